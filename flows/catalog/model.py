@@ -1,0 +1,106 @@
+"""The catalog: recipes for bases, bundles and IDEs, and the releases that combine them. Plain data, no effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from flows.documents import Document
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
+
+
+class Access(Document):
+    """How an IDE is reached, asked for its health, and told apart from its user: part of a profile's configuration."""
+
+    port: int | None = Field(None, ge=1, le=65535, description="Port inside the container; none: no IDE to reach.")
+    health: str = Field("", description="Path that answers 200 once the IDE is ready, without a token.")
+    page: str = Field("/", description="Path that a person opens; `{token}` is replaced.")
+    protocol: str = Field("none", pattern="^(jupyter|none)$", description="What its API speaks; none: process only.")
+    own_paths: tuple[str, ...] = Field((), description="Paths in the home that the IDE itself writes (rsync patterns).")
+
+
+class BaseConfig(Document):
+    """`base/<os>/base.yaml`."""
+
+    family: str = Field(pattern="^(deb|rpm)$")
+    suite: str = Field(description="Name of the distribution's release, e.g. bookworm.")
+    pythons: tuple[Name, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Base:
+    """An operating system with its Python: `base/<os>/`."""
+
+    name: str
+    folder: Path
+    display: str
+    config: BaseConfig
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A set of libraries: `bundles/<n>-<name>/`; `pythons` maps `py311` to the folder with its Pipfile and exports."""
+
+    name: str
+    folder: Path
+    display: str
+    packages: tuple[str, ...]
+    pythons: Mapping[str, Path]
+
+
+class IdeConfig(Document):
+    """`ides/<n>-<name>/ide.yaml`."""
+
+    category: str = Field("", pattern="^[a-z]*$", description="Pipfile category of its packages; empty: none.")
+    access: Access = Access()
+
+
+@dataclass(frozen=True)
+class Ide:
+    """The program that opens: `ides/<n>-<name>/`."""
+
+    name: str
+    folder: Path
+    display: str
+    config: IdeConfig
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One image of a release, and its configuration.
+
+    `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`.
+    """
+
+    stem: str
+    release: str
+    cuda: bool
+    ide: Ide
+    bundle: Bundle
+    base: Base
+    python: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """`releases/<name>.yaml`."""
+
+    name: str
+    profiles: tuple[Profile, ...]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All recipes below one folder; the mappings are by name, in the order of menus."""
+
+    root: Path
+    bases: Mapping[str, Base]
+    bundles: Mapping[str, Bundle]
+    ides: Mapping[str, Ide]
+    releases: Mapping[str, Release]

@@ -1,0 +1,318 @@
+"""The one door to other programs, and the only importer of `sh`.
+
+Arguments are lists, never shell text. Each call is logged as `+ …` with secrets taken out, its output goes to the
+run's log while it runs, it has a time limit, and whatever it started ends with it.
+
+Inside `recorded(folder)` every program notes its own pid and start time in `folder` before it becomes the program:
+there is no moment in which it runs and nobody knows. After a crash, `end_recorded(folder)` ends what still runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psutil
+import sh
+
+from flows.errors import RefitError
+
+logger = logging.getLogger("refit.command")
+
+GRACE_SECONDS = 5.0
+TAIL_LINES = 25
+_PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
+_secrets: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A program that ended as it should: what it was called with, its standard output, how long it took (seconds)."""
+
+    argv: tuple[str, ...]
+    stdout: str
+    stderr: str
+    exit_code: int
+    seconds: float
+
+
+class ProgramMissing(RefitError):
+    """The program is not installed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The program {name!r} is not installed.", fix="run `refit doctor`; it names the package.")
+
+
+class ProgramFailed(RefitError):
+    """The program ended with an exit code that says failure, or ran out of time."""
+
+    def __init__(self, argv: Sequence[str], problem: str, tail: str, log: Path | None, exit_code: int | None) -> None:
+        self.argv, self.tail, self.log, self.exit_code_of_program = tuple(argv), tail, log, exit_code
+        super().__init__(
+            f"{Path(argv[0]).name} {problem}: + {redacted(shlex.join(argv))}",
+            why=tail and "Its last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
+            fix=f"the whole output is in {log}." if log else "",
+        )
+
+
+@dataclass(frozen=True)
+class _Recording:
+    log: Path | None = None
+    processes: Path | None = None
+
+
+_recording: ContextVar[_Recording] = ContextVar("recording", default=_Recording())
+
+
+def protect(secret: str) -> None:
+    """Replace `secret` by `***` in every log line and error from now on."""
+    if secret:
+        _secrets.add(secret)
+
+
+def redacted(text: str) -> str:
+    """`text` without the secrets that were given to `protect`."""
+    for secret in _secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[Path]:
+    """Append the output of every program that runs inside the `with` block to the file `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    token = _recording.set(replace(_recording.get(), log=path))
+    try:
+        yield path
+    finally:
+        _recording.reset(token)
+
+
+@contextmanager
+def recorded(folder: Path) -> Iterator[None]:
+    """Note the pid and start time of every program that runs inside the `with` block in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    token = _recording.set(replace(_recording.get(), processes=folder))
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    root: bool = False,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    limit: float = 600.0,
+    accepted: Collection[int] = (0,),
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run a program to its end.
+
+    Args:
+        argv: the program and its arguments.
+        root: run it as root, by sudo where the caller isn't root.
+        env: variables on top of a small clean environment (PATH, HOME, LANG=C.UTF-8, …).
+        stdin: text for its standard input; without it the input is empty.
+        limit: seconds after which it is ended with all its descendants.
+        accepted: exit codes that are no failure.
+        on_line: called with each line of its output as it comes.
+
+    Raises:
+        ProgramMissing: it is not installed.
+        ProgramFailed: it failed, or ran out of time.
+    """
+    words = [str(word) for word in argv]
+    environment = {**{k: os.environ[k] for k in _PASSED_ON if k in os.environ}, "LANG": "C.UTF-8", **(env or {})}
+    called = _elevated(words, env or {}) if root and os.geteuid() != 0 else words
+    program = shutil.which(called[0], path=environment.get("PATH"))
+    if program is None:
+        raise ProgramMissing(called[0])
+    with _Output(_recording.get().log, on_line) as output:
+        output.write(f"+ {shlex.join(words)}")
+        logger.info("+ %s", redacted(shlex.join(words)))
+        started = monotonic()
+        problem, code = _execute(program, called[1:], environment, cwd, stdin, limit, output)
+    if problem or code not in accepted:
+        problem = problem or (f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}")
+        raise ProgramFailed(words, problem, output.tail(), output.path, code)
+    return Completed(tuple(words), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+
+
+def _elevated(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    # Names only: values may be secret, and sudo's argv is public.
+    kept = [f"--preserve-env={','.join(env)}"] if env else []
+    return ["sudo", "-n", *kept, "--", *words]
+
+
+def _execute(
+    program: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path | None,
+    stdin: str | None,
+    limit: float,
+    output: _Output,
+) -> tuple[str, int]:
+    """Returns what went wrong in words (empty: nothing but maybe the exit code) and the exit code."""
+    options: dict[str, Any] = {
+        "_bg": True,
+        "_bg_exc": False,
+        "_in": stdin if stdin is not None else "",
+        "_out": output.take_stdout,
+        "_err": output.take_stderr,
+        "_env": dict(environment),
+        "_decode_errors": "replace",
+        "_tty_out": False,
+        # A session or group of its own would hide it from a worker that cancels the whole group.
+        "_new_session": False,
+        "_return_cmd": True,
+        "_preexec_fn": _notes_itself(_recording.get().processes),
+    }
+    if cwd is not None:
+        options["_cwd"] = str(cwd)
+    process = sh.Command(program)(*arguments, **options)
+    try:
+        process.wait(timeout=limit)
+    except sh.TimeoutException:
+        end_tree(process.pid)
+        return f"took longer than {limit:g} s and was ended", -9
+    except sh.ErrorReturnCode as error:
+        return "", int(error.exit_code)
+    except BaseException:
+        end_tree(process.pid)
+        raise
+    return "", 0
+
+
+class _Output:
+    """Collects a program's output, copies it to the log, remembers the end of it."""
+
+    def __init__(self, path: Path | None, on_line: Callable[[str], None] | None) -> None:
+        self.path, self._on_line = path, on_line
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._file = path.open("a", encoding="utf-8") if path else None
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
+
+    def write(self, line: str) -> None:
+        if self._file:
+            with suppress(ValueError):  # a descendant that outlives the program may still write
+                self._file.write(redacted(line.rstrip("\n")) + "\n")
+                self._file.flush()
+
+    def take_stdout(self, chunk: str) -> None:
+        self.stdout.append(chunk)
+        self._take(chunk)
+
+    def take_stderr(self, chunk: str) -> None:
+        self.stderr.append(chunk)
+        self._take(chunk)
+
+    def _take(self, chunk: str) -> None:
+        self._tail.append(redacted(chunk.rstrip("\n")))
+        self.write(chunk)
+        if self._on_line:
+            self._on_line(chunk.rstrip("\n"))
+
+    def tail(self) -> str:
+        return "\n".join(self._tail)
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that can't be mistaken for a later one with the same pid: boot and start time belong to it."""
+
+    pid: int
+    boot: str
+    started: str = field(metadata={"unit": "clock ticks since boot"})
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """The identity of a running process; none if there is none with that pid."""
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return None
+        after_name = stat.rpartition(")")[2].split()  # the name may hold spaces and brackets: proc(5)
+        return None if after_name[0] == "Z" else cls(pid, boot, after_name[19])
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return ProcessId.of(self.pid) == self
+
+
+def _notes_itself(folder: Path | None) -> Callable[[], None] | None:
+    if folder is None:
+        return None
+
+    def note() -> None:
+        me = ProcessId.of(os.getpid())
+        if me:
+            (folder / str(me.pid)).write_text(f"{me.boot} {me.started}\n")
+
+    return note
+
+
+def end_recorded(folder: Path) -> int:
+    """End every process tree that was noted in `folder` and forget it; returns how many still ran."""
+    ended = 0
+    for note in folder.iterdir() if folder.is_dir() else ():
+        boot, _, started = note.read_text().strip().partition(" ")
+        process = ProcessId(int(note.name), boot, started)
+        if process.alive:
+            end_tree(process.pid)
+            ended += 1
+        note.unlink(missing_ok=True)
+    return ended
+
+
+def end_tree(pid: int, grace: float = GRACE_SECONDS) -> None:
+    """End a process and all its descendants: SIGTERM, `grace` seconds, SIGKILL."""
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        tree = [*parent.children(recursive=True), parent]
+        for process in tree:
+            _signal(process, "TERM")
+        _, alive = psutil.wait_procs(tree, timeout=grace)
+        for process in {*alive, *(child for p in alive for child in _children(p))}:
+            _signal(process, "KILL")
+        psutil.wait_procs(alive, timeout=grace)
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return []
+
+
+def _signal(process: psutil.Process, name: str) -> None:
+    try:
+        process.terminate() if name == "TERM" else process.kill()
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.AccessDenied:  # it runs as root, by sudo
+        with suppress(ProgramFailed):
+            run(["kill", f"-{name}", str(process.pid)], root=True, limit=10)

@@ -1,0 +1,149 @@
+"""Reading what people write: YAML files, validated at the edge, every mistake at once with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from flows.errors import RefitError
+
+Key = str | int
+
+
+class Document(BaseModel):
+    """Base of all models of files that people write: unknown keys are refused, values don't change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, order=True)
+class Mistake:
+    """One mistake in a file: where (line counts from 1; 0 is the file as a whole), what is wrong, how to mend it."""
+
+    file: Path
+    line: int
+    what: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else str(self.file)
+        return f"{place}: {self.what}{f' ({self.fix})' if self.fix else ''}"
+
+
+class Mistakes(RefitError):
+    """All mistakes that were found in what a person wrote."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes: tuple[Mistake, ...] = tuple(sorted(set(mistakes)))
+        count = len(self.mistakes)
+        super().__init__(
+            "1 mistake was found:" if count == 1 else f"{count} mistakes were found:",
+            why="\n".join(f"  {mistake}" for mistake in self.mistakes),
+        )
+
+
+def read(path: Path, model: type[Model]) -> Model:
+    """Read a YAML file into `model`.
+
+    Raises:
+        Mistakes: the file is missing, is not YAML, or does not fit the model; one mistake each, with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Mistakes([Mistake(path, 0, "this file is missing")]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistakes([Mistake(path, 0, f"this file can't be read: {error}")]) from None
+    return parse(text, path, model)
+
+
+def parse(text: str, path: Path, model: type[Model]) -> Model:
+    """Read YAML text that came from `path` into `model`; raises as `read` does."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Mistakes([_yaml_mistake(path, error)]) from None
+    twice = list(_repeated_keys(path, node))
+    try:
+        document = model.model_validate({} if data is None else data)
+    except ValidationError as error:
+        raise Mistakes([*twice, *_model_mistakes(path, node, model, error)]) from None
+    if twice:
+        raise Mistakes(twice)
+    return document
+
+
+def _yaml_mistake(path: Path, error: Exception) -> Mistake:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return Mistake(path, mark.line + 1 if mark else 0, f"this is not valid YAML: {problem}")
+
+
+def _repeated_keys(path: Path, node: yaml.Node | None) -> Iterable[Mistake]:
+    """YAML lets a later key silently win over an earlier one; nobody who wrote both meant that."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                yield Mistake(path, line, f"{key.value!r} stands already in line {seen[key.value]}", "keep one of them")
+            seen.setdefault(str(key.value), line)
+            yield from _repeated_keys(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _repeated_keys(path, value)
+
+
+def _model_mistakes(
+    path: Path, root: yaml.Node | None, model: type[BaseModel], error: ValidationError
+) -> Iterable[Mistake]:
+    for detail in error.errors(include_url=False):
+        location: Sequence[Key] = detail["loc"]
+        name = ".".join(str(key) for key in location)
+        what = f"{name}: {detail['msg']}" if name else detail["msg"]
+        fix = ""
+        if detail["type"] == "extra_forbidden":
+            near = get_close_matches(str(location[-1]), list(_fields(model)), n=1)
+            what, fix = f"{name}: unknown key", f"did you mean {near[0]!r}?" if near else ""
+        elif detail["type"] == "missing":
+            what = f"{name}: this key is missing"
+        yield Mistake(path, line_of(root, location), what, fix)
+
+
+def _fields(model: type[BaseModel]) -> Iterable[str]:
+    for name, field in model.model_fields.items():
+        yield name
+        for part in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from _fields(part)
+
+
+def line_of(node: yaml.Node | None, location: Sequence[Key]) -> int:
+    """The line, from 1, of the deepest node on the way to `location`."""
+    line = node.start_mark.line + 1 if node else 0
+    for key in location:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(key)), None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            pair = (node.value[key], node.value[key])
+        else:
+            pair = None
+        if pair is None:
+            break
+        line, node = pair[0].start_mark.line + 1, pair[1]
+    return line
+
+
+def dump(data: Any) -> str:
+    """YAML text of plain data, keys in the order given."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,47 @@
+"""The one way to fail: every error that a person can mend says what happened, why, and what to do.
+
+`RefitError` is the root. `cli.main()` prints it without a traceback and exits with its `exit_code`;
+any other exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RefitError(Exception):
+    """What happened, why, and what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        self.what, self.why, self.fix = what, why, fix
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.what, self.why, self.fix and f"To mend: {self.fix}") if part)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Prefect pickles exceptions; keyword arguments are lost by the default.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[RefitError], args: tuple[object, ...], state: dict[str, object]) -> RefitError:
+    error = kind.__new__(kind, *args)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class UnknownName(RefitError):
+    """A name that a person typed and that is not there."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        choices = sorted(known)
+        near = get_close_matches(name, choices, n=1)
+        super().__init__(
+            f"There is no {kind} {name!r}{f' in {where}' if where else ''}.",
+            why=f"Known: {', '.join(choices)}." if choices else f"No {kind} is known yet.",
+            fix=f"Did you mean {near[0]!r}?" if near else "",
+        )

@@ -1,0 +1,7 @@
+"""Alembic's entry: runs the versions in `versions/` on the connection that `database` hands over."""
+
+from alembic import context
+
+context.configure(connection=context.config.attributes["connection"], render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()

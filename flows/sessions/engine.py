@@ -1,0 +1,39 @@
+"""The verbs that sessions and migrations need of whatever runs containers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from flows.sessions.model import Container, Session
+
+
+class Engine(Protocol):
+    """Where sessions run. Every verb can be repeated: what is done already is no error.
+
+    Failures that a person can mend are `RefitError`.
+    """
+
+    def containers(self, session: str = "") -> tuple[Container, ...]:
+        """All containers that Refit made, or those of one session, lowest generation first."""
+
+    def pull(self, image: str) -> None:
+        """Bring the image with this digest to where it will run."""
+
+    def create(self, session: Session) -> Container:
+        """Create the container of this session and generation without starting it."""
+
+    def start(self, container: str) -> None:
+        """Start a created or stopped container."""
+
+    def stop(self, container: str, grace: float) -> None:
+        """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL."""
+
+    def remove(self, container: str) -> None:
+        """Remove a container; its home stays."""
+
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "") -> str:
+        """Run a program inside a running container as the session's user; returns its standard output."""
+
+    def logs(self, container: str, lines: int = 100) -> str:
+        """The last lines that the container wrote."""

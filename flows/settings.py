@@ -1,0 +1,136 @@
+"""How Refit is configured: `settings.yaml` in its home, overridden by `REFIT_…` variables.
+
+Settings are what a person chose. What a run finds out (the container runtime that works here) is in `host`.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, SecretStr, ValidationError
+
+from flows import command, documents
+from flows.documents import Mistake, Mistakes
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def default_home() -> Path:
+    """`REFIT_HOME`, else `refit` in the XDG state folder: Refit's database, logs, storage and homes of sessions."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(os.environ.get("REFIT_HOME") or Path(state) / "refit").absolute()
+
+
+class Span(documents.Document):
+    """A range of whole numbers, both ends included."""
+
+    first: int = Field(ge=1)
+    last: int
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self.first <= number <= self.last
+
+
+class Settings(documents.Document):
+    """All settings. Each can be a key in `settings.yaml` or a variable: `registry_port` is `REFIT_REGISTRY_PORT`.
+
+    The home itself is `REFIT_HOME`: the folder in which `settings.yaml` lies can't stand in it.
+    """
+
+    home: Path = Field(default_factory=default_home, exclude=True)
+    catalog: Path = Field(Path.cwd(), description="The folder with base/, bundles/, ides/, snippets/ and releases/.")
+
+    registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
+    registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
+    registry_user: str = ""
+    registry_password: SecretStr = SecretStr("")
+    registry_tls: bool | None = Field(None, description="Speak https to the registry; unset: unless it is on loopback.")
+    repository: str = Field("workbench-images", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")
+
+    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the home.")
+
+    prefect_port: Port = Field(4200, description="Loopback port of the embedded Prefect server.")
+    listen: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
+    auth: SecretStr = Field(
+        SecretStr(""), description="user:password of the Prefect server; made up where it is not on loopback."
+    )
+
+    session_uids: Span = Span(first=200_000, last=265_535)
+    session_ports: Span = Span(first=18_000, last=18_999)
+    stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
+    ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
+
+    ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
+    pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
+    wheel_folders: tuple[Path, ...] = Field((), description="Folders of further wheels (pip's find-links).")
+    npm_registry: str = ""
+    apt_proxy: str = ""
+    debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
+
+    oci_runtime: str = Field("", description="runc or crun; empty: the first that works on this machine.")
+    isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: what works here.")
+
+    @cached_property
+    def registry_host(self) -> str:
+        """host:port of the registry in use."""
+        return self.registry or f"127.0.0.1:{self.registry_port}"
+
+    @cached_property
+    def registry_is_secure(self) -> bool:
+        """Whether the registry is spoken to by https."""
+        if self.registry_tls is not None:
+            return self.registry_tls
+        return self.registry_host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]")
+
+    @cached_property
+    def database(self) -> str:
+        """SQLAlchemy URL of Refit's database."""
+        return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
+
+    @property
+    def prefect_api(self) -> str:
+        """URL of the Prefect server's API."""
+        return f"http://127.0.0.1:{self.prefect_port}/api"
+
+    def folder(self, *names: str) -> Path:
+        """A folder inside the home, made if need be."""
+        path = self.home.joinpath(*names)
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        return path
+
+
+def load() -> Settings:
+    """The settings in force; their secrets are kept out of logs from now on.
+
+    Raises:
+        Mistakes: `settings.yaml` or a `REFIT_…` variable has a value that can't be.
+    """
+    file = default_home() / "settings.yaml"
+    written = documents.read(file, Settings) if file.exists() else Settings()
+    chosen = {name: getattr(written, name) for name in written.model_fields_set}
+    if "ca_bundle" not in chosen and (bundle := os.environ.get("SSL_CERT_FILE")):
+        chosen["ca_bundle"] = bundle
+    try:
+        settings = Settings.model_validate({**chosen, **_variables()})
+    except ValidationError as error:
+        raise Mistakes(
+            Mistake(Path(f"REFIT_{str(detail['loc'][0]).upper()}"), 0, detail["msg"]) for detail in error.errors()
+        ) from None
+    for secret in (settings.registry_password, settings.auth, settings.pip_index_url):
+        command.protect(secret.get_secret_value())
+    return settings
+
+
+def _variables() -> dict[str, object]:
+    """The fields that a `REFIT_…` variable sets; lists and ranges are written as YAML."""
+    found: dict[str, object] = {}
+    for name, field in Settings.model_fields.items():
+        text = os.environ.get(f"REFIT_{name.upper()}")
+        if text and name != "home":
+            plain = field.annotation in (str, Path, SecretStr)
+            found[name] = text if plain else yaml.safe_load(text)
+    return found
