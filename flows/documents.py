@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -81,6 +83,21 @@ def parse(text: str, path: Path, model: type[Model]) -> Model:
     if twice:
         raise Mistakes(twice)
     return document
+
+
+def parse_toml(text: str, path: Path) -> dict[str, Any]:
+    """TOML text that came from `path` as plain data.
+
+    Raises:
+        Mistakes: it is not TOML; with the line.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).rpartition(" (at ")
+        number = re.match(r"line (\d+)", place)
+        line = int(number[1]) if number else len(text.splitlines())
+        raise Mistakes([Mistake(path, line, f"this is not valid TOML: {what}")]) from None
 
 
 def _yaml_mistake(path: Path, error: Exception) -> Mistake:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +12,12 @@ from pydantic import Field, StringConstraints
 from flows.documents import Document
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
+PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
+
+
+def python_version(name: str) -> str:
+    """The version that the name of a Python stands for: `py311` is 3.11."""
+    return f"3.{name.removeprefix('py3')}"
 
 
 class Access(Document):
@@ -29,7 +35,7 @@ class BaseConfig(Document):
 
     family: str = Field(pattern="^(deb|rpm)$")
     suite: str = Field(description="Name of the distribution's release, e.g. bookworm.")
-    pythons: tuple[Name, ...] = Field(min_length=1)
+    pythons: tuple[PythonName, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,17 @@ class Base:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A set of libraries: `bundles/<n>-<name>/`; `pythons` maps `py311` to the folder with its Pipfile and exports."""
+    """A set of libraries: `bundles/<n>-<name>/`.
+
+    `pythons` maps `py311` to the folder with its Pipfile and exports, `categories` to the sections of that Pipfile.
+    """
 
     name: str
     folder: Path
     display: str
     packages: tuple[str, ...]
     pythons: Mapping[str, Path]
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class IdeConfig(Document):

@@ -1,0 +1,106 @@
+"""Release files: what a release ships, and whether all of it is there. Pure: the files are read already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from flows import documents
+from flows.catalog import tag
+from flows.catalog.model import Catalog, Name, Profile, PythonName, Release
+from flows.documents import Document, Mistake
+
+
+class Choice(Document):
+    """One profile of a release, as it is written in the release's file."""
+
+    ide: Name
+    bundle: Name
+    os: Name
+    python: PythonName
+
+    @property
+    def stem(self) -> str:
+        """The profile's stem."""
+        return tag.stem(cuda=False, ide=self.ide, bundle=self.bundle, os=self.os, python=self.python)
+
+
+class ReleaseFile(Document):
+    """`releases/<name>.yaml`."""
+
+    release: str
+    profiles: tuple[Choice, ...] = Field(min_length=1)
+
+
+def assemble(file: ReleaseFile, catalog: Catalog) -> Release:
+    """The release that a file without mistakes describes."""
+    return Release(file.release, tuple(_profile(choice, file.release, catalog) for choice in file.profiles))
+
+
+def _profile(choice: Choice, release: str, catalog: Catalog) -> Profile:
+    return Profile(
+        stem=choice.stem,
+        release=release,
+        cuda=False,
+        ide=catalog.ides[choice.ide],
+        bundle=catalog.bundles[choice.bundle],
+        base=catalog.bases[choice.os],
+        python=choice.python,
+    )
+
+
+def mistakes(
+    path: Path, text: str, file: ReleaseFile, catalog: Catalog, names: Mapping[str, Collection[str]]
+) -> Iterator[Mistake]:
+    """What a release names that isn't there, or names twice.
+
+    Args:
+        path: where the file lies.
+        text: what stands in it; it gives the lines.
+        file: the same, read.
+        catalog: the recipes that have no mistakes.
+        names: `ide`, `bundle` and `os` → the names of all recipes of that kind, with mistakes or without.
+    """
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    yield from _misnamed(path, documents.line_of(node, ("release",)), file.release)
+    seen: dict[str, int] = {}
+    for index, choice in enumerate(file.profiles):
+        line = documents.line_of(node, ("profiles", index))
+        if choice.stem in seen:
+            yield Mistake(path, line, f"{choice.stem} stands already in line {seen[choice.stem]}", "keep one of them")
+        seen.setdefault(choice.stem, line)
+        for key, what, fix in _missing(choice, catalog, names):
+            yield Mistake(path, documents.line_of(node, ("profiles", index, key)), what, fix)
+
+
+def _misnamed(path: Path, line: int, release: str) -> Iterator[Mistake]:
+    if not tag.is_release(release):
+        yield Mistake(path, line, f"{release!r} is not a year and a letter", "write 2026a, for instance")
+    elif release != path.stem:
+        yield Mistake(path, line, f"the release {release!r} is not called like its file", f"write {path.stem!r}")
+
+
+def _missing(choice: Choice, catalog: Catalog, names: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str, str]]:
+    """The key in the file, what is wrong with its value, and how to mend it."""
+    for kind in ("ide", "bundle", "os"):
+        name = getattr(choice, kind)
+        if name not in names[kind]:
+            yield kind, f"there is no {kind} {name!r}", nearest(name, names[kind])
+    base, bundle, ide = catalog.bases.get(choice.os), catalog.bundles.get(choice.bundle), catalog.ides.get(choice.ide)
+    if base and choice.python not in base.config.pythons:
+        yield "python", f"{base.name} has no {choice.python!r}", nearest(choice.python, base.config.pythons)
+    if bundle and choice.python not in bundle.pythons:
+        yield "python", f"bundle {bundle.name} has no {choice.python!r}", nearest(choice.python, bundle.pythons)
+    elif bundle and ide and ide.config.category and ide.config.category not in bundle.categories[choice.python]:
+        pipfile = bundle.pythons[choice.python] / "Pipfile"
+        yield "ide", f"{pipfile} has no [{ide.config.category}] for the packages of this IDE", "add that section"
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """How to mend a name that is not known."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
