@@ -13,6 +13,8 @@ import logging
 import os
 import shlex
 import shutil
+import signal
+import subprocess
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +30,8 @@ import sh
 from flows.errors import RefitError
 
 logger = logging.getLogger("refit.command")
+# What ran belongs into the log of a flow run; the root logger's level (WARNING) would swallow it.
+logger.setLevel(logging.INFO)
 
 GRACE_SECONDS = 5.0
 TAIL_LINES = 25
@@ -119,6 +123,7 @@ def run(
     limit: float = 600.0,
     accepted: Collection[int] = (0,),
     on_line: Callable[[str], None] | None = None,
+    secret: bool = False,
 ) -> Completed:
     """Run a program to its end.
 
@@ -130,6 +135,7 @@ def run(
         limit: seconds after which it is ended with all its descendants.
         accepted: exit codes that are no failure.
         on_line: called with each line of its output as it comes.
+        secret: its output goes into no log.
 
     Raises:
         ProgramMissing: it is not installed.
@@ -141,7 +147,7 @@ def run(
     program = shutil.which(called[0], path=environment.get("PATH"))
     if program is None:
         raise ProgramMissing(called[0])
-    with _Output(_recording.get().log, on_line) as output:
+    with _Output(None if secret else _recording.get().log, on_line) as output:
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
         started = monotonic()
@@ -150,6 +156,45 @@ def run(
         problem = problem or (f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}")
         raise ProgramFailed(words, problem, output.tail(), output.path, code)
     return Completed(tuple(words), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+
+
+def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log: Path, notes: Path) -> None:
+    """Start a program that outlives this process, in a session of its own; `end_recorded(notes)` ends it.
+
+    Args:
+        argv: the program and its arguments.
+        env: its whole environment.
+        cwd: folder that it runs in.
+        log: file that its output is appended to.
+        notes: folder in which it notes its pid and start time before it becomes the program.
+
+    Raises:
+        ProgramMissing: it is not installed.
+    """
+    words = [str(word) for word in argv]
+    if shutil.which(words[0], path=env.get("PATH")) is None:
+        raise ProgramMissing(words[0])
+    logger.info("+ %s &", redacted(shlex.join(words)))
+    notes.mkdir(parents=True, exist_ok=True)
+    note = _notes_itself(notes)
+
+    def prepare() -> None:
+        # A caller in the background of a script ignores SIGINT; a worker that inherits that never ends.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if note:
+            note()
+
+    with log.open("ab") as output:
+        subprocess.Popen(
+            words,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509 - no other way to know of it before it runs
+        )
 
 
 def _elevated(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
@@ -185,17 +230,19 @@ def _execute(
     if cwd is not None:
         options["_cwd"] = str(cwd)
     process = sh.Command(program)(*arguments, **options)
+    code = 0
     try:
         process.wait(timeout=limit)
     except sh.TimeoutException:
         end_tree(process.pid)
         return f"took longer than {limit:g} s and was ended", -9
     except sh.ErrorReturnCode as error:
-        return "", int(error.exit_code)
+        code = int(error.exit_code)
     except BaseException:
         end_tree(process.pid)
         raise
-    return "", 0
+    process.process.wait()  # sh's wait with a time limit returns before the last of the output is read
+    return "", code
 
 
 class _Output:
@@ -276,17 +323,25 @@ def _notes_itself(folder: Path | None) -> Callable[[], None] | None:
     return note
 
 
-def end_recorded(folder: Path) -> int:
+def noted(folder: Path) -> tuple[ProcessId, ...]:
+    """The processes that were noted in `folder` and still run."""
+    notes = folder.iterdir() if folder.is_dir() else ()
+    return tuple(process for process in map(_read_note, notes) if process.alive)
+
+
+def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
     """End every process tree that was noted in `folder` and forget it; returns how many still ran."""
-    ended = 0
+    running = noted(folder)
+    for process in running:
+        end_tree(process.pid, grace)
     for note in folder.iterdir() if folder.is_dir() else ():
-        boot, _, started = note.read_text().strip().partition(" ")
-        process = ProcessId(int(note.name), boot, started)
-        if process.alive:
-            end_tree(process.pid)
-            ended += 1
         note.unlink(missing_ok=True)
-    return ended
+    return len(running)
+
+
+def _read_note(note: Path) -> ProcessId:
+    boot, _, started = note.read_text().strip().partition(" ")
+    return ProcessId(int(note.name), boot, started)
 
 
 def end_tree(pid: int, grace: float = GRACE_SECONDS) -> None:

@@ -5,12 +5,14 @@ SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brou
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
 from uuid import uuid4
 
 import alembic.command
@@ -20,6 +22,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from flows.command import ProcessId
 from flows.errors import RefitError
 
 
@@ -60,17 +63,17 @@ def open_database(url: str) -> Engine:
     Raises:
         RefitError: the database can't be reached, or its schema is newer than this Refit.
     """
-    if url.startswith("sqlite:///"):
-        Path(url.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable)
     try:
+        if engine.dialect.name == "sqlite" and engine.url.database:
+            Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         _upgrade(engine)
-    except OperationalError as error:
+    except (OperationalError, OSError) as error:
         raise RefitError(
             f"Refit's database {engine.url.render_as_string(hide_password=True)} can't be opened.",
-            why=str(error.orig),
+            why=str(getattr(error, "orig", error)),
             fix="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
@@ -101,32 +104,80 @@ class Lease:
     fence: int
 
 
+class LeaseTaken(RefitError):
+    """Somebody else holds the lease."""
+
+    def __init__(self, name: str, wait: float) -> None:
+        super().__init__(
+            f"{name!r} is being written by another run.",
+            why=f"It still holds the lease after {wait:g} s.",
+            fix="wait for that run, or end it and try again.",
+        )
+
+
+class LeaseLost(RefitError):
+    """Somebody else took the lease meanwhile: this process may not write any more."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(
+            f"This run has lost its lease on {lease.name!r}.",
+            why="It did not renew it in time, and another run has taken over.",
+            fix="nothing is lost: the other run brings the work to its end.",
+        )
+
+
 @contextmanager
 def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120.0) -> Iterator[Lease]:
-    """Hold the lease `name` inside the `with` block; a holder that crashed loses it after `seconds`.
+    """Hold the lease `name` inside the `with` block; it is renewed for as long as this process lives.
+
+    A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`.
 
     Raises:
         RefitError: somebody else still holds it after `wait` seconds.
     """
-    holder, deadline = uuid4().hex, time.monotonic() + wait
+    holder, deadline = f"{_this_process()} {uuid4().hex}", time.monotonic() + wait
     while (held := _take(engine, name, holder, seconds)) is None:
         if time.monotonic() > deadline:
-            raise RefitError(
-                f"{name!r} is being written by another run.",
-                why=f"It still holds the lease after {wait:g} s.",
-                fix="wait for that run, or end it and try again.",
-            )
+            raise LeaseTaken(name, wait)
         time.sleep(0.05)
+    ended = Event()
+    Thread(target=_renew, args=(engine, held, seconds, ended), daemon=True).start()
     try:
         yield held
     finally:
-        with Session(engine) as session, session.begin():
-            mine = (LeaseRow.name == name, LeaseRow.holder == holder)
-            session.execute(update(LeaseRow).where(*mine).values(until=now()))
+        ended.set()
+        _extend(engine, held, 0.0)
+
+
+def still_held(session: Session, lease: Lease) -> None:
+    """Let the transaction of `session` succeed only while `lease` is ours.
+
+    Raises:
+        LeaseLost: somebody else has taken it.
+    """
+    mine = (LeaseRow.name == lease.name, LeaseRow.fence == lease.fence)
+    # An update locks the row, so that nobody takes the lease before this transaction has ended.
+    found = session.execute(update(LeaseRow).where(*mine).values(fence=lease.fence))
+    if found.rowcount != 1:  # type: ignore[attr-defined]
+        raise LeaseLost(lease)
+
+
+def _renew(engine: Engine, lease: Lease, seconds: float, ended: Event) -> None:
+    while not ended.wait(seconds / 3):
+        with suppress(
+            OperationalError
+        ):  # the next round may be luckier; a lease that is lost is found at the next write
+            _extend(engine, lease, seconds)
+
+
+def _extend(engine: Engine, lease: Lease, seconds: float) -> None:
+    with Session(engine) as session, session.begin():
+        mine = (LeaseRow.name == lease.name, LeaseRow.fence == lease.fence)
+        session.execute(update(LeaseRow).where(*mine).values(until=now() + timedelta(seconds=seconds)))
 
 
 def _take(engine: Engine, name: str, holder: str, seconds: float) -> Lease | None:
-    until = datetime.fromtimestamp(time.time() + seconds, UTC)
+    until = now() + timedelta(seconds=seconds)
     with Session(engine) as session:
         try:
             with session.begin():
@@ -134,7 +185,7 @@ def _take(engine: Engine, name: str, holder: str, seconds: float) -> Lease | Non
                 if row is None:
                     session.add(LeaseRow(name=name, holder=holder, fence=1, until=until))
                     return Lease(name, holder, 1)
-                if row.until > now():
+                if row.until > now() and not _has_died(row.holder):
                     return None
                 fence = row.fence + 1
                 # The fence in the condition lets exactly one of two takers win.
@@ -146,3 +197,22 @@ def _take(engine: Engine, name: str, holder: str, seconds: float) -> Lease | Non
                 return Lease(name, holder, fence) if taken.rowcount == 1 else None  # type: ignore[attr-defined]
         except IntegrityError:
             return None
+
+
+def _this_process() -> str:
+    me = ProcessId.of(os.getpid())
+    return f"{_pid_namespace()} {me.boot} {me.pid} {me.started}" if me else "unknown"
+
+
+def _has_died(holder: str) -> bool:
+    """Whether the holder was a process that could be seen from here, and is gone."""
+    words = holder.split()
+    if len(words) != 5 or words[0] != _pid_namespace():
+        return False
+    _, boot, pid, started, _ = words
+    here = ProcessId.of(os.getpid())
+    return here is not None and here.boot == boot and not ProcessId(int(pid), boot, started).alive
+
+
+def _pid_namespace() -> str:
+    return Path("/proc/self/ns/pid").readlink().name

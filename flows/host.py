@@ -1,28 +1,310 @@
-"""What is true of this machine: found out once, used by everything that starts containers.
+"""What is true of this machine: found out once by trying, used by everything that starts containers.
 
-Nothing here is a setting; a setting (`oci_runtime`, `isolation`) overrides what was found out.
+Nothing here is a setting; a setting (`oci_runtime`, `isolation`) overrides what was found out. What was found out is
+kept in the home and holds for this boot and these programs, so that later calls read one small file.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from flows import command
+from flows.errors import RefitError
 from flows.settings import Settings
+
+RUNTIMES = ("crun", "runc")
+ISOLATIONS = ("chroot", "oci")
+TRIAL_SECONDS = 30.0
+# Soft and hard: what a login shell has, and enough for one person. Podman's own default is above many hard limits.
+OPEN_FILES = (1024, 1_048_576)
+PROCESSES = (4096, 4096)
+_ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/lib/cni:/usr/libexec/cni"
+# Those whose version can change what is found out; `portmap` stands for the CNI plugins.
+_PROGRAMS = ("podman", "buildah", "sudo", "iptables", "netavark", "portmap")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found out.
+
+    Attributes:
+        boot: the boot that it holds for.
+        asked: the settings and the programs (path, size, time of change) that it holds for.
+        runtime: OCI runtime that works, `crun` or `runc`.
+        cgroup_manager: what works with it, `systemd` or `cgroupfs`.
+        isolation: `chroot` or `oci`, for buildah.
+        open_files: hard limit of a process that root starts.
+        processes: the same for its number of processes.
+        network_problem: why a container on the bridge network doesn't start; empty: it does.
+    """
+
+    boot: str
+    asked: str
+    runtime: str
+    cgroup_manager: str
+    isolation: str
+    open_files: int
+    processes: int
+    network_problem: str
+
+
+class NothingWorks(RefitError):
+    """Everything that could be tried was tried, and failed."""
+
+    def __init__(self, what: str, tried: Mapping[str, str], fix: str) -> None:
+        self.tried = dict(tried)
+        lines = "\n".join(f"  {name}: {problem}" for name, problem in tried.items())
+        super().__init__(what, why=f"Tried:\n{lines}", fix=fix)
 
 
 def podman(settings: Settings) -> list[str]:
-    """The start of every Podman call: program, private storage, a runtime that works here."""
-    raise NotImplementedError
+    """The start of every Podman call: program, private storage, a runtime that works here.
+
+    Raises:
+        NothingWorks: no OCI runtime can start a container on this machine.
+    """
+    found = facts(settings)
+    return _podman(settings, found.runtime, found.cgroup_manager)
 
 
 def run_limits(settings: Settings) -> list[str]:
     """`--ulimit …` options for `podman run` and `podman create` that stay within this machine's hard limits."""
-    raise NotImplementedError
+    found = facts(settings)
+    return _limits(found.open_files, found.processes)
 
 
 def buildah(settings: Settings) -> list[str]:
     """The start of every buildah call: program and private storage."""
-    raise NotImplementedError
+    return ["buildah", "--root", str(builds(settings)), "--runroot", str(runtime_folder(settings) / "builds")]
 
 
 def isolation(settings: Settings) -> str:
-    """The isolation in which `buildah build` works here: `chroot` or `oci`."""
-    raise NotImplementedError
+    """The isolation in which `buildah build` works here: `chroot`, or `oci` (to be used with `runtime`)."""
+    return facts(settings).isolation
+
+
+def runtime(settings: Settings) -> str:
+    """The OCI runtime that works here."""
+    return facts(settings).runtime
+
+
+def containers(settings: Settings) -> Path:
+    """Podman's storage; root's."""
+    return settings.home / "containers"
+
+
+def builds(settings: Settings) -> Path:
+    """buildah's storage; root's."""
+    return settings.home / "builds"
+
+
+def runtime_folder(settings: Settings) -> Path:
+    """Where Podman and buildah keep what is true until the next boot; root's.
+
+    Not in the home: the paths of sockets must be short.
+    """
+    name = hashlib.sha256(str(settings.home).encode()).hexdigest()[:12]
+    return Path(f"/run/refit-{name}")
+
+
+def program(name: str) -> str | None:
+    """Where a program lies, also one that only root has in its PATH; none: it isn't installed."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_ADMIN_FOLDERS}")
+
+
+def facts(settings: Settings) -> Facts:
+    """What is true of this machine: read from the home, or found out now (about 2 seconds).
+
+    Raises:
+        NothingWorks: no OCI runtime can start a container, or no isolation can run a build step.
+    """
+    boot, asked = _boot(), _asked(settings)
+    if (known := _known(settings, boot, asked)) is not None:
+        return known
+    with _alone(settings.folder() / "host.lock"):
+        if (known := _known(settings, boot, asked)) is not None:
+            return known
+        _forget_earlier_boot(settings, boot)
+        found = _find_out(settings, boot, asked)
+        draft = settings.home / "host.json.new"
+        draft.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+        draft.replace(_file(settings))
+    return found
+
+
+def _file(settings: Settings) -> Path:
+    return settings.home / "host.json"
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _asked(settings: Settings) -> str:
+    """Another version of a program is another file; asking each for its version would cost every call 0.1 s."""
+    seen = [settings.oci_runtime, settings.isolation]
+    for name in (*_PROGRAMS, settings.oci_runtime, *RUNTIMES):
+        if name and (path := program(name)):
+            status = Path(path).stat()
+            seen.append(f"{path} {status.st_size} {status.st_mtime_ns}")
+    return "; ".join(seen)
+
+
+def _known(settings: Settings, boot: str, asked: str) -> Facts | None:
+    try:
+        known = Facts(**json.loads(_file(settings).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # never asked, half written, or written by another version of Refit
+        return None
+    return known if (known.boot, known.asked) == (boot, asked) else None
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _forget_earlier_boot(settings: Settings, boot: str) -> None:
+    """Where /run is a plain folder, it survives the reboot, and Podman takes dead mounts and pids for living ones."""
+    try:
+        earlier = json.loads(_file(settings).read_text(encoding="utf-8")).get("boot")
+    except (OSError, ValueError, AttributeError):
+        return
+    if earlier != boot:
+        command.run(["rm", "-rf", "--one-file-system", runtime_folder(settings)], root=True)
+
+
+def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
+    open_files, processes = hard_limits(command.run(["cat", "/proc/self/limits"], root=True).stdout)
+    limits = _limits(open_files, processes)
+    with _trial_tree(settings) as tree:
+
+        def start(choice: tuple[str, str], network: str = "none") -> None:
+            # All that a session asks for: what isn't tried here fails on a person later.
+            options = ["--rm", "--init", "--network", network, "--cap-drop", "all", "--pids-limit", "64", *limits]
+            hardening = ["--security-opt", "no-new-privileges", "--rootfs", str(tree)]
+            _as_root([*_podman(settings, *choice), "run", *options, *hardening, "/bin/catatonit", "--version"])
+
+        choice = _first_that_works("No OCI runtime can start a container here.", _choices(settings), start)
+        network_problem = _problem(start, choice, "bridge")
+        way = _isolation_that_works(settings, choice[0], tree)
+    return Facts(boot, asked, *choice, way, open_files, processes, network_problem)
+
+
+def _choices(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """Runtime and cgroup manager, the preferred pair first; systemd only where it runs."""
+    managers = ("systemd", "cgroupfs") if Path("/run/systemd/system").is_dir() else ("cgroupfs",)
+    names = (settings.oci_runtime,) if settings.oci_runtime else RUNTIMES
+    return tuple((name, manager) for name in names for manager in managers)
+
+
+def _first_that_works(
+    what: str, choices: Iterable[tuple[str, str]], attempt: Callable[[tuple[str, str]], None]
+) -> tuple[str, str]:
+    tried: dict[str, str] = {}
+    for choice in choices:
+        if program(choice[0]) is None:
+            tried[choice[0]] = "is not installed"
+            continue
+        problem = _problem(attempt, choice)
+        if not problem:
+            return choice
+        tried[" with ".join(choice)] = problem
+    raise NothingWorks(
+        what, tried, "install runc or crun (`refit doctor` names the packages), or set REFIT_OCI_RUNTIME."
+    )
+
+
+def _isolation_that_works(settings: Settings, oci_runtime: str, tree: Path) -> str:
+    call = buildah(settings)
+    container = _as_root([*call, "from", "scratch"]).stdout.strip()
+    try:
+        _as_root([*call, "copy", container, tree / "bin", "/bin"])
+        tried: dict[str, str] = {}
+        for way in (settings.isolation,) if settings.isolation else ISOLATIONS:
+            options = ["--isolation", way, "--runtime", program(oci_runtime) or oci_runtime]
+            tried[way] = _problem(_as_root, [*call, "run", *options, container, "/bin/catatonit", "--version"])
+            if not tried[way]:
+                return way
+    finally:
+        _as_root([*call, "rm", container])
+    raise NothingWorks(
+        "No isolation lets buildah run a build step here.", tried, "set REFIT_ISOLATION to chroot or oci."
+    )
+
+
+def _as_root(argv: Sequence[str | Path]) -> command.Completed:
+    return command.run(argv, root=True, limit=TRIAL_SECONDS)
+
+
+def _problem(attempt: Callable[..., object], *arguments: object) -> str:
+    """Why an attempt failed, in one line; empty: it worked."""
+    try:
+        attempt(*arguments)
+    except command.ProgramMissing as error:
+        return error.what
+    except command.ProgramFailed as error:
+        return error.tail.strip().rpartition("\n")[2] or error.what
+    return ""
+
+
+@contextmanager
+def _trial_tree(settings: Settings) -> Iterator[Path]:
+    """A root filesystem of one static program, the one that will be process 1 of sessions."""
+    init = program("catatonit")
+    if init is None:
+        raise RefitError(
+            "The program 'catatonit' is not installed.",
+            why="It is process 1 of every container: it forwards signals and collects the dead.",
+            fix="run `refit doctor`; it names the package.",
+        )
+    tree = Path(mkdtemp(prefix="trial-", dir=settings.folder()))
+    try:
+        (tree / "bin").mkdir()
+        shutil.copy(init, tree / "bin" / "catatonit")
+        tree.chmod(0o755)
+        yield tree
+    finally:
+        # Podman made mount points in it, as root.
+        command.run(["rm", "-rf", "--one-file-system", tree], root=True)
+
+
+def _podman(settings: Settings, oci_runtime: str, cgroup_manager: str) -> list[str]:
+    state = runtime_folder(settings)
+    storage = [
+        "--root",
+        str(containers(settings)),
+        "--runroot",
+        str(state / "containers"),
+        "--tmpdir",
+        str(state / "tmp"),
+    ]
+    return ["podman", *storage, "--runtime", oci_runtime, "--cgroup-manager", cgroup_manager]
+
+
+def _limits(open_files: int, processes: int) -> list[str]:
+    nofile = f"nofile={min(OPEN_FILES[0], open_files)}:{min(OPEN_FILES[1], open_files)}"
+    nproc = f"nproc={min(PROCESSES[0], processes)}:{min(PROCESSES[1], processes)}"
+    return ["--ulimit", nofile, "--ulimit", nproc]
+
+
+def hard_limits(limits: str) -> tuple[int, int]:
+    """Open files and processes from the text of `/proc/<pid>/limits`; for "unlimited" the most that we ask for."""
+    hard: dict[str, str] = {}
+    for line in limits.splitlines():
+        hard[line[:26].strip()] = (line[26:].split() or ["", ""])[1]
+    open_files, processes = hard["Max open files"], hard["Max processes"]
+    return (
+        OPEN_FILES[1] if open_files == "unlimited" else int(open_files),
+        PROCESSES[1] if processes == "unlimited" else int(processes),
+    )

@@ -5,6 +5,7 @@ Settings are what a person chose. What a run finds out (the container runtime th
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,12 @@ def default_home() -> Path:
     return Path(os.environ.get("REFIT_HOME") or Path(state) / "refit").absolute()
 
 
+def default_catalog() -> Path:
+    """The working directory where it is a catalog, else the one that came with this Refit."""
+    here = Path.cwd()
+    return here if (here / "releases").is_dir() else Path(__file__).resolve().parents[1]
+
+
 class Span(documents.Document):
     """A range of whole numbers, both ends included."""
 
@@ -42,7 +49,10 @@ class Settings(documents.Document):
     """
 
     home: Path = Field(default_factory=default_home, exclude=True)
-    catalog: Path = Field(Path.cwd(), description="The folder with base/, bundles/, ides/, snippets/ and releases/.")
+    catalog: Path = Field(
+        default_factory=default_catalog,
+        description="The folder with base/, bundles/, ides/, snippets/ and releases/.",
+    )
 
     registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
     registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
@@ -94,7 +104,8 @@ class Settings(documents.Document):
     @property
     def prefect_api(self) -> str:
         """URL of the Prefect server's API."""
-        return f"http://127.0.0.1:{self.prefect_port}/api"
+        everywhere = self.listen in ("0.0.0.0", "::")
+        return f"http://{'127.0.0.1' if everywhere else self.listen}:{self.prefect_port}/api"
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be."""
@@ -123,6 +134,20 @@ def load() -> Settings:
     for secret in (settings.registry_password, settings.auth, settings.pip_index_url):
         command.protect(secret.get_secret_value())
     return settings
+
+
+def variables(settings: Settings) -> dict[str, str]:
+    """The `REFIT_…` variables with which another process loads the same settings; secrets are among them."""
+    chosen = {"home", "catalog", *settings.model_fields_set}
+    return {f"REFIT_{name.upper()}": _text(getattr(settings, name)) for name in sorted(chosen)}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Span):
+        return value.model_dump_json()
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
 
 
 def _variables() -> dict[str, object]:

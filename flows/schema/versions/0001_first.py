@@ -26,24 +26,22 @@ def upgrade() -> None:
     )
     op.create_table(
         "sessions",
-        sa.Column("name", sa.String, primary_key=True),
-        sa.Column("home", sa.String, sa.ForeignKey("homes.name"), nullable=False),
+        sa.Column("name", sa.String, sa.ForeignKey("homes.name"), primary_key=True),
         sa.Column("port", sa.Integer, nullable=True, unique=True),
-        sa.Column("profile", sa.String, nullable=False),
-        sa.Column("image", sa.String, nullable=False),
-        sa.Column("spec", sa.JSON, nullable=False),
-        sa.Column("generation", sa.Integer, nullable=False),
+        sa.Column("spec", sa.String, nullable=False),
+        sa.Column("wanted", sa.Boolean, nullable=False),
         sa.Column("created", moment, nullable=False),
     )
     op.create_table(
         "moves",
         sa.Column("id", sa.String, primary_key=True),
         sa.Column("session", sa.String, nullable=False, index=True),
-        sa.Column("old_image", sa.String, nullable=False),
-        sa.Column("new_image", sa.String, nullable=False),
+        sa.Column("before", sa.String, nullable=False),
+        sa.Column("after", sa.String, nullable=False),
+        sa.Column("packages", sa.String, nullable=False),
         sa.Column("state", sa.String, nullable=False, index=True),
+        sa.Column("reason", sa.String, nullable=False),
         sa.Column("created", moment, nullable=False),
-        sa.Column("facts", sa.JSON, nullable=False),
     )
     op.create_table(
         "steps",

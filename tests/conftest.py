@@ -1,0 +1,33 @@
+"""Fixtures that all tests share: a home of one's own, free ports, waiting without hoping."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings whose home is empty and belongs to this test alone."""
+    return Settings(home=tmp_path / "home")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:
+    """Return as soon as `true()` is so; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.02)

@@ -1,0 +1,129 @@
+"""Fixtures with real programs: one private registry, one private storage, one real base for a whole test run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from flows import command, host
+from flows.catalog.model import Base, BaseConfig
+from flows.images.build import Builder, Built
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+from flows.locks import system
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+
+
+@dataclass(frozen=True)
+class RegistryServer:
+    """A docker-registry of one's own on a free port."""
+
+    port: int
+    storage: Path
+
+
+@contextmanager
+def serve_registry(folder: Path, port: int | None = None, **http: object) -> Iterator[RegistryServer]:
+    """Run a registry that keeps its images below `folder`; `http` goes into its configuration."""
+    port = port or free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "registry.yml"
+    storage = {"filesystem": {"rootdirectory": str(folder / "images")}, "delete": {"enabled": True}}
+    config.write_text(
+        yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}, **http})
+    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
+        try:
+            wait_until(lambda: _answers(port))
+            yield RegistryServer(port, folder / "images")
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/v2/", timeout=1).status_code in (200, 401)
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[Settings]:
+    """Settings with a home of their own; its storage is unmounted and removed in the end."""
+    bundle = os.environ.get("SSL_CERT_FILE")
+    chosen = {"ca_bundle": Path(bundle) if bundle else None, "registry_port": registry_port, **more}
+    settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
+    try:
+        yield settings
+    finally:
+        below = (str(folder), str(host.runtime_folder(settings)))
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in reversed([point for point in points if point.startswith(below)]):
+            command.run(["umount", "--lazy", point], root=True, accepted=range(256))
+        command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
+
+
+@pytest.fixture(scope="session")
+def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """The registry of this test run."""
+    with serve_registry(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Settings]:
+    """The settings of this test run: a private home and the run's registry."""
+    with private_home(tmp_path_factory.mktemp("shared") / "home", registry_server.port) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="session")
+def registry(shared: Settings) -> Registry:
+    """A client of the run's registry."""
+    return Registry(shared)
+
+
+@pytest.fixture(scope="session")
+def builder(shared: Settings, registry: Registry) -> Builder:
+    """Builds into the run's storage and registry."""
+    return Builder(shared, registry)
+
+
+@pytest.fixture(scope="session")
+def base_recipe() -> Base:
+    """A base with as little as Python needs."""
+    config = BaseConfig(family="deb", suite="bookworm", pythons=("py311",))
+    return Base("deb12", Path("base/deb12"), "Debian 12", config, ("python3-venv", "openssh-server"))
+
+
+@pytest.fixture(scope="session")
+def base_stage(base_recipe: Base, shared: Settings) -> Stage:
+    """The real base of this test run."""
+    return Stage(
+        "base-deb12",
+        Kind.bootstrap,
+        None,
+        "ADD base.tar /\nENV PATH=/opt/app-root/bin:/usr/local/bin:/usr/bin:/bin HOME=/home/dev\n"
+        "RUN . /mnt/env.sh; set -eu; install -d -m 0755 /opt/app-root; install -d -m 0775 /home/dev; \\\n"
+        "    rm -f /etc/machine-id; find /var/log /var/cache/apt /var/cache/ldconfig -type f -delete\n"
+        'WORKDIR /home/dev\nCMD ["sleep", "infinity"]',
+        system=system.resolve(base_recipe, shared),
+        suite=base_recipe.config.suite,
+    )
+
+
+@pytest.fixture(scope="session")
+def base(builder: Builder, base_stage: Stage) -> Built:
+    """That base, built and in the registry."""
+    return builder.build(base_stage, None)

@@ -1,0 +1,125 @@
+import os
+import signal
+import threading
+import time
+from multiprocessing import Process
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import command
+from flows.command import ProcessId, ProgramFailed, ProgramMissing, run
+
+
+def eventually(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_is_returned_and_logged_while_it_comes(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with command.logged(tmp_path / "logs" / "run.log") as log:
+        done = run(["sh", "-c", "echo one; echo two >&2; echo three"], on_line=lines.append)
+    assert (done.stdout, done.stderr) == ("one\nthree\n", "two\n")
+    assert sorted(lines) == ["one", "three", "two"]
+    assert log.read_text().startswith("+ sh -c ")
+    assert {"one", "two", "three"} <= set(log.read_text().splitlines())
+
+
+def test_input_and_environment_are_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_CALLER", "x")
+    assert run(["cat"], stdin="hello").stdout == "hello"
+    assert run(["cat"]).stdout == ""
+    environment = run(["env"], env={"MINE": "1"}).stdout
+    assert "MINE=1" in environment and "LANG=C.UTF-8" in environment
+    assert "SECRET_OF_THE_CALLER" not in environment
+
+
+def test_failure_tells_code_last_words_and_log(tmp_path: Path) -> None:
+    with command.logged(tmp_path / "run.log"), pytest.raises(ProgramFailed) as failure:
+        run(["sh", "-c", "echo no such thing >&2; exit 3"])
+    assert "exit code 3" in failure.value.what
+    assert "no such thing" in failure.value.why
+    assert str(tmp_path / "run.log") in failure.value.fix
+    assert run(["sh", "-c", "exit 3"], accepted=(0, 3)).exit_code == 3
+
+
+def test_a_program_ended_by_a_signal_is_a_failure() -> None:
+    with pytest.raises(ProgramFailed, match="signal 9"):
+        run(["sh", "-c", "kill -9 $$"])
+
+
+def test_a_missing_program_is_named() -> None:
+    with pytest.raises(ProgramMissing, match="no-such-program"):
+        run(["no-such-program"])
+
+
+def test_secrets_reach_neither_log_nor_error(tmp_path: Path) -> None:
+    command.protect("s3cret-value")
+    with command.logged(tmp_path / "run.log") as log, pytest.raises(ProgramFailed) as failure:
+        run(["sh", "-c", "echo s3cret-value; exit 1"])
+    assert "s3cret-value" not in str(failure.value) + log.read_text()
+    assert "***" in log.read_text()
+
+
+def test_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sh -c 'trap \"\" TERM; echo $$ >> {pids}; sleep 300' & echo $$ >> {pids}; sleep 300"
+    with pytest.raises(ProgramFailed, match="took longer than 1 s"):
+        run(["sh", "-c", script], limit=1)
+    assert eventually(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split()))
+
+
+def test_an_interrupt_ends_the_whole_tree(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def interrupt() -> None:
+        eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", f"echo $$ > {pids}; sleep 300"])
+    assert eventually(lambda: not psutil.pid_exists(int(pids.read_text())))
+
+
+def _run_recorded(folder: Path) -> None:
+    with command.recorded(folder):
+        run(["sh", "-c", "sleep 300 & sleep 300"])
+
+
+def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> None:
+    process = Process(target=_run_recorded, args=(tmp_path / "running",))
+    process.start()
+    assert eventually(lambda: list((tmp_path / "running").glob("*")) != [])
+    [note] = (tmp_path / "running").iterdir()
+    shell = psutil.Process(int(note.name))
+    assert eventually(lambda: len(shell.children()) == 2)
+    tree = [shell, *shell.children()]
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+    assert all(p.is_running() for p in tree)
+    assert command.end_recorded(tmp_path / "running") == 1
+    assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree))
+    assert command.end_recorded(tmp_path / "running") == 0
+
+
+def test_a_reused_pid_is_not_mistaken_for_the_old_process() -> None:
+    me = ProcessId.of(os.getpid())
+    assert me is not None and me.alive
+    assert not ProcessId(me.pid, me.boot, str(int(me.started) - 1)).alive
+    assert not ProcessId(me.pid, "another boot", me.started).alive
+
+
+def test_without_root_a_program_goes_through_sudo_with_names_of_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert command._elevated(["podman", "ps"], {"TOKEN": "value"}) == [
+        "sudo", "-n", "--preserve-env=TOKEN", "--", "podman", "ps",
+    ]  # fmt: skip

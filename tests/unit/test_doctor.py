@@ -1,0 +1,169 @@
+"""Findings: what is judged well, what not, and what a person is told to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from flows import doctor
+from flows.doctor import Finding, Program
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+
+PODMAN = Program("podman", "runs sessions", "4.3")
+
+
+@pytest.mark.parametrize(
+    ("says", "ok"),
+    [
+        ("podman version 4.3.1", True),
+        ("podman version 4.10", True),
+        ("podman 3.9.9", False),
+        ("?", False),
+        (None, False),
+    ],
+)
+def test_programs(says: str | None, ok: bool) -> None:
+    finding = doctor.judge_program(PODMAN, says)
+    assert finding.ok is ok
+    assert bool(finding.fix) is not ok
+    assert ok or "podman" in finding.fix
+
+
+def test_a_finding_says_how_to_mend() -> None:
+    assert str(Finding("disk", True, "50 GB", "make room")) == "[ok] disk: 50 GB"
+    assert str(Finding("disk", False, "1 GB", "make room")) == "[todo] disk: 1 GB\n       To mend: make room"
+
+
+@pytest.mark.parametrize(("free", "ok"), [(10 * 10**9, True), (10**9, False)])
+def test_disk(free: int, ok: bool) -> None:
+    assert doctor.judge_disk(free, Path("/home")).ok is ok
+
+
+def test_disk_of_a_home_that_is_not_there_yet(tmp_path: Path) -> None:
+    (finding,) = doctor.disk(Settings(home=tmp_path / "not" / "yet"))
+    assert str(tmp_path) in finding.seen
+
+
+@pytest.mark.parametrize(("limit", "ok"), [(20_000, True), (1024, False)])
+def test_open_files(limit: int, ok: bool) -> None:
+    assert doctor.judge_open_files(limit).ok is ok
+
+
+def on_ports(home: Path, port: int) -> dict[str, Finding]:
+    found = doctor.ports(Settings(home=home, prefect_port=port, registry_port=free_port()))
+    return {finding.thing: finding for finding in found}
+
+
+@contextmanager
+def listener(port: int, *words: str) -> Iterator[int]:
+    code = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code, *words])
+    try:
+        wait_until(lambda: _connects(port))
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _connects(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
+    port = free_port()
+    assert on_ports(tmp_path, port)[f"port {port}"] == Finding(f"port {port}", True, "is free")
+    with listener(port) as pid:
+        finding = on_ports(tmp_path, port)[f"port {port}"]
+        assert not finding.ok and f"pid {pid}" in finding.seen and "python" in finding.seen
+        assert "REFIT_PREFECT_PORT" in finding.fix
+    with listener(port, f"--config={tmp_path}/registry.yml"):
+        assert on_ports(tmp_path, port)[f"port {port}"].ok
+
+
+def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, registry="registry.example:5000")
+    assert [finding.thing for finding in doctor.ports(settings)] == [f"port {settings.prefect_port}"]
+
+
+@contextmanager
+def index(status: int, certificate: Path | None = None) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def index_finding(home: Path, url: str, ca_bundle: Path | None = None) -> Finding:
+    (finding,) = doctor.index(Settings(home=home, pip_index_url=url, ca_bundle=ca_bundle))
+    return finding
+
+
+@pytest.mark.parametrize(("status", "ok"), [(200, True), (401, False), (503, False)])
+def test_an_index_that_answers(tmp_path: Path, status: int, ok: bool) -> None:
+    with index(status) as port:
+        finding = index_finding(tmp_path, f"http://me:hush@127.0.0.1:{port}/simple")
+    assert finding.ok is ok
+    assert "hush" not in str(finding)
+
+
+def test_an_index_that_does_not_answer(tmp_path: Path) -> None:
+    assert "doesn't answer" in index_finding(tmp_path, f"http://127.0.0.1:{free_port()}/simple").seen
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl to make a certificate")
+def test_an_index_whose_authority_is_not_trusted(tmp_path: Path) -> None:
+    pem = tmp_path / "authority.pem"
+    request = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    )
+    files = ["-keyout", pem, "-out", tmp_path / "certificate"]
+    subprocess.run([*request.split(), *files], check=True, capture_output=True)
+    pem.write_text(pem.read_text() + (tmp_path / "certificate").read_text())
+    with index(200, pem) as port:
+        url = f"https://127.0.0.1:{port}/simple"
+        finding = index_finding(tmp_path, url)
+        assert not finding.ok and "REFIT_CA_BUNDLE" in finding.fix
+        assert index_finding(tmp_path, url, tmp_path / "certificate").ok
+
+
+def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "bundle").write_text("no certificate")
+    for bundle in (tmp_path / "missing", tmp_path / "bundle"):
+        finding = index_finding(tmp_path, "https://127.0.0.1:1/simple", bundle)
+        assert finding.thing == "CA bundle" and not finding.ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
+def test_root(settings: Settings) -> None:
+    assert [finding.ok for finding in doctor.root(settings)] == [True]

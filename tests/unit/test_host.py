@@ -1,0 +1,83 @@
+"""What can be said of a machine without starting anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from flows import host
+from flows.host import Facts
+from flows.settings import Settings
+
+LIMITS = """\
+Limit                     Soft Limit           Hard Limit           Units
+Max processes             {0:<20} {0:<20} processes
+Max open files            1024                 {1:<20} files
+Max nice priority         0                    0
+"""
+
+
+def facts(settings: Settings) -> Facts:
+    return Facts(host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "")
+
+
+def write(settings: Settings, found: Facts) -> None:
+    (settings.folder() / "host.json").write_text(json.dumps(asdict(found)))
+
+
+@pytest.mark.parametrize(
+    ("processes", "open_files", "options"),
+    [
+        ("96364", "20000", ["nofile=1024:20000", "nproc=4096:4096"]),
+        ("unlimited", "unlimited", ["nofile=1024:1048576", "nproc=4096:4096"]),
+        ("100", "512", ["nofile=512:512", "nproc=100:100"]),
+    ],
+)
+def test_limits_stay_within_the_hard_ones(processes: str, open_files: str, options: list[str]) -> None:
+    hard = host.hard_limits(LIMITS.format(processes, open_files))
+    assert host._limits(*hard) == ["--ulimit", options[0], "--ulimit", options[1]]
+
+
+def test_what_was_found_out_is_used_without_starting_anything(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(settings, facts(settings))
+    monkeypatch.setattr("flows.command.run", None)
+    call = host.podman(settings)
+    assert call[0] == "podman"
+    assert call[call.index("--runtime") + 1] == "runc"
+    assert call[call.index("--root") + 1] == str(settings.home / "containers")
+    assert host.isolation(settings) == "chroot"
+
+
+@pytest.mark.parametrize("change", [{"boot": "earlier"}, {"asked": "another podman"}])
+def test_another_boot_or_program_asks_anew(settings: Settings, change: dict[str, str]) -> None:
+    known = facts(settings)
+    write(settings, replace(known, **change))
+    assert host._known(settings, known.boot, known.asked) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}'])
+def test_damaged_facts_ask_anew(settings: Settings, text: str) -> None:
+    (settings.folder() / "host.json").write_text(text)
+    assert host._known(settings, "boot", "asked") is None
+
+
+def test_a_setting_is_part_of_what_was_asked(settings: Settings) -> None:
+    assert host._asked(settings) != host._asked(settings.model_copy(update={"oci_runtime": "crun"}))
+    assert host._asked(settings) != host._asked(settings.model_copy(update={"isolation": "oci"}))
+
+
+def test_each_home_has_storage_of_its_own_and_short_paths(tmp_path: Path) -> None:
+    one, other = Settings(home=tmp_path / ("long" * 40)), Settings(home=tmp_path / "other")
+    assert host.runtime_folder(one) != host.runtime_folder(other)
+    assert len(str(host.runtime_folder(one))) < 40
+
+
+def test_programs_that_only_root_has_in_its_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert host.program("iptables")
+    assert host.program("surely-not-a-program") is None

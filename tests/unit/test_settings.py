@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from flows import command, settings
+from flows.documents import Mistakes
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in settings.Settings.model_fields:
+        monkeypatch.delenv(f"REFIT_{name.upper()}", raising=False)
+    monkeypatch.setenv("REFIT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_defaults_are_on_loopback_and_below_the_home(home: Path) -> None:
+    chosen = settings.load()
+    assert chosen.registry_host == "127.0.0.1:5000" and not chosen.registry_is_secure
+    assert chosen.listen == "127.0.0.1"
+    assert chosen.database == f"sqlite:///{home}/refit.db"
+
+
+def test_a_variable_wins_over_the_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "settings.yaml").write_text("registry_port: 5001\nprefect_port: 4300\n")
+    monkeypatch.setenv("REFIT_REGISTRY_PORT", "5002")
+    monkeypatch.setenv("REFIT_WHEEL_FOLDERS", "[/a, /b]")
+    chosen = settings.load()
+    assert (chosen.registry_port, chosen.prefect_port) == (5002, 4300)
+    assert chosen.wheel_folders == (Path("/a"), Path("/b"))
+
+
+def test_mistakes_in_file_and_variables_are_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "settings.yaml").write_text("registry_port: 5001\nprefect_prot: 4300\n")
+    with pytest.raises(Mistakes) as found:
+        settings.load()
+    assert f"{home}/settings.yaml:2: prefect_prot: unknown key (did you mean 'prefect_port'?)" in str(found.value)
+    (home / "settings.yaml").unlink()
+    monkeypatch.setenv("REFIT_PREFECT_PORT", "many")
+    with pytest.raises(Mistakes, match=r"mistake") as found:
+        settings.load()
+    assert "REFIT_PREFECT_PORT" in str(found.value)
+
+
+def test_a_foreign_registry_is_spoken_to_by_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_REGISTRY", "registry.example.com")
+    assert settings.load().registry_is_secure
+
+
+def test_secrets_are_kept_out_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_REGISTRY_PASSWORD", "hunter2-password")
+    chosen = settings.load()
+    assert command.redacted("login hunter2-password") == "login ***"
+    assert "hunter2-password" not in repr(chosen)
