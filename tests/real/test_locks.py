@@ -1,0 +1,154 @@
+"""Locks by the real pipenv in the real base's container: against PyPI, and against an index of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from flows import command, containers, host
+from flows.errors import RefitError
+from flows.images import locker
+from flows.images.build import Builder, Built
+from flows.images.stages import Stage
+from flows.locks import python
+from flows.locks.python import Unresolvable
+from flows.settings import Settings
+from tests.package_index import PASSWORD, USER, make_sdist, make_wheel, serve_index
+
+ROOT = Path(__file__).parents[2]
+HEAD = """\
+[[source]]
+name = "pypi"
+url = "https://pypi.org/simple"
+verify_ssl = true
+
+"""
+
+
+@pytest.fixture(scope="session")
+def lock_image(builder: Builder, base: Built, base_stage: Stage) -> str:
+    """Digest of the locker on the run's base."""
+    return builder.build(locker.stage(base_stage, "py311", ROOT), base).digest
+
+
+@pytest.fixture(scope="session")
+def index_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An index with a password: `bee` needs an old `ant`, `cow` a new one, `dog` is published as source only."""
+    folder = tmp_path_factory.mktemp("index")
+    make_wheel(folder / "ant", "ant", "1.0")
+    make_wheel(folder / "ant", "ant", "2.0")
+    make_wheel(folder / "bee", "bee", "1.0", ["ant<2"])
+    make_wheel(folder / "cow", "cow", "1.0", ["ant>=2"])
+    make_sdist(folder / "dog", "dog", "1.0")
+    with serve_index(folder) as url:
+        yield url
+
+
+@pytest.fixture
+def indexed(shared: Settings, index_url: str) -> Settings:
+    """The run's settings with that index."""
+    return shared.model_copy(update={"pip_index_url": SecretStr(index_url)})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bundle's folder."""
+    (tmp_path / "py311").mkdir()
+    return tmp_path / "py311"
+
+
+def write(folder: Path, text: str) -> None:
+    (folder / "Pipfile").write_text(HEAD + text)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_lock_against_pypi(folder: Path, lock_image: str, shared: Settings) -> None:
+    write(folder, '[packages]\nsix = "*"\n\n[jupyter]\niniconfig = "*"\n\n[requires]\npython_version = "3.11"\n')
+    change = python.lock(folder, lock_image, shared)
+    assert {"six", "iniconfig"} <= change.added.keys()
+    python.verify(folder)
+    assert "iniconfig" in python.versions(python.read(folder, ["jupyter"]))
+    assert "--hash=sha256:" in (folder / "requirements-jupyter.txt").read_text()
+
+    before = files(folder)
+    assert not python.lock(folder, lock_image, shared)
+    assert files(folder) == before
+
+    # What pipenv itself would export is what we export.
+    for category, name in (("packages", "requirements.txt"), ("jupyter", "requirements-jupyter.txt")):
+        script = f'cp -r /in "$HOME/in"; cd "$HOME/in"; /opt/locker/bin/pipenv requirements --hash --exclude-index \
+            --categories {category}'
+        done = containers.run_once(
+            shared,
+            f"docker://{shared.registry_host}/{shared.repository}/stages@{lock_image}",
+            ["sh", "-c", script],
+            mounts=[containers.Mount(folder, "/in")],
+            env={"HOME": "/tmp"},
+        )
+        assert sorted(done.stdout.splitlines()) == (folder / name).read_text().splitlines()
+
+
+def test_the_index_of_the_settings_is_used_and_named_nowhere(
+    folder: Path, lock_image: str, indexed: Settings, index_url: str, tmp_path: Path
+) -> None:
+    command.protect(index_url)
+    write(folder, '[packages]\nbee = "*"\n\n[jupyter]\nant = "*"\n')
+    with command.logged(tmp_path / "log"):
+        change = python.lock(folder, lock_image, indexed)
+    assert change.added == {"ant": "1.0", "bee": "1.0"}  # not 2.0: all sections are locked together
+    python.verify(folder)
+    assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt", "requirements-jupyter.txt"}
+    for name, content in {**files(folder), "log": (tmp_path / "log").read_bytes()}.items():
+        for secret in (USER, PASSWORD, "127.0.0.1"):
+            assert secret not in content.decode().replace(indexed.registry_host, ""), name
+
+    write(folder, '[packages]\ncow = "*"\n')
+    assert str(python.lock(folder, lock_image, indexed)) == "ant 1.0 → 2.0, +cow 1.0, -bee 1.0"
+    assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ('[packages]\nbee = "*"\ncow = "*"\n', ["bee 1.0 depends on ant<2", "cow 1.0 depends on ant>=2"]),
+        ('[packages]\nbee = "*"\n[jupyter]\ncow = "*"\n', ["cow 1.0 depends on ant>=2", "[packages]"]),
+        ('[packages]\nant = "*"\ndog = "*"\n', ["no wheel of dog"]),
+        ('[packages]\nant = ">9"\n', ["ant"]),
+    ],
+)
+def test_what_can_not_be_resolved_is_explained_and_changes_nothing(
+    folder: Path, lock_image: str, indexed: Settings, asked: str, said: list[str]
+) -> None:
+    write(folder, asked)
+    before = files(folder)
+    with pytest.raises(Unresolvable) as caught:
+        python.lock(folder, lock_image, indexed)
+    assert all(words in str(caught.value) for words in said)
+    assert "Traceback" not in str(caught.value)
+    assert files(folder) == before
+    assert command.run([*host.podman(indexed), "ps", "--all", "--quiet"], root=True).stdout == ""
+
+
+def test_a_folder_of_wheels_supplies_what_the_index_lacks(
+    folder: Path, lock_image: str, indexed: Settings, tmp_path: Path
+) -> None:
+    wheel = make_wheel(tmp_path / "wheels", "dog", "1.0")
+    write(folder, '[packages]\ndog = "*"\n')
+    settings = indexed.model_copy(update={"wheel_folders": (wheel.parent,)})
+    assert python.lock(folder, lock_image, settings).added == {"dog": "1.0"}
+    digest = command.run(["sha256sum", wheel]).stdout.split()[0]
+    assert f"sha256:{digest}" in json.loads((folder / "Pipfile.lock").read_text())["default"]["dog"]["hashes"]
+    python.verify(folder)
+
+
+def test_a_pipfile_for_another_python(folder: Path, lock_image: str, indexed: Settings) -> None:
+    write(folder, '[packages]\nant = "*"\n\n[requires]\npython_version = "3.12"\n')
+    with pytest.raises(RefitError, match=r"is for Python 3\.12, but the base has Python 3\.11"):
+        python.lock(folder, lock_image, indexed)
