@@ -32,6 +32,7 @@ class Stage:
         files: path in the build context → content.
         system: exact system packages as `name=version`, sorted.
         requirements: lines of the Python lock, with hashes.
+        suite: the distribution's release that is bootstrapped, e.g. `bookworm`; empty for instructions.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Stage:
     files: Mapping[str, bytes] = field(default_factory=dict)
     system: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
+    suite: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> st
         "files": {path: hashlib.sha256(content).hexdigest() for path, content in sorted(stage.files.items())},
         "system": sorted(stage.system),
         "requirements": stage.requirements,
+        "suite": stage.suite,
         "tools": dict(sorted(tools.items())),
     }
     canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))

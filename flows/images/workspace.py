@@ -1,0 +1,100 @@
+"""Where one build happens, so that nothing of it stays: not after success, not after failure, not after `kill -9`.
+
+Each build has a folder `running/build-…` in the home, with the name of the process that owns it and of the programs
+that it started. All builders hold one lock together; whoever gets it alone may clear buildah's storage of what dead
+builds left in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import getpid
+from pathlib import Path
+from uuid import uuid4
+
+from flows import command, host
+from flows.command import ProcessId
+from flows.settings import Settings
+
+
+@contextmanager
+def workspace(settings: Settings) -> Iterator[Path]:
+    """A folder for one build; programs that run inside the `with` block are known to `recover`."""
+    folder = settings.folder("running") / f"build-{uuid4().hex[:16]}"
+    try:
+        with _lock(settings, fcntl.LOCK_SH):
+            folder.mkdir(mode=0o700)
+            me = ProcessId.of(getpid())
+            (folder / "owner").write_text(f"{me.pid} {me.boot} {me.started}" if me else "")
+            with command.recorded(folder / "processes"):
+                yield folder
+    except BaseException:
+        (folder / "owner").unlink(missing_ok=True)
+        recover(settings)
+        raise
+    _remove(folder)
+
+
+@contextmanager
+def alone(settings: Settings, name: str) -> Iterator[None]:
+    """Hold the lock `name` of this machine; it is free at once when its holder dies."""
+    with (settings.folder("locks") / name).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def recover(settings: Settings) -> int:
+    """End what dead builds left running, and remove their containers, mounts and folders; returns how many they were.
+
+    While other builds run, containers and folders stay for the next call.
+    """
+    dead = [folder for folder in sorted(settings.folder("running").glob("build-*")) if not _owned(folder)]
+    for folder in dead:
+        command.end_recorded(folder / "processes")
+    if dead:
+        with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
+            if held:
+                _clear_storage(settings)
+                for folder in dead:
+                    _remove(folder)
+    return len(dead)
+
+
+@contextmanager
+def _lock(settings: Settings, how: int) -> Iterator[bool]:
+    with (settings.folder("locks") / "builds").open("w") as file:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _owned(folder: Path) -> bool:
+    try:
+        pid, boot, started = (folder / "owner").read_text().split()
+    except (OSError, ValueError):
+        return False
+    return ProcessId(int(pid), boot, started).alive
+
+
+def _clear_storage(settings: Settings) -> None:
+    if host.builds(settings).is_dir():
+        command.run([*host.buildah(settings), "rm", "--all"], root=True)
+    for mount in mounts(settings):
+        command.run(["umount", "--lazy", mount], root=True)
+
+
+def mounts(settings: Settings) -> tuple[Path, ...]:
+    """The root filesystems of working containers that are mounted now."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    below = f"{host.builds(settings)}/overlay/"
+    return tuple(Path(point) for point in points if point.startswith(below) and point.endswith("/merged"))
+
+
+def _remove(folder: Path) -> None:
+    # Programs that ran as root left files of root's.
+    command.run(["rm", "-rf", "--one-file-system", folder], root=True)

@@ -1,0 +1,174 @@
+"""Publishing real images: labels, checks in a real container, evidence, tags that never move and an alias that does."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from flows import database
+from flows.catalog.model import Access, Base, Bundle, Ide, IdeConfig, Profile
+from flows.images import evidence
+from flows.images.build import Builder, Built
+from flows.images.checks import ChecksFailed
+from flows.images.publish import Published, current, publish
+from flows.images.registry import MANIFEST, Registry, canonical
+from flows.images.stages import Kind, Stage
+from flows.settings import Settings
+
+DAY = datetime.date(2026, 11, 20)
+PACKAGES = {"deb/tmux": "3.3a-3", "pypi/numpy": "2.1.0"}
+WEB = Access(port=8000, health="/")
+
+
+@pytest.fixture
+def engine(shared: Settings) -> Iterator[Engine]:
+    opened = database.open_database(shared.database)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def profile(base_recipe: Base, request: pytest.FixtureRequest) -> Profile:
+    """A profile of this test alone: tags of other tests don't count."""
+    name = "".join(letter for letter in request.node.name.lower() if letter.isalpha())[:60]
+    bundle = Bundle(name, Path(), "", (), {})
+    ide = Ide("runtime", Path(), "", IdeConfig())
+    return Profile(f"runtime-{name}-deb12-py311", "2026a", False, ide, bundle, base_recipe, "py311")
+
+
+def with_access(profile: Profile, access: Access) -> Profile:
+    return replace(profile, ide=replace(profile.ide, config=IdeConfig(access=access)))
+
+
+@pytest.fixture
+def other(builder: Builder, base: Built) -> Built:
+    """Another content."""
+    return builder.build(Stage("other", Kind.instructions, base.stage, "RUN echo other > /opt/other"), base)
+
+
+def publish_on(
+    day: datetime.date, profile: Profile, top: Built, settings: Settings, engine: Engine, **packages: str
+) -> Published:
+    files = {evidence.PACKAGES: canonical({**PACKAGES, **packages})}
+    return publish(profile, top, files, day, settings, engine)
+
+
+def test_an_image_is_labelled_checked_tagged_and_found(
+    base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    assert current(profile.stem, "2026a", registry) is None
+    published = publish_on(DAY, profile, base, shared, engine)
+    assert (published.tag, published.new) == (f"{profile.stem}_2026a_20261120", True)
+    assert published.content_digest == base.digest != published.digest
+    assert current(profile.stem, "2026a", registry) == published.digest
+    assert registry.digest(shared.repository, published.tag) == published.digest
+    manifest = registry.manifest(shared.repository, published.digest)
+    config = registry.config(shared.repository, manifest)
+    labels = config["config"]["Labels"]
+    assert labels["org.opencontainers.image.title"] == labels["io.refit.profile"] == profile.stem
+    assert labels["org.opencontainers.image.version"] == labels["io.refit.release"] == "2026a"
+    assert labels["io.refit.content"] == base.digest
+    assert b"2026-11" not in canonical(config)
+    assert published.size == manifest.size > 10_000_000
+    assert evidence.packages(registry, published.digest) == PACKAGES
+
+
+def test_nothing_new_on_the_next_day(base: Built, profile: Profile, shared: Settings, engine: Engine) -> None:
+    first = publish_on(DAY, profile, base, shared, engine)
+    again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared, engine)
+    assert (again.tag, again.digest, again.new) == (first.tag, first.digest, False)
+
+
+def test_a_second_build_of_a_day_gets_a_number_and_the_alias(
+    base: Built, other: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    first = publish_on(DAY, profile, base, shared, engine)
+    second = publish_on(DAY, profile, other, shared, engine)
+    assert (second.tag, second.new) == (f"{first.tag}.1", True)
+    assert registry.digest(shared.repository, first.tag) == first.digest
+    assert current(profile.stem, "2026a", registry) == second.digest
+    back = publish_on(DAY, profile, base, shared, engine)
+    assert (back.tag, back.new) == (first.tag, True)
+    assert current(profile.stem, "2026a", registry) == first.digest
+
+
+def test_publishing_that_was_cut_short_is_finished(
+    base: Built, other: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    publish_on(DAY, profile, base, shared, engine)
+    full = publish_on(DAY, profile, other, shared, engine)
+    before = registry.manifest(shared.repository, f"{profile.stem}_2026a_20261120")
+    registry.put_manifest(shared.repository, f"{profile.stem}_2026a", before.content, MANIFEST)
+    resumed = publish_on(DAY, profile, other, shared, engine)
+    assert (resumed.tag, resumed.digest, resumed.new) == (full.tag, full.digest, True)
+    assert current(profile.stem, "2026a", registry) == full.digest
+
+
+def test_an_ide_that_answers(builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine) -> None:
+    text = 'CMD ["python3", "-m", "http.server", "8000"]'
+    top = builder.build(Stage("web", Kind.instructions, base.stage, text), base)
+    assert publish_on(DAY, with_access(profile, WEB), top, shared, engine).new
+
+
+@pytest.mark.parametrize(
+    ("text", "access", "check"),
+    [
+        ('CMD ["sleep", "infinity"]', WEB, "ide"),
+        ('CMD ["sh", "-c", "echo goodbye; exit 3"]', WEB, "ide"),
+        ('CMD ["true"]', Access(), "steady"),
+        ('CMD ["/no/such/program"]', Access(), "steady"),
+        ("CMD []", Access(), "container"),
+    ],
+)
+def test_no_tag_for_an_image_that_fails(
+    builder: Builder,
+    base: Built,
+    profile: Profile,
+    shared: Settings,
+    engine: Engine,
+    registry: Registry,
+    text: str,
+    access: Access,
+    check: str,
+) -> None:
+    top = builder.build(Stage("unfit", Kind.instructions, base.stage, text), base)
+    hasty = shared.model_copy(update={"ready_limit": 2.0})
+    with pytest.raises(ChecksFailed, match=f"'{check}'") as caught:
+        publish_on(DAY, with_access(profile, access), top, hasty, engine)
+    assert [finding.check for finding in caught.value.findings if not finding.passed] == [check]
+    assert current(profile.stem, "2026a", registry) is None
+    assert [tag for tag in registry.tags(shared.repository) if tag.startswith(profile.stem)] == []
+
+
+def test_packages_that_do_not_fit_together_fail(
+    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine
+) -> None:
+    site = "/opt/app-root/lib/python3.11/site-packages/broken-1.0.dist-info"
+    text = (
+        "RUN set -eu; export SOURCE_DATE_EPOCH=315532800; python3 -m venv --without-pip /opt/app-root; "
+        f"mkdir -p {site}; printf 'Metadata-Version: 2.1\\nName: broken\\nVersion: 1.0\\n"
+        f"Requires-Dist: missing>=2\\n' > {site}/METADATA"
+    )
+    top = builder.build(Stage("broken", Kind.instructions, base.stage, text), base)
+    with pytest.raises(ChecksFailed, match="'pip'") as caught:
+        publish_on(DAY, profile, top, shared, engine)
+    assert "broken 1.0 requires missing" in caught.value.why
+
+
+def test_newer_evidence_wins_and_the_same_is_kept_once(
+    base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    published = publish_on(DAY, profile, base, shared, engine)
+    image = registry.manifest(shared.repository, published.digest)
+    tag = published.digest.replace(":", "-")
+    before = registry.digest(shared.repository, tag)
+    publish_on(DAY, profile, base, shared, engine)
+    assert registry.digest(shared.repository, tag) == before is not None
+    evidence.attach(registry, image, {evidence.PACKAGES: canonical({"deb/tmux": "4"})}, engine)
+    assert evidence.packages(registry, published.digest) == {"deb/tmux": "4"}
+    assert len(registry.manifest(shared.repository, tag).document["manifests"]) == 2

@@ -1,0 +1,41 @@
+"""Images that differ from one that is there only in their configuration: made in milliseconds, nothing is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.catalog.model import Access
+from flows.images.build import Built
+from flows.images.registry import Registry, canonical, digest_of
+from flows.settings import Settings
+
+LIGHT = Access(port=8000, health="/api", protocol="none")
+_ANSWER = "mkdir -p /tmp/www && cd /tmp/www && touch api && exec python3 -m http.server 8000"
+
+
+def variant(
+    settings: Settings, registry: Registry, digest: str, source: str, name: str, command: Sequence[str] = ()
+) -> str:
+    """Put an image into the repository that is the one in `source` but for a label and maybe what it starts.
+
+    Returns its digest.
+    """
+    manifest = registry.manifest(source, digest)
+    document, config = dict(manifest.document), registry.config(source, manifest)
+    inner = dict(config.get("config", {}))
+    inner["Labels"] = {**(inner.get("Labels") or {}), "io.refit.variant": name}
+    if command:
+        inner["Cmd"] = list(command)
+    content = canonical({**config, "config": inner})
+    for layer in document["layers"]:
+        registry.mount(settings.repository, layer["digest"], source)
+    registry.put_blob(settings.repository, content)
+    document["config"] = {**document["config"], "digest": digest_of(content), "size": len(content)}
+    written = canonical(document)
+    return registry.put_manifest(settings.repository, digest_of(written), written, manifest.media_type)
+
+
+def light(settings: Settings, registry: Registry, base: Built, name: str, before: str = "true") -> str:
+    """An image whose "IDE" is a small web server, up in a tenth of a second; `before` is shell text that runs first."""
+    start = ["sh", "-c", f"{before}; {_ANSWER}"]
+    return variant(settings, registry, base.digest, f"{settings.repository}/stages", name, start)

@@ -1,0 +1,84 @@
+"""The pure parts of building: what of a machine reaches a build, and what was installed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from flows.images.build import installed, local_name, own_things, write_files
+from flows.locks.system import planned, sources
+from flows.settings import Settings
+
+STATUS = """Package: tmux
+Status: install ok installed
+Architecture: amd64
+Version: 3.3a-3
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1.0
+
+Package: adduser
+Status: install ok installed
+Version: 3.134
+Description: add and remove users
+ Package: not a field
+"""
+
+
+def test_only_what_is_installed_counts() -> None:
+    assert installed(STATUS) == ("adduser=3.134", "tmux=3.3a-3")
+
+
+def test_a_simulation_names_each_package_once() -> None:
+    output = (
+        "Inst tmux (3.3a-3 Debian:12/oldstable [amd64])\nConf tmux (3.3a-3 x)\nInst a [1] (2~x+b1 Debian [all]) []\n"
+    )
+    assert planned(output + output) == ("a=2~x+b1", "tmux=3.3a-3")
+
+
+def test_sources_cover_updates_and_security() -> None:
+    lines = sources("bookworm", "http://mirror/").splitlines()
+    assert [line.split()[2:4] for line in lines] == [
+        ["http://mirror/debian", "bookworm"],
+        ["http://mirror/debian", "bookworm-updates"],
+        ["http://mirror/debian-security", "bookworm-security"],
+    ]
+
+
+def test_the_local_name_is_the_same_on_every_machine() -> None:
+    assert local_name("sha256:00ff") == "localhost/refit/stage:00ff"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x"])
+def test_files_stay_in_their_context(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        write_files(tmp_path / "context", {name: b""})
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_build_sees_what_is_this_machines_own(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("authorities")
+    chosen = settings.model_copy(
+        update={
+            "ca_bundle": tmp_path / "ca.pem",
+            "pip_index_url": SecretStr("https://ann:it's@index/simple"),
+            "wheel_folders": (tmp_path / "wheels",),
+            "apt_proxy": "http://proxy:3142",
+        }
+    )
+    own = tmp_path / "own"
+    own.mkdir()
+    assert own_things(own, chosen) == (f"{own}:/mnt:ro", f"{tmp_path / 'wheels'}:/mnt/wheels/0:ro")
+    script = f'. {own}/env.sh; echo "$PIP_CERT $NODE_EXTRA_CA_CERTS $PIP_INDEX_URL $PIP_FIND_LINKS $APT_CONFIG"'
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={}).stdout.split()
+    assert said == ["/mnt/ca.pem", "/mnt/ca.pem", "https://ann:it's@index/simple", "/mnt/wheels/0", "/mnt/apt.conf"]
+    assert 'Acquire::http::Proxy "http://proxy:3142";' in (own / "apt.conf").read_text()
+
+
+def test_a_build_sees_nothing_where_nothing_is_set(settings: Settings, tmp_path: Path) -> None:
+    assert own_things(tmp_path, settings) == (f"{tmp_path}:/mnt:ro",)
+    assert (tmp_path / "env.sh").read_text() == ""
