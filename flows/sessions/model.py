@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from flows.catalog.model import Access
+from flows.errors import RefitError
+
+LONGEST_NAME = 40
+_NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
+
+
+class IllegalName(RefitError):
+    """A name that can't be a session's; it becomes a path, a label and a container's name."""
+
+    def __init__(self, name: str) -> None:
+        near = nearest_legal(name)
+        super().__init__(
+            f"{name!r} can't be the name of a session.",
+            why=f"A name has a-z, 0-9 and hyphens, begins with a letter, and has at most {LONGEST_NAME} characters.",
+            fix=f"take {near!r}, for instance." if near else "choose another name.",
+        )
+
+
+def check_name(name: str) -> str:
+    """`name`, if a session may be called so.
+
+    Raises:
+        IllegalName: it may not.
+    """
+    if not _NAME.fullmatch(name):
+        raise IllegalName(name)
+    return name
+
+
+def nearest_legal(name: str) -> str:
+    """The legal name that looks most like `name`; empty if nothing is left of it."""
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"^[^a-z]+", "", words)[:LONGEST_NAME].rstrip("-")
 
 
 @dataclass(frozen=True)
@@ -43,6 +79,27 @@ class Session:
         """The name of its container: the same for the same session and generation."""
         return f"refit-{self.name}-{self.generation}"
 
+    @property
+    def url(self) -> str:
+        """Where its IDE answers, without a token; empty where the profile has none."""
+        return f"http://127.0.0.1:{self.port}" if self.port else ""
+
+    def to_json(self) -> str:
+        """Everything about it as JSON, the same text for the same session."""
+        return _AS_JSON.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Session:
+        """The session that `to_json` wrote.
+
+        Raises:
+            ValueError: the text is something else.
+        """
+        return _AS_JSON.validate_json(text)
+
+
+_AS_JSON = TypeAdapter(Session)
+
 
 class Running(StrEnum):
     """What the engine says of a container."""
@@ -54,10 +111,11 @@ class Running(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """A container as the engine sees it."""
+    """A container as the engine sees it; `made_from` is the session that is written on it."""
 
     name: str
     session: str
     generation: int
     image: str
     running: Running
+    made_from: Session | None = None

@@ -1,0 +1,134 @@
+"""Homes: what persists of a session, and the snapshots of it.
+
+Everything runs as root, because a home is its session's alone (0700, a uid of its own). Links in a home are copied as
+links and never followed: what they point at is none of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePosixPath
+
+from flows import command
+from flows.errors import RefitError
+from flows.sessions.model import Session, check_name
+from flows.settings import Settings
+
+_COPY_LIMIT = 6 * 3600.0
+_VANISHED = 24  # rsync: a file was there when it listed the folder and gone when it came to copy it
+_NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
+
+
+class Homes:
+    """The homes of all sessions on this machine and their snapshots."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._homes = settings.folder("homes")
+        self._snapshots = settings.folder("snapshots")
+
+    def path(self, name: str) -> Path:
+        """The folder of the home `name`, there or not."""
+        return self._homes / check_name(name)
+
+    def owners(self) -> frozenset[int]:
+        """The uids that own a home, whether or not anybody remembers them."""
+        return frozenset(folder.lstat().st_uid for folder in self._homes.iterdir())
+
+    def make(self, name: str, uid: int) -> Path:
+        """The home of a session, made if need be: 0700, `uid`, group 0.
+
+        Raises:
+            RefitError: there is one of that name that belongs to another uid.
+        """
+        home = self.path(name)
+        if home.exists() and home.lstat().st_uid != uid:
+            raise RefitError(
+                f"{home} belongs to uid {home.lstat().st_uid}, and the session's uid is {uid}.",
+                why="It is the home of a session that Refit has no record of.",
+                fix=f"give the session another name, or move {home} elsewhere.",
+            )
+        command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", home], root=True)
+        return home
+
+    def remove(self, name: str) -> None:
+        """Remove a home and its snapshots for good."""
+        doomed = [self.path(name), self._snapshots / check_name(name)]
+        command.run(["rm", "-rf", "--one-file-system", "--", *doomed], root=True, limit=_COPY_LIMIT)
+
+    def snapshot(self, session: str, id: str) -> Path:
+        """The folder of the snapshot `id` of a session's home, there or not."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
+            raise ValueError(f"{id!r} can't be the name of a snapshot")
+        return self._snapshots / check_name(session) / id
+
+    def copy(self, session: Session, id: str) -> Path:
+        """Copy the home of a running session; what changes meanwhile, `delta` brings in."""
+        snapshot = self._ready(session.name, id)
+        if not snapshot.exists():
+            # Only cp shares blocks where the file system can. Where a file vanishes it fails, and rsync does the rest.
+            options = ["--archive", "--reflink=auto", "--no-target-directory", "--"]
+            command.run(["cp", *options, session.home, snapshot], root=True, limit=_COPY_LIMIT, accepted=(0, 1))
+        _mirror(session.home, snapshot)
+        return snapshot
+
+    def delta(self, session: Session, id: str) -> Path:
+        """Make the snapshot equal to the home of a session that is stopped."""
+        snapshot = self._ready(session.name, id)
+        _mirror(session.home, snapshot)
+        return snapshot
+
+    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+        """What of the home is not as in the snapshot, by content, owner, mode and attributes; empty: they are equal.
+
+        `except_paths` are what may differ: patterns of rsync, from the top of the home.
+        """
+        excluded = [f"--exclude=/{pattern.lstrip('/')}" for pattern in except_paths]
+        # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
+        looked_at = ["--dry-run", "--checksum", "--omit-dir-times", "--out-format=%i %n"]
+        seen = _mirror(session.home, self.snapshot(session.name, id), [*looked_at, *excluded])
+        return described(seen.splitlines(), except_paths)
+
+    def restore(self, session: Session, id: str) -> None:
+        """Make the home of a session that is stopped equal to its snapshot.
+
+        Raises:
+            RefitError: there is no such snapshot; the home is as it was.
+        """
+        snapshot = self.snapshot(session.name, id)
+        if command.run(["test", "-d", snapshot], root=True, accepted=(0, 1)).exit_code:
+            raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
+        _mirror(snapshot, session.home)
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove one snapshot."""
+        doomed = self.snapshot(session, id)
+        command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
+
+    def _ready(self, session: str, id: str) -> Path:
+        snapshot = self.snapshot(session, id)
+        command.run(["install", "-d", "-m", "0711", snapshot.parent], root=True)
+        return snapshot
+
+
+def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple[str, ...]:
+    """rsync's itemised lines in words; folders that are there only to hold an exception are left out. Pure."""
+    holders = {str(parent) for path in except_paths for parent in PurePosixPath(path.lstrip("/")).parents}
+    return tuple(
+        f"{_word(code)}: {name.strip()}"
+        for code, _, name in (item.partition(" ") for item in items)
+        if not (code.startswith("cd+") and name.strip().rstrip("/") in holders)
+    )
+
+
+def _word(code: str) -> str:
+    if code.startswith("*deleting"):
+        return "gone"
+    return "new" if "+++" in code else "changed"
+
+
+def _mirror(source: Path, target: Path, options: Collection[str] = ()) -> str:
+    """Make the folder `target` equal to `source`; returns what rsync said."""
+    same = ["--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete", _NANOSECONDS]
+    called = ["rsync", *same, *options, "--", f"{source}/", f"{target}/"]
+    return command.run(called, root=True, limit=_COPY_LIMIT, accepted=(0, _VANISHED)).stdout

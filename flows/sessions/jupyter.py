@@ -1,0 +1,207 @@
+"""A Jupyter server, spoken to over its API. The token travels in a header, never in a URL: URLs are logged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
+
+from flows.errors import RefitError
+
+_PAUSE_SECONDS = 0.05
+_ASK_ALIVE_SECONDS = 1.0
+_ANSWER_SECONDS = 30.0
+
+
+class JupyterError(RefitError):
+    """The server doesn't answer, or refuses."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that runs; `state` is Jupyter's execution_state (`idle`, `busy`, `starting`, …)."""
+
+    id: str
+    name: str
+    state: str
+
+
+class Jupyter:
+    """The server at `url`, e.g. `http://127.0.0.1:18000`. All failures are `JupyterError`."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"token {token}"}
+        self._client = httpx.Client(
+            base_url=self._url,
+            headers=self._headers,
+            timeout=_ANSWER_SECONDS,
+            trust_env=False,  # a proxy for the outside world has no way to this machine's loopback
+        )
+
+    def wait_ready(self, path: str, limit: float, alive: Callable[[], bool] = lambda: True) -> float:
+        """Wait until the server lets us in; returns the seconds that it took.
+
+        Args:
+            path: what answers 200 once it is ready, e.g. `/api`.
+            limit: seconds after which waiting is given up.
+            alive: asked every second; once it says no, waiting is given up.
+
+        Raises:
+            JupyterError: it was not ready in time, or refuses the token.
+        """
+        seconds = wait_answer(self._url + path, limit, alive)
+        self._send("GET", "/api/status?no_track_activity=1")
+        return seconds
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that run. To ask doesn't count as activity."""
+        listed = self._send("GET", "/api/kernels?no_track_activity=1").json()
+        return tuple(Kernel(kernel["id"], kernel["name"], kernel["execution_state"]) for kernel in listed)
+
+    def used(self) -> bool:
+        """Whether anybody has used the server since it started. To ask doesn't count as activity."""
+        status = self._send("GET", "/api/status?no_track_activity=1").json()
+        return bool(status["last_activity"] != status["started"] or status["connections"] or status["kernels"])
+
+    def shut_down_kernels(self) -> int:
+        """End every kernel in an orderly way; returns how many there were."""
+        kernels = self.kernels()
+        for kernel in kernels:
+            self._send("DELETE", f"/api/kernels/{kernel.id}", accepted=(204, 404))
+        return len(kernels)
+
+    def execute(self, code: str, limit: float = 60.0) -> str:
+        """Start a kernel, let it execute one cell, end it; returns what the cell printed and its value, as text.
+
+        Raises:
+            JupyterError: the cell raised an exception, or didn't end within `limit` seconds.
+        """
+        kernel = self._send("POST", "/api/kernels").json()["id"]
+        try:
+            return self._executed(kernel, code, time.monotonic() + limit)
+        except (TimeoutError, OSError, WebSocketException) as error:
+            why = str(error) or f"It didn't end within {limit:g} s."
+            raise JupyterError(f"A kernel at {self._url} didn't execute a cell.", why=why) from error
+        finally:
+            self._send("DELETE", f"/api/kernels/{kernel}", accepted=(204, 404))
+
+    def read_file(self, path: str) -> str:
+        """The text of a file in the home; for a notebook, its JSON."""
+        content = self._send("GET", _contents(path), params={"content": 1}).json()["content"]
+        return content if isinstance(content, str) else json.dumps(content)
+
+    def write_file(self, path: str, content: str) -> None:
+        """Write a text file into the home; its folder has to be there."""
+        self._write(path, {"type": "file", "format": "text", "content": content})
+
+    def write_notebook(self, path: str, cells: Sequence[str]) -> None:
+        """Write a notebook with these cells of code into the home; its folder has to be there."""
+        self._write(path, {"type": "notebook", "format": "json", "content": notebook(cells)})
+
+    def _write(self, path: str, model: dict[str, Any]) -> None:
+        self._send("PUT", _contents(path), accepted=(200, 201), json=model)
+
+    def _executed(self, kernel: str, code: str, deadline: float) -> str:
+        address = f"ws{self._url.removeprefix('http')}/api/kernels/{kernel}/channels"
+        with connect(address, additional_headers=self._headers, proxy=None, max_size=None) as channel:
+            request = execute_request(code)
+            channel.send(json.dumps(request))
+            return output(_replies(channel, request["header"]["msg_id"], deadline))
+
+    def _send(self, method: str, path: str, accepted: Sequence[int] = (200, 201), **options: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **options)
+        except httpx.HTTPError as error:
+            raise JupyterError(f"The Jupyter server at {self._url} doesn't answer.", why=str(error)) from error
+        if answer.status_code not in accepted:
+            raise JupyterError(
+                f"The Jupyter server at {self._url} refuses: {method} {path.partition('?')[0]}.",
+                why=f"It answers {answer.status_code}: {answer.text[:200]}",
+            )
+        return answer
+
+
+def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True) -> float:
+    """Wait until `url` answers 200; returns the seconds that it took. Arguments as in `Jupyter.wait_ready`.
+
+    Raises:
+        JupyterError: it didn't, in `limit` seconds or as long as `alive` said yes.
+    """
+    started = asked = time.monotonic()
+    why = ""
+    while (present := time.monotonic()) - started < limit:
+        try:
+            answer = httpx.get(url, timeout=limit, trust_env=False)
+            if answer.status_code == 200:
+                return time.monotonic() - started
+            why = f"It answers {answer.status_code}."
+        except httpx.HTTPError as error:
+            why = str(error)
+        if present - asked > _ASK_ALIVE_SECONDS:
+            asked = present
+            if not alive():
+                raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
+        time.sleep(_PAUSE_SECONDS)
+    raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
+
+
+def notebook(cells: Sequence[str]) -> dict[str, Any]:
+    """A notebook (nbformat 4.5) with these cells of code. Pure."""
+    blank: dict[str, Any] = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    written = [{**blank, "id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": written}
+
+
+def execute_request(code: str) -> dict[str, Any]:
+    """The message that asks a kernel to execute a cell: jupyter-client.readthedocs.io, "Messaging"."""
+    header = {"msg_id": uuid4().hex, "msg_type": "execute_request", "session": uuid4().hex, "version": "5.3"}
+    asked = {"silent": False, "store_history": False, "user_expressions": {}, "allow_stdin": False}
+    return {
+        "channel": "shell",
+        "header": {**header, "username": "refit", "date": ""},
+        "parent_header": {},
+        "metadata": {},
+        "content": {"code": code, "stop_on_error": True, **asked},
+        "buffers": [],
+    }
+
+
+def output(replies: Iterator[dict[str, Any]]) -> str:
+    """The text of a cell's output, from the messages that answer its request. Pure.
+
+    Raises:
+        JupyterError: the cell raised an exception.
+    """
+    text: list[str] = []
+    for reply in replies:
+        kind, content = reply["header"]["msg_type"], reply["content"]
+        if kind == "stream":
+            text.append(content["text"])
+        elif kind in ("execute_result", "display_data"):
+            text.append(content["data"].get("text/plain", "") + "\n")
+        elif kind == "error":
+            raise JupyterError("A cell raised an exception.", why=f"{content['ename']}: {content['evalue']}")
+        elif kind == "status" and content["execution_state"] == "idle":
+            break
+    return "".join(text)
+
+
+def _replies(channel: Connection, request: str, deadline: float) -> Iterator[dict[str, Any]]:
+    while True:
+        message = json.loads(channel.recv(timeout=max(0.0, deadline - time.monotonic())))
+        if message["parent_header"].get("msg_id") == request:
+            yield message
+
+
+def _contents(path: str) -> str:
+    return f"/api/contents/{quote(path)}"

@@ -1,0 +1,276 @@
+"""A session from its creation to its end: the order in which home, token, record and container come and go.
+
+Whether a session runs, the engine says; whether it ought to, the record. Every verb can be repeated, and after a crash
+`start` finishes what `create` had begun.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import command
+from flows.catalog.model import Access
+from flows.database import open_database
+from flows.errors import RefitError, UnknownName
+from flows.progress import reported
+from flows.sessions.engine import Engine
+from flows.sessions.home import Homes
+from flows.sessions.jupyter import Jupyter, JupyterError, wait_answer
+from flows.sessions.model import Running, Session, check_name
+from flows.sessions.podman import Podman
+from flows.sessions.store import NameTaken, Store
+from flows.settings import Settings
+
+LAST_LINES = 15
+
+
+class NotStarted(RefitError):
+    """A session that was to start, and doesn't run or doesn't answer; it is stopped now."""
+
+    def __init__(self, name: str, problem: RefitError, last_lines: str) -> None:
+        said = "\n".join(f"  {line}" for line in last_lines.splitlines())
+        super().__init__(
+            f"The session {name!r} didn't start. It is there, stopped, with its home.",
+            why="\n".join(filter(None, (problem.what, problem.why, said and f"The last lines that it wrote:\n{said}"))),
+            fix=f"`refit session start {name}` tries again; `refit session rm {name}` removes it and keeps its home.",
+        )
+
+
+@dataclass(frozen=True)
+class Status:
+    """A session as a person sees it: `running` is what the engine says (none: it has no container)."""
+
+    session: Session
+    running: Running | None
+    wanted: bool
+
+
+class Sessions:
+    """The sessions of this machine."""
+
+    def __init__(self, settings: Settings, engine: Engine, homes: Homes, store: Store) -> None:
+        self.engine, self.homes, self.store = engine, homes, store
+        self._settings = settings
+
+    @classmethod
+    def open(cls, settings: Settings) -> Sessions:
+        """The sessions of these settings, on Podman."""
+        return cls(settings, Podman(settings), Homes(settings), Store(open_database(settings.database)))
+
+    def create(
+        self,
+        name: str,
+        profile: str,
+        release: str,
+        image: str,
+        access: Access,
+        environment: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Make a session and start it; a home of this name that was kept is used again.
+
+        Raises:
+            IllegalName: no session can be called so.
+            NameTaken: there is one already.
+            RefitError: the image can't be had, or the session doesn't start; its message says what is left of it.
+        """
+        if check_name(name) in {session.name for session in self.store.sessions()}:
+            raise NameTaken(name)
+        self.engine.pull(image)
+
+        def make(uid: int, port: int | None) -> Session:
+            home, token_file = self.homes.path(name), self._folder(name) / "token"
+            return Session(name, profile, release, image, uid, port, home, token_file, access, environment or {})
+
+        with self.store.hold(name):
+            ports = self._settings.session_ports if access.port else None
+            session = self.store.add(
+                name, make, uids=self._settings.session_uids, ports=ports, avoid=self.homes.owners()
+            )
+            self._start(session)
+        return session
+
+    def start(self, name: str) -> Session:
+        """Start a session and wait until it is ready, with the URL and the token that it had.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it doesn't get ready, or a move of it is not finished.
+        """
+        session = self.store.session(name)
+        self.engine.pull(session.image)
+        with self.store.hold(name):
+            self._start(self.store.session(name))
+        return session
+
+    def stop(self, name: str) -> None:
+        """Stop a session: its kernels over the API, then all its processes, within the grace of the settings."""
+        self.store.session(name)
+        with self.store.hold(name), reported(name, "stopping"):
+            self.store.want(name, False)
+            self.halt(self.store.session(name))
+            for container in self.engine.containers(name):  # a move that was not finished may have left another
+                self.engine.stop(container.name, self._settings.stop_grace)
+
+    def remove(self, name: str, purge: bool = False) -> None:
+        """Remove a session; its home stays, unless it is to be purged.
+
+        Raises:
+            UnknownName: there is no such session, and with `purge` no such home.
+        """
+        known = {session.name: session for session in self.store.sessions()}
+        if name not in known and not (purge and name in self.store.homes()):
+            raise UnknownName("session", name, known)
+        with self.store.hold(name), reported(name, "removing"):
+            for container in self.engine.containers(name):
+                self.engine.stop(container.name, self._settings.stop_grace)
+                self.engine.remove(container.name)
+            command.run(["rm", "-rf", "--", self._folder(name)], root=True)
+            self.store.forget(name)
+            if purge:
+                # The record goes last: as long as a file of that uid is left, nobody else may get the uid.
+                self.homes.remove(name)
+                self.store.forget_home(name)
+
+    def up(self) -> Mapping[str, str]:
+        """Start every session that ought to run and doesn't, as after a reboot.
+
+        Returns the problems, by name of the session: one that doesn't start keeps no other from starting.
+        """
+        problems = {}
+        for status in self.all():
+            if status.wanted and status.running is not Running.running:
+                try:
+                    self.start(status.session.name)
+                except RefitError as error:
+                    problems[status.session.name] = str(error)
+        return problems
+
+    def down(self) -> None:
+        """Stop every session that runs; `up` starts the same ones again."""
+        for status in self.all():
+            if status.running is Running.running:
+                with self.store.hold(status.session.name), reported(status.session.name, "stopping"):
+                    self.halt(status.session)
+
+    def all(self) -> tuple[Status, ...]:
+        """All sessions, by name."""
+        running = {container.name: container.running for container in self.engine.containers()}
+        wanted = self.store.wanted()
+        return tuple(
+            Status(session, running.get(session.container), session.name in wanted) for session in self.store.sessions()
+        )
+
+    def show(self, name: str) -> Status:
+        """One session.
+
+        Raises:
+            UnknownName: there is no such session.
+        """
+        session = self.store.session(name)
+        return Status(session, self._running(session), name in self.store.wanted())
+
+    def execute(self, name: str, argv: Sequence[str], stdin: str = "") -> str:
+        """Run a program inside a session, as its user; returns its standard output.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it doesn't run, or the program fails.
+        """
+        session = self.store.session(name)
+        if self._running(session) is not Running.running:
+            raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
+        return self.engine.execute(session.container, argv, stdin)
+
+    def logs(self, name: str, lines: int = 100) -> str:
+        """The last lines that a session wrote."""
+        return self.engine.logs(self.store.session(name).container, lines)
+
+    def address(self, name: str) -> str:
+        """The URL that a person opens: with the token, so not for logs; empty where there is no IDE."""
+        session = self.store.session(name)
+        return session.url and session.url + session.access.page.replace("{token}", self.token(session))
+
+    def token(self, session: Session) -> str:
+        """The session's token; kept out of logs from now on."""
+        token = command.run(["cat", "--", session.token_file], root=True, secret=True).stdout.strip()
+        command.protect(token)
+        return token
+
+    def jupyter(self, session: Session) -> Jupyter:
+        """The session's Jupyter server."""
+        return Jupyter(session.url, self.token(session))
+
+    def wait_ready(self, session: Session) -> float:
+        """Wait until the IDE of a session that was started lets people in; returns the seconds that it took.
+
+        Raises:
+            JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
+        """
+
+        def alive() -> bool:
+            return self._running(session) is Running.running
+
+        limit, health = self._settings.ready_limit, session.access.health
+        if session.access.protocol == "jupyter":
+            return self.jupyter(session).wait_ready(health, limit, alive)
+        if session.port:
+            return wait_answer(session.url + health, limit, alive)
+        if not alive():
+            raise JupyterError(f"The session {session.name!r} has ended.")
+        return 0.0
+
+    def halt(self, session: Session) -> None:
+        """Stop a session's container: its kernels over the API, then its processes; still wanted if it was."""
+        if session.access.protocol == "jupyter" and self._running(session) is Running.running:
+            with suppress(JupyterError):  # a server that is ill has to be stopped all the more
+                self.jupyter(session).shut_down_kernels()
+        self.engine.stop(session.container, self._settings.stop_grace)
+
+    def _start(self, session: Session) -> None:
+        others = {found.name for found in self.engine.containers(session.name) if found.running is Running.running}
+        if others - {session.container}:
+            raise RefitError(
+                f"The session {session.name!r} runs in another container: {', '.join(sorted(others))}.",
+                why="A move of it was not finished; two containers must never write into one home.",
+                fix="finish it: `refit migrate resume`.",
+            )
+        with reported(session.name, "starting"):
+            self.store.want(session.name, True)
+            try:
+                self.homes.make(session.name, session.uid)
+                self._make_token(session)
+                self.engine.create(session)
+                self.engine.start(session.container)
+                self.wait_ready(session)
+            except RefitError as error:
+                raise NotStarted(session.name, error, self._given_up(session)) from error
+
+    def _given_up(self, session: Session) -> str:
+        """Stop what didn't get ready; returns the last lines that it wrote."""
+        if self._running(session) is None:
+            return ""
+        last_lines = self.engine.logs(session.container, LAST_LINES)
+        self.engine.stop(session.container, self._settings.stop_grace)
+        return last_lines
+
+    def _running(self, session: Session) -> Running | None:
+        found = {container.name: container.running for container in self.engine.containers(session.name)}
+        return found.get(session.container)
+
+    def _folder(self, name: str) -> Path:
+        return self._settings.folder("sessions") / check_name(name)
+
+    def _make_token(self, session: Session) -> None:
+        if session.token_file.exists():
+            return
+        command.run(["install", "-d", "-m", "0711", session.token_file.parent], root=True)
+        # Renamed when it is whole: an IDE that finds an empty token may let everybody in.
+        draft = session.token_file.with_suffix(".new")
+        options = ["-m", "0400", "-o", str(session.uid), "-g", "0"]
+        token = secrets.token_urlsafe(32)
+        command.run(["install", *options, "/dev/stdin", draft], root=True, stdin=token)
+        command.run(["mv", "-T", "--", draft, session.token_file], root=True)

@@ -1,0 +1,217 @@
+"""What Refit remembers of sessions: what each is made of, whose uid and port is whose, and which ought to run.
+
+Which do run is not here: the engine knows.
+"""
+
+from __future__ import annotations
+
+import pwd
+import socket
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
+
+from sqlalchemy import Engine, ForeignKey, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Session as Transaction
+
+from flows.database import Instant, Lease, Table, lease, now
+from flows.errors import RefitError, UnknownName
+from flows.sessions.model import Session
+from flows.settings import Span
+
+_ATTEMPTS = 100
+
+
+class HomeRow(Table):
+    """A home and the uid that it belongs to; outlives the session."""
+
+    __tablename__ = "homes"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    uid: Mapped[int] = mapped_column(unique=True)
+    created: Mapped[datetime] = mapped_column(Instant)
+
+
+class SessionRow(Table):
+    """A session; its home bears the same name. `wanted`: whether it ought to run."""
+
+    __tablename__ = "sessions"
+
+    name: Mapped[str] = mapped_column(ForeignKey("homes.name"), primary_key=True)
+    port: Mapped[int | None] = mapped_column(unique=True)
+    spec: Mapped[str]
+    wanted: Mapped[bool]
+    created: Mapped[datetime] = mapped_column(Instant)
+
+
+class NameTaken(RefitError):
+    """There is a session of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"There is a session {name!r} already.",
+            fix=f"choose another name, or remove it: `refit session rm {name}` keeps its home.",
+        )
+
+
+class Exhausted(RefitError):
+    """Nothing is left of a range in the settings."""
+
+    def __init__(self, what: str, span: Span, setting: str) -> None:
+        super().__init__(
+            f"Every {what} from {span.first} to {span.last} is in use.",
+            fix=f"remove a session that nobody needs, or widen `{setting}` in settings.yaml.",
+        )
+
+
+class Store:
+    """The records of homes and sessions in Refit's database."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def hold(self, name: str, wait: float = 10.0) -> AbstractContextManager[Lease]:
+        """Be the only one who changes this session inside the `with` block; waits up to `wait` seconds for another."""
+        return lease(self._database, f"session {name}", wait=wait)
+
+    def add(
+        self,
+        name: str,
+        make: Callable[[int, int | None], Session],
+        *,
+        uids: Span,
+        ports: Span | None,
+        avoid: Collection[int] = (),
+    ) -> Session:
+        """Record a new session with a uid and a port of its own: those that nobody else on this host has.
+
+        Args:
+            name: name of the session and of its home; a home that was kept keeps its uid.
+            make: makes the session of its uid and port.
+            uids: the range of host uids.
+            ports: the range of loopback ports; none for a session without a port.
+            avoid: uids that are in use though nobody recorded it.
+
+        Raises:
+            NameTaken: there is a session of that name.
+            Exhausted: no uid or no port is left.
+        """
+        for _ in range(_ATTEMPTS):
+            # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
+            with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
+                return _add(transaction, name, make, uids, ports, avoid)
+        raise RefitError(f"Other runs kept taking the uids and ports for {name!r}.", fix="try again.")
+
+    def session(self, name: str) -> Session:
+        """The session of that name.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        sessions = {session.name: session for session in self.sessions()}
+        if name not in sessions:
+            raise UnknownName("session", name, sessions)
+        return sessions[name]
+
+    def sessions(self) -> tuple[Session, ...]:
+        """All sessions, by name."""
+        with Transaction(self._database) as transaction:
+            specs = transaction.scalars(select(SessionRow.spec).order_by(SessionRow.name))
+            return tuple(map(Session.from_json, specs))
+
+    def homes(self) -> dict[str, int]:
+        """All homes, with a session or without: name → uid."""
+        with Transaction(self._database) as transaction:
+            return {row.name: row.uid for row in transaction.scalars(select(HomeRow).order_by(HomeRow.name))}
+
+    def wanted(self) -> frozenset[str]:
+        """The names of the sessions that ought to run."""
+        with Transaction(self._database) as transaction:
+            return frozenset(transaction.scalars(select(SessionRow.name).where(SessionRow.wanted)))
+
+    def want(self, name: str, running: bool) -> None:
+        """Remember whether a session ought to run."""
+        with Transaction(self._database) as transaction, transaction.begin():
+            transaction.get_one(SessionRow, name).wanted = running
+
+    def update(self, session: Session) -> None:
+        """From now on the session is this one: another image, another generation."""
+        with Transaction(self._database) as transaction, transaction.begin():
+            record(transaction, session)
+
+    def forget(self, name: str) -> None:
+        """Forget a session; its home keeps its uid."""
+        _forget(self._database, SessionRow, name)
+
+    def forget_home(self, name: str) -> None:
+        """Forget a home that is gone; its uid may be given to another."""
+        _forget(self._database, HomeRow, name)
+
+
+def record(transaction: Transaction, session: Session) -> None:
+    """Within a transaction of the caller: from now on the session is this one."""
+    transaction.get_one(SessionRow, session.name).spec = session.to_json()
+
+
+def _add(
+    transaction: Transaction,
+    name: str,
+    make: Callable[[int, int | None], Session],
+    uids: Span,
+    ports: Span | None,
+    avoid: Collection[int],
+) -> Session:
+    if transaction.get(SessionRow, name):
+        raise NameTaken(name)
+    kept = transaction.get(HomeRow, name)
+    uid = kept.uid if kept else _free_uid(transaction, uids, avoid)
+    port = _free_port(transaction, ports) if ports else None
+    session = make(uid, port)
+    if not kept:
+        transaction.add(HomeRow(name=name, uid=uid, created=now()))
+        transaction.flush()
+    transaction.add(SessionRow(name=name, port=port, spec=session.to_json(), wanted=False, created=now()))
+    return session
+
+
+def _free_uid(transaction: Transaction, uids: Span, avoid: Collection[int]) -> int:
+    taken = {*transaction.scalars(select(HomeRow.uid)), *avoid}
+    for uid in range(uids.first, uids.last + 1):
+        if uid not in taken and not _is_somebody(uid):
+            return uid
+    raise Exhausted("uid", uids, "session_uids")
+
+
+def _free_port(transaction: Transaction, ports: Span) -> int:
+    taken = set(transaction.scalars(select(SessionRow.port)))
+    for port in range(ports.first, ports.last + 1):
+        if port not in taken and _is_free(port):
+            return port
+    raise Exhausted("loopback port", ports, "session_ports")
+
+
+def _is_somebody(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # A port where a connection has just ended is free; only a listener holds it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _forget(database: Engine, table: type[HomeRow] | type[SessionRow], name: str) -> None:
+    with Transaction(database) as transaction, transaction.begin():
+        if row := transaction.get(table, name):
+            transaction.delete(row)

@@ -1,0 +1,97 @@
+"""What every engine has to do, real or simulated: derive a class from `EngineContract` and give it two fixtures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flows.errors import RefitError
+from flows.sessions.engine import Engine
+from flows.sessions.model import Running, Session
+
+ABSENT = f"sha256:{'0' * 64}"
+
+
+def states(engine: Engine, session: Session) -> dict[str, Running]:
+    return {container.name: container.running for container in engine.containers(session.name)}
+
+
+class EngineContract:
+    """Fixtures: `engine`, and `session`, a new one at each call, whose image the engine can have."""
+
+    def test_of_a_new_session_there_is_no_container(self, engine: Engine, session: Session) -> None:
+        assert engine.containers(session.name) == ()
+
+    def test_a_created_container_doesnt_run_and_says_what_it_is(self, engine: Engine, session: Session) -> None:
+        created = engine.create(session)
+        assert engine.containers(session.name) == (created,)
+        assert (created.name, created.session, created.generation) == (session.container, session.name, 1)
+        assert (created.image, created.running) == (session.image, Running.created)
+        assert created.made_from == session
+
+    def test_creating_again_changes_nothing(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        engine.start(session.container)
+        assert engine.create(session).running is Running.running
+        assert len(engine.containers(session.name)) == 1
+
+    def test_a_container_that_is_made_otherwise_is_left_alone(self, engine: Engine, session: Session) -> None:
+        created = engine.create(session)
+        with pytest.raises(RefitError, match="made otherwise"):
+            engine.create(replace(session, environment={"COLOUR": "blue"}))
+        assert engine.containers(session.name) == (created,)
+
+    def test_start_and_stop_can_be_repeated(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        engine.stop(session.container, grace=5)
+        for _ in range(2):
+            engine.start(session.container)
+            engine.start(session.container)
+            assert states(engine, session) == {session.container: Running.running}
+            engine.stop(session.container, grace=5)
+            engine.stop(session.container, grace=5)
+            assert states(engine, session) == {session.container: Running.stopped}
+
+    def test_a_container_that_runs_is_not_removed(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        engine.start(session.container)
+        with pytest.raises(RefitError):
+            engine.remove(session.container)
+        assert states(engine, session) == {session.container: Running.running}
+
+    def test_what_was_removed_can_be_removed_and_stopped_but_not_started(
+        self, engine: Engine, session: Session
+    ) -> None:
+        engine.create(session)
+        engine.remove(session.container)
+        engine.remove(session.container)
+        engine.stop(session.container, grace=5)
+        assert engine.containers(session.name) == ()
+        with pytest.raises(RefitError):
+            engine.start(session.container)
+
+    def test_generations_stand_side_by_side_lowest_first(self, engine: Engine, session: Session) -> None:
+        generations = [replace(session, generation=number) for number in (1, 2, 10)]
+        for generation in reversed(generations):
+            engine.create(generation)
+        assert [found.made_from for found in engine.containers(session.name)] == generations
+        engine.start(generations[1].container)
+        assert [found.running is Running.running for found in engine.containers(session.name)] == [False, True, False]
+        assert {found.name for found in engine.containers()} >= {made.container for made in generations}
+
+    def test_another_session_with_a_name_that_begins_alike_is_another(self, engine: Engine, session: Session) -> None:
+        engine.create(replace(session, name=f"{session.name}-2"))
+        assert engine.containers(session.name) == ()
+        engine.remove(f"refit-{session.name}-2-1")
+
+    def test_an_image_that_is_here_is_not_pulled_again(self, engine: Engine, session: Session) -> None:
+        engine.pull(session.image)
+        engine.pull(session.image)
+
+    def test_an_image_that_nobody_has_is_neither_pulled_nor_used(self, engine: Engine, session: Session) -> None:
+        with pytest.raises(RefitError):
+            engine.pull(ABSENT)
+        with pytest.raises(RefitError):
+            engine.create(replace(session, image=ABSENT))
+        assert engine.containers(session.name) == ()

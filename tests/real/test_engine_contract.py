@@ -1,0 +1,128 @@
+"""Podman keeps the contract of engines; and what only a real engine can be asked: privileges, signals, secrets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from flows import command, host
+from flows.errors import RefitError
+from flows.sessions.home import Homes
+from flows.sessions.model import Session
+from flows.sessions.podman import Podman
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+from tests.engine_contract import EngineContract
+from tests.real.test_sessions import JUPYTER
+
+TOKEN = "a-token-of-this-test"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def engine(shared: Settings) -> Podman:
+    return Podman(shared)
+
+
+@pytest.fixture
+def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Session]:
+    engine.pull(jupyter_image)
+    name = f"contract-{next(_numbers)}"
+    uid = 300_000 + next(_numbers)
+    home = Homes(shared).make(name, uid)
+    token_file = shared.folder("sessions") / f"{name}.token"
+    command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
+    yield Session(name, "p", "2026a", jupyter_image, uid, free_port(), home, token_file, JUPYTER)
+    for container in engine.containers(name):
+        engine.stop(container.name, grace=1)
+        engine.remove(container.name)
+
+
+@pytest.fixture
+def running(engine: Podman, session: Session) -> Session:
+    engine.create(session)
+    engine.start(session.container)
+    wait_until(lambda: "is running at" in engine.logs(session.container))
+    return session
+
+
+def inspected(settings: Settings, session: Session) -> dict[str, object]:
+    call = [*host.podman(settings), "inspect", session.container]
+    return dict(json.loads(command.run(call, root=True).stdout)[0])
+
+
+def left_running(engine: Podman, session: Session, script: str) -> None:
+    """A program that a person left behind; it makes the file `ready` once it is so far."""
+    start = "import subprocess, sys; subprocess.Popen(['bash', '-c', sys.argv[1]], start_new_session=True)"
+    engine.execute(session.container, ["python3", "-c", start, f"exec >/dev/null 2>&1; {script}"])
+    wait_until((session.home / "ready").exists)
+
+
+def seconds_of(action: Callable[[], None]) -> float:
+    started = time.monotonic()
+    action()
+    return time.monotonic() - started
+
+
+class TestPodman(EngineContract):
+    def test_programs_run_as_the_sessions_user(self, engine: Podman, running: Session) -> None:
+        assert engine.execute(running.container, ["id", "-u"]) == f"{running.uid}\n"
+        assert engine.execute(running.container, ["id", "-G"]) == "0\n"
+        assert engine.execute(running.container, ["cat"], stdin="as it came\n") == "as it came\n"
+        with pytest.raises(RefitError, match="exit code 3"):
+            engine.execute(running.container, ["sh", "-c", "exit 3"])
+
+    def test_a_session_has_no_privileges(self, engine: Podman, running: Session) -> None:
+        status = engine.execute(running.container, ["cat", "/proc/self/status"])
+        told = dict(line.split(":\t") for line in status.splitlines())
+        assert {int(told[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+        assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "2")
+        assert (
+            engine.execute(running.container, ["sh", "-c", "touch /etc/x /opt/app-root/x /x 2>&1; true"]).count(
+                "Permission denied"
+            )
+            == 3
+        )
+        with pytest.raises(RefitError, match="Read-only|Permission"):
+            engine.execute(running.container, ["sh", "-c", "echo x > /run/refit/token"])
+
+    def test_init_is_process_1_and_the_port_is_on_loopback_alone(
+        self, engine: Podman, running: Session, shared: Settings
+    ) -> None:
+        assert "init" in engine.execute(running.container, ["cat", "/proc/1/cmdline"]).partition("\0")[0]
+        settings = inspected(shared, running)["HostConfig"]
+        assert isinstance(settings, dict)
+        assert settings["PortBindings"] == {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(running.port)}]}
+        assert settings["PidsLimit"] > 0
+
+    def test_the_token_is_nowhere_but_in_its_file(self, engine: Podman, running: Session, shared: Settings) -> None:
+        assert engine.execute(running.container, ["cat", "/run/refit/token"]) == TOKEN
+        assert TOKEN not in json.dumps(inspected(shared, running))
+        assert TOKEN not in engine.logs(running.container)
+        seen = engine.execute(running.container, ["sh", "-c", "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ"])
+        assert "REFIT_TOKEN_FILE" in seen
+        assert TOKEN not in seen
+
+    def test_every_process_is_told_to_end_and_has_time_to_save(self, engine: Podman, running: Session) -> None:
+        # A second of saving is longer than Jupyter needs to end; the container must not end with it.
+        saver = "trap 'sleep 1; echo saved > ~/saved; exit' TERM; touch ~/ready; while :; do sleep 0.1; done"
+        left_running(engine, running, saver)
+        engine.stop(running.container, grace=20)
+        assert (running.home / "saved").read_text() == "saved\n"
+
+    def test_a_program_that_ignores_the_signal_holds_nobody_up(self, engine: Podman, running: Session) -> None:
+        deaf = "trap '' TERM; touch ~/ready; sleep 1000"
+        left_running(engine, running, deaf)
+        seconds = seconds_of(lambda: engine.stop(running.container, grace=20))
+        assert seconds < 10
+
+    def test_a_program_that_doesnt_end_in_time_is_ended(self, engine: Podman, running: Session) -> None:
+        stubborn = "trap : TERM; touch ~/ready; while :; do sleep 0.1; done"
+        left_running(engine, running, stubborn)
+        seconds = seconds_of(lambda: engine.stop(running.container, grace=2))
+        assert 2 <= seconds < 10
+        assert engine.containers(running.name)[0].running == "stopped"

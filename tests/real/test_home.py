@@ -1,0 +1,195 @@
+"""Homes and their snapshots on the real file system, as root, with what people really have in a home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows import command
+from flows.catalog.model import Access
+from flows.errors import RefitError
+from flows.sessions.home import Homes
+from flows.sessions.model import Session
+from flows.settings import Settings
+
+UID = 234_567
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Homes:
+    return Homes(Settings(home=tmp_path / "refit"))
+
+
+@pytest.fixture
+def session(homes: Homes, tmp_path: Path) -> Session:
+    home = homes.make("ana", UID)
+    return Session("ana", "p", "2026a", "sha256:0", UID, None, home, tmp_path / "token", Access())
+
+
+def shell(script: str, home: Path) -> str:
+    """What the session's user does in the home."""
+    as_user = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", "bash", "-euc", script]
+    # The user reaches the home as the container does: not by its path, which leads through root's folders.
+    return command.run([*as_user, "bash"], root=True, cwd=home).stdout
+
+
+def seen(folder: Path) -> str:
+    """Every name with type, mode, owner, link target, time and number of links, and every content."""
+    listed = ["find", ".", "-printf", r"%P %y %m %U:%G %l %T@ %n\n"]
+    names = command.run(listed, root=True, cwd=folder).stdout.splitlines()
+    sums = command.run(["find", ".", "-type", "f", "-exec", "sha256sum", "{}", "+"], root=True, cwd=folder).stdout
+    return "\n".join(sorted([*names, *sums.splitlines()]))
+
+
+RICH = """
+mkdir -p work/.hidden empty
+echo one > work/notes.txt
+ln work/notes.txt work/same.txt
+ln -s /etc/passwd work/link
+ln -s ../nowhere dangling
+printf x > $'odd name\\nwith newline'
+truncate -s 64M sparse.img
+chmod 600 work/notes.txt
+setfattr -n user.colour -v blue work/notes.txt 2>/dev/null || true
+mkfifo pipe
+"""
+
+
+def test_a_home_is_its_owners_alone(homes: Homes) -> None:
+    home = homes.make("ana", UID)
+    status = home.stat()
+    assert (oct(status.st_mode & 0o7777), status.st_uid, status.st_gid) == ("0o700", UID, 0)
+    assert homes.make("ana", UID) == home
+    assert homes.owners() == {UID}
+
+
+def test_a_home_of_somebody_else_is_not_taken_over(homes: Homes) -> None:
+    homes.make("ana", UID)
+    with pytest.raises(RefitError, match=f"belongs to uid {UID}"):
+        homes.make("ana", UID + 1)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "../ana", "-rf", "Ana", "a" * 41])
+def test_a_name_that_could_be_a_path_is_refused(homes: Homes, name: str) -> None:
+    for verb in (homes.path, homes.remove, lambda given: homes.make(given, UID)):
+        with pytest.raises(RefitError, match="can't be the name"):
+            verb(name)
+
+
+@pytest.mark.parametrize("id", ["", "..", "a/b", ".", "-x"])
+def test_a_snapshot_has_a_plain_name(homes: Homes, id: str) -> None:
+    with pytest.raises(ValueError, match="snapshot"):
+        homes.snapshot("ana", id)
+
+
+def test_a_snapshot_is_the_home_to_the_last_attribute(homes: Homes, session: Session) -> None:
+    shell(RICH, session.home)
+    homes.copy(session, "one")
+    snapshot = homes.delta(session, "one")
+    assert seen(snapshot) == seen(session.home)
+    assert homes.differences(session, "one") == ()
+    assert (snapshot / "sparse.img").stat().st_blocks < 1_000
+
+
+def test_delta_brings_in_what_changed_after_the_copy(homes: Homes, session: Session) -> None:
+    shell("echo one > notes.txt; echo gone > gone.txt", session.home)
+    homes.copy(session, "one")
+    shell("echo two > new.txt; rm gone.txt; mkdir -p a/b", session.home)
+    assert sorted(homes.differences(session, "one")) == ["gone: gone.txt", "new: a/", "new: a/b/", "new: new.txt"]
+    assert seen(homes.delta(session, "one")) == seen(session.home)
+
+
+def test_delta_sees_a_change_of_the_same_size_within_the_same_second(homes: Homes, session: Session) -> None:
+    file = session.home / "notes.txt"
+    shell("echo one > notes.txt", session.home)
+    os.utime(file, ns=(0, 1_000_000_001))
+    homes.copy(session, "one")
+    shell("echo two > notes.txt", session.home)
+    os.utime(file, ns=(0, 1_000_000_002))
+    assert (homes.delta(session, "one") / "notes.txt").read_text() == "two\n"
+
+
+def test_differences_compare_content_whatever_the_time_says(homes: Homes, session: Session) -> None:
+    file = session.home / "notes.txt"
+    shell("echo one > notes.txt", session.home)
+    homes.copy(session, "one")
+    times = file.stat()
+    file.write_text("two\n")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert homes.differences(session, "one") == ("changed: notes.txt",)
+
+
+def test_what_the_ide_writes_is_no_difference(homes: Homes, session: Session) -> None:
+    shell("echo one > notes.txt; mkdir .cache", session.home)
+    homes.copy(session, "one")
+    shell(
+        "mkdir -p .local/share/jupyter .cache/ide; echo x > .local/share/jupyter/runtime; echo x > .cache/ide/y",
+        session.home,
+    )
+    own = (".local/share/jupyter/", ".cache/ide/")
+    assert homes.differences(session, "one", own) == ()
+    shell("mkdir -p deep/.cache/ide; echo mine > .local/share/mine", session.home)
+    assert sorted(homes.differences(session, "one", own)) == [
+        "new: .local/share/mine",
+        "new: deep/",
+        "new: deep/.cache/",
+        "new: deep/.cache/ide/",
+    ]
+
+
+def test_a_home_is_restored(homes: Homes, session: Session) -> None:
+    shell(RICH, session.home)
+    homes.delta(session, "one")
+    before = seen(session.home)
+    shell("rm -r work; echo broken > new.txt; chmod 755 .", session.home)
+    homes.restore(session, "one")
+    assert seen(session.home) == before
+    homes.restore(session, "one")
+    assert homes.differences(session, "one") == ()
+
+
+def test_restoring_from_nothing_changes_nothing(homes: Homes, session: Session) -> None:
+    shell("echo one > notes.txt", session.home)
+    with pytest.raises(RefitError, match="no snapshot 'two'"):
+        homes.restore(session, "two")
+    assert (session.home / "notes.txt").read_text() == "one\n"
+
+
+@pytest.mark.parametrize("verb", ["copy", "delta"])
+def test_links_lead_nobody_out_of_a_home(homes: Homes, session: Session, tmp_path: Path, verb: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    write: Callable[[Session, str], Path] = getattr(homes, verb)
+    shell("mkdir folder; echo one > folder/notes.txt", session.home)
+    write(session, "one")
+    # Where the snapshot has a folder there is a link out now, and then the other way round.
+    shell(f"rm -r folder; ln -s {outside} folder", session.home)
+    assert (write(session, "one") / "folder").is_symlink()
+    shell("rm folder; mkdir folder; echo two > folder/notes.txt", session.home)
+    write(session, "one")
+    homes.restore(session, "one")
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    shell(f"rm -r folder; ln -s {outside} folder", session.home)
+    homes.remove("ana")
+    assert (outside / "secret").read_text() == "secret"
+
+
+def test_a_purged_home_is_gone_with_its_snapshots_and_no_other(homes: Homes, session: Session) -> None:
+    other = homes.make("ana-2", UID + 1)
+    snapshot = homes.copy(session, "one")
+    homes.remove("ana")
+    assert not session.home.exists()
+    assert not snapshot.exists()
+    assert other.is_dir()
+    homes.remove("ana")
+
+
+def test_a_snapshot_is_forgotten_alone(homes: Homes, session: Session) -> None:
+    first, second = homes.copy(session, "one"), homes.copy(session, "two")
+    homes.forget("ana", "one")
+    homes.forget("ana", "one")
+    assert (first.exists(), second.exists()) == (False, True)

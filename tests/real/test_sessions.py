@@ -1,0 +1,247 @@
+"""Sessions from their creation to their end: real Podman, real JupyterLab, real homes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows import command, host
+from flows.catalog.model import Access
+from flows.errors import RefitError, UnknownName
+from flows.sessions.jupyter import Jupyter, JupyterError
+from flows.sessions.lifecycle import NotStarted, Sessions
+from flows.sessions.model import Running, Session
+from flows.sessions.store import Exhausted, NameTaken
+from flows.settings import Settings, Span
+
+JUPYTER = Access(port=8888, health="/api", page="/lab?token={token}", protocol="jupyter")
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def sessions(shared: Settings) -> Sessions:
+    return Sessions.open(shared)
+
+
+@pytest.fixture
+def create(sessions: Sessions, jupyter_image: str) -> Iterator[Callable[..., Session]]:
+    """Makes running sessions; what they leave behind is removed in the end."""
+    names: list[str] = []
+
+    def create(name: str = "", access: Access = JUPYTER, on: Sessions = sessions) -> Session:
+        names.append(name or f"test-{next(_numbers)}")
+        return on.create(names[-1], "jupyter-minimal-deb12-py311", "2026a", jupyter_image, access)
+
+    yield create
+    for name in names:
+        if name in sessions.store.homes():
+            sessions.remove(name, purge=True)
+
+
+@pytest.fixture(scope="module")
+def ana(sessions: Sessions, jupyter_image: str) -> Iterator[Session]:
+    """A session for the tests that leave it as it was."""
+    yield sessions.create("ana", "jupyter-minimal-deb12-py311", "2026a", jupyter_image, JUPYTER)
+    sessions.remove("ana", purge=True)
+
+
+def test_a_session_opens_in_a_browser_with_its_token_and_not_without(sessions: Sessions, ana: Session) -> None:
+    assert sessions.show("ana").running is Running.running
+    address = sessions.address("ana")
+    assert address == f"http://127.0.0.1:{ana.port}/lab?token={sessions.token(ana)}"
+    page = httpx.get(address, follow_redirects=True, trust_env=False)
+    assert page.status_code == 200
+    assert "JupyterLab" in page.text
+    assert httpx.get(f"{ana.url}/api/contents", trust_env=False).status_code == 403
+
+
+def test_a_session_writes_a_notebook_and_a_file_through_itself(sessions: Sessions, ana: Session) -> None:
+    jupyter = sessions.jupyter(ana)
+    jupyter.write_file("my notes.txt", "written\n")
+    jupyter.write_notebook("first.ipynb", ["1 + 1", "print('x')"])
+    assert (ana.home / "my notes.txt").read_text() == "written\n"
+    cells = json.loads((ana.home / "first.ipynb").read_text())["cells"]
+    assert [cell["source"] for cell in cells] == ["1 + 1", "print('x')"]
+    assert jupyter.read_file("my notes.txt") == "written\n"
+    assert {path.stat().st_uid for path in ana.home.rglob("*")} == {ana.uid}
+
+
+def test_a_kernel_executes_a_cell_and_is_gone_afterwards(sessions: Sessions, ana: Session) -> None:
+    jupyter = sessions.jupyter(ana)
+    assert jupyter.execute("import os\nprint(os.getuid())\n6 * 7") == f"{ana.uid}\n42\n"
+    with pytest.raises(JupyterError, match="exception") as raised:
+        jupyter.execute("1 / 0")
+    assert "ZeroDivisionError" in str(raised.value)
+    with pytest.raises(JupyterError, match="didn't execute"):
+        jupyter.execute("import time; time.sleep(60)", limit=2)
+    assert jupyter.kernels() == ()
+
+
+def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> None:
+    with pytest.raises(JupyterError, match="refuses") as refused:
+        Jupyter(ana.url, "wrong-token").wait_ready("/api", 10)
+    assert "wrong-token" not in str(refused.value)
+
+
+def test_kernels_are_seen_and_shut_down(sessions: Sessions, ana: Session) -> None:
+    jupyter = sessions.jupyter(ana)
+    headers = {"Authorization": f"token {sessions.token(ana)}"}
+    httpx.post(f"{ana.url}/api/kernels", headers=headers, trust_env=False).raise_for_status()
+    assert [kernel.name for kernel in jupyter.kernels()] == ["python3"]
+    assert jupyter.shut_down_kernels() == 1
+    assert jupyter.kernels() == ()
+
+
+def test_a_program_runs_inside_and_the_log_is_shown(sessions: Sessions, ana: Session) -> None:
+    assert sessions.execute("ana", ["pwd"]) == "/home/dev\n"
+    assert sessions.execute("ana", ["printenv", "REFIT_SESSION"]) == "ana\n"
+    assert "Jupyter Server" in sessions.logs("ana")
+
+
+def test_two_sessions_side_by_side_cant_read_each_others_homes(
+    sessions: Sessions, ana: Session, create: Callable[..., Session]
+) -> None:
+    ben = create()
+    assert (ana.uid != ben.uid, ana.port != ben.port) == (True, True)
+    sessions.jupyter(ana).write_file("private.txt", "of ana")
+    # Not even with the whole of the host's file system in front of it.
+    call = ["setpriv", f"--reuid={ben.uid}", "--regid=0", "--clear-groups", "cat", "private.txt"]
+    with pytest.raises(RefitError, match="exit code"):
+        command.run(call, root=True, cwd=ana.home)
+    assert command.run([*call[:1], f"--reuid={ana.uid}", *call[2:]], root=True, cwd=ana.home).stdout == "of ana"
+    with pytest.raises(RefitError, match="No such file"):
+        sessions.execute(ben.name, ["cat", str(ana.home / "private.txt")])
+    found = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
+    assert found == ""
+    with pytest.raises(JupyterError, match="refuses"):
+        Jupyter(ana.url, sessions.token(ben)).kernels()
+
+
+def test_stop_and_start_keep_url_token_and_home(sessions: Sessions, create: Callable[..., Session]) -> None:
+    session = create()
+    before = sessions.address(session.name)
+    sessions.jupyter(session).write_file("notes.txt", "kept")
+    sessions.stop(session.name)
+    sessions.stop(session.name)
+    assert sessions.show(session.name).running is Running.stopped
+    with pytest.raises(RefitError, match="doesn't run"):
+        sessions.execute(session.name, ["true"])
+    sessions.start(session.name)
+    sessions.start(session.name)
+    assert sessions.address(session.name) == before
+    assert sessions.jupyter(session).read_file("notes.txt") == "kept"
+
+
+def test_rm_keeps_the_home_and_its_uid_and_purge_removes_them(
+    sessions: Sessions, create: Callable[..., Session]
+) -> None:
+    first = create()
+    sessions.jupyter(first).write_file("notes.txt", "kept")
+    sessions.remove(first.name)
+    assert sessions.engine.containers(first.name) == ()
+    assert not first.token_file.parent.exists()
+    other = create()
+    assert other.uid != first.uid
+    again = create(first.name)
+    assert (again.uid, (again.home / "notes.txt").read_text()) == (first.uid, "kept")
+    sessions.remove(first.name)
+    sessions.remove(first.name, purge=True)
+    assert not first.home.exists()
+    assert first.name not in sessions.store.homes()
+    with pytest.raises(UnknownName):
+        sessions.remove(first.name, purge=True)
+
+
+def test_after_a_reboot_those_that_ran_run_again(sessions: Sessions, create: Callable[..., Session]) -> None:
+    running, stopped = create(), create()
+    sessions.stop(stopped.name)
+    sessions.down()
+    assert sessions.show(running.name).running is Running.stopped
+    assert sessions.up() == {}
+    states = {status.session.name: status.running for status in sessions.all()}
+    assert (states[running.name], states[stopped.name]) == (Running.running, Running.stopped)
+
+
+def test_a_container_that_is_gone_is_made_anew(sessions: Sessions, create: Callable[..., Session]) -> None:
+    session = create()
+    sessions.halt(session)
+    sessions.engine.remove(session.container)
+    assert sessions.show(session.name).running is None
+    assert sessions.up() == {}
+    assert sessions.show(session.name).running is Running.running
+
+
+def test_a_session_never_runs_in_two_containers(sessions: Sessions, create: Callable[..., Session]) -> None:
+    session = create()
+    sessions.halt(session)
+    second = replace(session, generation=2)
+    sessions.engine.create(second)
+    sessions.engine.start(second.container)
+    with pytest.raises(RefitError, match=f"another container: {second.container}"):
+        sessions.start(session.name)
+
+
+def test_an_ide_that_never_answers_says_why_and_what_is_left(
+    sessions: Sessions, shared: Settings, create: Callable[..., Session]
+) -> None:
+    hasty = shared.model_copy(update={"ready_limit": 3.0})
+    impatient = Sessions(hasty, sessions.engine, sessions.homes, sessions.store)
+    with pytest.raises(NotStarted) as failed:
+        create("test-silent", JUPYTER.model_copy(update={"port": 9999}), impatient)
+    assert "within 3 s" in str(failed.value)
+    assert "Jupyter Server" in str(failed.value)
+    assert "refit session rm test-silent" in str(failed.value)
+    assert sessions.show("test-silent").running is Running.stopped
+
+
+def test_a_name_that_is_taken_illegal_or_missing(sessions: Sessions, ana: Session) -> None:
+    def make(name: str) -> None:
+        sessions.create(name, ana.profile, ana.release, ana.image, JUPYTER)
+
+    with pytest.raises(NameTaken, match="already"):
+        make("ana")
+    with pytest.raises(RefitError, match="can't be the name") as illegal:
+        make("Ana's Session")
+    assert "'ana-s-session'" in str(illegal.value)
+    for verb in (sessions.start, sessions.stop, sessions.remove, sessions.show, sessions.logs, sessions.address):
+        with pytest.raises(UnknownName, match="There is no session 'anna'") as missing:
+            verb("anna")
+        assert "Did you mean 'ana'?" in str(missing.value)
+
+
+def test_an_image_that_nobody_has_leaves_nothing_behind(sessions: Sessions) -> None:
+    with pytest.raises(RefitError, match="The registry .* has no"):
+        sessions.create("test-ghost", "p", "2026a", f"sha256:{'0' * 64}", JUPYTER)
+    assert "test-ghost" not in sessions.store.homes()
+
+
+def test_when_no_port_is_left_the_setting_is_named(
+    sessions: Sessions, shared: Settings, create: Callable[..., Session]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        narrow = shared.model_copy(update={"session_ports": Span(first=port, last=port)})
+        crowded = Sessions(narrow, sessions.engine, sessions.homes, sessions.store)
+        with pytest.raises(Exhausted, match="in use") as exhausted:
+            create("test-crowded", JUPYTER, crowded)
+    assert "session_ports" in str(exhausted.value)
+    assert "test-crowded" not in sessions.store.homes()
+
+
+def test_nothing_secret_is_on_the_container_or_in_a_log(sessions: Sessions, ana: Session, tmp_path: Path) -> None:
+    with command.logged(tmp_path / "log"):
+        token = sessions.token(ana)
+        sessions.start("ana")
+    inspected = command.run([*host.podman(sessions._settings), "inspect", ana.container], root=True).stdout
+    for text in (inspected, sessions.logs("ana"), (tmp_path / "log").read_text()):
+        assert text
+        assert token not in text
+    status = ana.token_file.stat()
+    assert (oct(status.st_mode & 0o7777), status.st_uid) == ("0o400", ana.uid)
