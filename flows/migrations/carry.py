@@ -1,0 +1,350 @@
+"""Carrying moves out: the side effects behind the steps of `move`, each announced in the journal before it happens.
+
+Every effect is made so that it can be done again: it looks at what is there and does what is missing. What fails is
+written down, and `decide` finds the way back; what is interrupted is found by `resume_all`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sqlalchemy.orm import Session as Transaction
+
+from flows import command
+from flows.database import Lease, LeaseTaken, open_database
+from flows.errors import RefitError
+from flows.migrations.journal import Journal, Move, downtime
+from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Phase, Seen, State, Undo, decide, unsettled
+from flows.migrations.plan import Action, Decision
+from flows.progress import State as Shown
+from flows.progress import report
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from flows.sessions.store import record
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.migrations")
+
+CELL, CELL_SAYS = "print(6 * 7)", "42"
+MOST_NAMED = 10
+# What `halt` and `restore` tell the steps after them, through the journal.
+ALONE = "nobody has used the new container"
+KEPT = "the home was changed, maybe by its user, and left so"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one session.
+
+    Attributes:
+        session: its name.
+        old: digest of the image that it had.
+        new: digest of the image that it was to get.
+        packages: what that changes, in words.
+        downtime: seconds from the request to stop until its IDE answered again; none if it was not stopped.
+        state: how its move ended; `skipped` also where there was none.
+        reason: why it did not move; empty if it did.
+    """
+
+    session: str
+    old: str
+    new: str
+    packages: str
+    downtime: float | None
+    state: State
+    reason: str
+
+    @property
+    def moved(self) -> bool:
+        """Whether it runs on the new image now."""
+        return self.state is State.cleaned
+
+
+class Unproven(RefitError):
+    """The session runs on its new image, but not as it should."""
+
+
+class Carrier:
+    """Carries moves out, one per session at a time."""
+
+    def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
+        self._settings, self._sessions, self._journal = settings, sessions, journal
+        self._effects: dict[str, Callable[[Move], str]] = {
+            "check": self._check,
+            "pull": self._pull,
+            "create": self._create,
+            "copy": self._copy,
+            "stop": self._stop,
+            "snapshot": self._snapshot,
+            "start": self._start,
+            "answer": self._answer,
+            "verify": self._verify,
+            "commit": lambda _: "",  # written with its line: see `_turn`
+            "clean": self._clean,
+            "halt": self._halt,
+            "restore": self._restore,
+            "revive": self._revive,
+            "forget": self._forget,
+            "discard": self._discard,
+        }
+
+    @classmethod
+    def open(cls, settings: Settings) -> Carrier:
+        """A carrier for the sessions of these settings."""
+        return cls(settings, Sessions.open(settings), Journal(open_database(settings.database)))
+
+    def carry_out(self, decision: Decision, packages: str = "") -> Result:
+        """Move one session, or say why it isn't moved; a move that fails is undone.
+
+        Args:
+            decision: the line of the plan.
+            packages: what changes between the images, in words.
+
+        Raises:
+            RefitError: another run holds the session, or the database can't be written; nothing was begun.
+        """
+        stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
+        if decision.action is Action.skip:
+            return replace(stays, reason=decision.reason or "")
+        with self._sessions.store.hold(decision.session) as held:
+            if reason := self._outdated(decision):
+                return replace(stays, reason=reason)
+            before = self._sessions.store.session(decision.session)
+            after = replace(before, image=decision.new, generation=before.generation + 1)
+            return self._drive(held, self._journal.begin(held, before, after, packages))
+
+    def resume_all(self) -> tuple[Result, ...]:
+        """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left."""
+        return tuple(result for move in self._journal.unfinished() if (result := self._resume(move)))
+
+    def reopen(self, session: str) -> Result | None:
+        """Try once more to end the held move of a session; none if its latest move is not held.
+
+        Raises:
+            RefitError: another run holds the session.
+        """
+        with self._sessions.store.hold(session) as held:
+            move = self._journal.latest().get(session)
+            if move is None or move.state is not State.held:
+                return None
+            self._journal.write(held, move, Entry("", Phase.reopened))
+            return self._drive(held, move)
+
+    def _outdated(self, decision: Decision) -> str:
+        """What has changed since the plan was made; empty: nothing that matters."""
+        found = {session.name: session for session in self._sessions.store.sessions()}.get(decision.session)
+        last = self._journal.latest().get(decision.session)
+        if found is None:
+            return "the session was deleted meanwhile"
+        if found.image != decision.old:
+            return "it was given another image meanwhile"
+        return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
+
+    def _resume(self, move: Move) -> Result | None:
+        try:
+            with self._sessions.store.hold(move.before.name, wait=0) as held:
+                if (move := self._journal.move(move.id)).state in FINAL:
+                    return None
+                self._settle(held, move)
+                return self._drive(held, move)
+        except LeaseTaken:
+            return None
+
+    def _settle(self, held: Lease, move: Move) -> None:
+        """End what the interrupted step had started, so that nothing changes any more behind our back."""
+        if step := unsettled(self._journal.entries(move)):
+            ended = self._end_programs(move, step)
+            self._journal.write(held, move, Entry(step, Phase.interrupted, f"{ended} programs were ended"))
+
+    def _drive(self, held: Lease, move: Move) -> Result:
+        """Take the next step until there is none."""
+        interrupted: BaseException | None = None
+        while not isinstance(chosen := decide(self._journal.entries(move), self._look(move)), End):
+            try:
+                self._turn(held, move, chosen)
+            except (KeyboardInterrupt, SystemExit) as error:
+                if interrupted:
+                    raise
+                interrupted = error  # written down as a failure: the way back is short, and somebody waits
+        result = self._end(held, move, chosen)
+        if interrupted:
+            raise interrupted
+        return result
+
+    def _turn(self, held: Lease, move: Move, chosen: Do | Undo | GiveUp) -> None:
+        if isinstance(chosen, GiveUp):
+            self._journal.write(held, move, Entry(chosen.step.name, chosen.phase, chosen.reason))
+            return
+        name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
+        report(move.before.name, Shown.running, name)
+        self._journal.write(held, move, Entry(name, Phase.intent))
+        try:
+            note = self._act(move, name)
+        except BaseException as error:
+            self._journal.write(held, move, Entry(name, Phase.failed, str(error) or type(error).__name__))
+            if not isinstance(error, RefitError):
+                logger.exception("%s: the step %r failed", move.id, name)
+            if not isinstance(error, Exception):
+                raise
+            return
+
+        def commit(transaction: Transaction) -> None:
+            record(transaction, move.after)
+
+        self._journal.write(held, move, Entry(name, Phase.done, note), commit if name == "commit" else None)
+
+    def _act(self, move: Move, name: str) -> str:
+        """The side effect of a step, every program that it starts on record; returns its note for the journal."""
+        try:
+            with command.recorded(self._programs(move, name)):
+                return self._effects[name](move)
+        finally:
+            self._end_programs(move, name)
+
+    def _end_programs(self, move: Move, name: str) -> int:
+        folder = self._programs(move, name)
+        ended = command.end_recorded(folder)
+        folder.rmdir()
+        return ended
+
+    def _end(self, held: Lease, move: Move, end: End) -> Result:
+        reason = end.reason
+        if end.state is State.held:
+            reason = f"{reason}\n{self._advice(move)}"
+        ended = self._journal.end(held, move, end.state, reason)
+        report(move.before.name, Shown.done if end.state is State.cleaned else Shown.failed, end.state)
+        return self.result(ended)
+
+    def result(self, move: Move) -> Result:
+        """What the journal knows of a move that has ended."""
+        down = downtime(self._journal.entries(move))
+        before, after = move.before, move.after
+        return Result(before.name, before.image, after.image, move.packages, down, move.state, move.reason)
+
+    def _advice(self, move: Move) -> str:
+        snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
+        return (
+            f"Nothing was removed: the containers {move.before.container} and {move.after.container} and the snapshot "
+            f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
+        )
+
+    def _programs(self, move: Move, step: str) -> Path:
+        return self._settings.folder("running", f"{move.id}-{step}")
+
+    def _look(self, move: Move) -> Seen:
+        before, after = move.before, move.after
+        found = {container.name: container.running for container in self._sessions.engine.containers(before.name)}
+        recorded = before in self._sessions.store.sessions()
+        wanted = recorded and before.name in self._sessions.store.wanted()
+        return Seen(recorded, wanted, found.get(before.container), found.get(after.container))
+
+    # The steps, in their order. Each returns a note for the journal.
+
+    def _check(self, move: Move) -> str:
+        # A session that is ill already could neither be compared with its new image nor be brought back.
+        self._sessions.wait_ready(move.before)
+        return ""
+
+    def _pull(self, move: Move) -> str:
+        self._sessions.engine.pull(move.after.image)
+        return ""
+
+    def _create(self, move: Move) -> str:
+        self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        self._sessions.engine.create(move.after)
+        return ""
+
+    def _copy(self, move: Move) -> str:
+        self._sessions.homes.copy(move.before, move.id)
+        return ""
+
+    def _stop(self, move: Move) -> str:
+        self._sessions.halt(move.before)
+        return ""
+
+    def _snapshot(self, move: Move) -> str:
+        self._sessions.homes.delta(move.before, move.id)
+        return ""
+
+    def _start(self, move: Move) -> str:
+        self._sessions.engine.start(move.after.container)
+        return ""
+
+    def _answer(self, move: Move) -> str:
+        self._sessions.wait_ready(move.after)
+        return ""
+
+    def _verify(self, move: Move) -> str:
+        """The home first: the cell that is executed afterwards counts as use of the server."""
+        changed = self._changed(move)
+        used = self._used(move)
+        if changed and used is not True:
+            raise Unproven(f"The new image changed the home: {_some(changed)}.")
+        if move.after.access.protocol == "jupyter":
+            said = self._sessions.jupyter(move.after).execute(CELL)
+            if said.strip() != CELL_SAYS:
+                raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
+        return self._kept(move, changed) if changed else ""
+
+    def _clean(self, move: Move) -> str:
+        self._sessions.engine.remove(move.before.container)
+        return self._forget(move)
+
+    # The way back.
+
+    def _halt(self, move: Move) -> str:
+        answered = Entry("answer", Phase.done) in self._journal.entries(move)
+        alone = not answered or self._used(move) is False
+        self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        return ALONE if alone else ""
+
+    def _restore(self, move: Move) -> str:
+        """Undo what the new image did to the home; what a person may have done there is never undone."""
+        changed = self._changed(move)
+        if not changed:
+            return ""
+        alone = Entry("halt", Phase.done, ALONE) in self._journal.entries(move)
+        if not alone or self._look(move).old is Running.running:
+            return self._kept(move, changed)
+        self._sessions.homes.restore(move.before, move.id)
+        return f"restored: {_some(changed)}"
+
+    def _revive(self, move: Move) -> str:
+        self._sessions.engine.create(move.before)
+        self._sessions.engine.start(move.before.container)
+        self._sessions.wait_ready(move.before)
+        return ""
+
+    def _forget(self, move: Move) -> str:
+        if any(entry.note.startswith(KEPT) for entry in self._journal.entries(move)):
+            return "the snapshot was kept"
+        self._sessions.homes.forget(move.before.name, move.id)
+        return ""
+
+    def _discard(self, move: Move) -> str:
+        self._sessions.engine.remove(move.after.container)
+        return ""
+
+    def _changed(self, move: Move) -> tuple[str, ...]:
+        return self._sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
+
+    def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
+        snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
+        return f"{KEPT}: {_some(changed)}; as it was before: {snapshot}"
+
+    def _used(self, move: Move) -> bool | None:
+        """Whether anybody has used the new container since it started; none if that can't be told."""
+        if move.after.access.protocol != "jupyter":
+            return None
+        try:
+            return self._sessions.jupyter(move.after).used()
+        except RefitError:
+            return None
+
+
+def _some(things: tuple[str, ...]) -> str:
+    more = len(things) - MOST_NAMED
+    return ", ".join(things[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,181 @@
+"""The journal of moves: every intent is on the disk before its side effect, every outcome after it.
+
+Only the holder of the session's lease writes, and every line is checked against it: a process that was taken for dead
+and wakes up again can't write, and stops before its next side effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import uuid4
+
+from sqlalchemy import Engine, ForeignKey, select
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Session as Transaction
+
+from flows.database import Instant, Lease, Table, now, still_held
+from flows.migrations.move import FINAL, Entry, Phase, State, state
+from flows.sessions.model import Session
+
+Also = Callable[[Transaction], None]
+"""What else is written in the same transaction."""
+
+
+class MoveRow(Table):
+    """One move."""
+
+    __tablename__ = "moves"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    session: Mapped[str] = mapped_column(index=True)
+    before: Mapped[str]
+    after: Mapped[str]
+    packages: Mapped[str]
+    state: Mapped[str] = mapped_column(index=True)
+    reason: Mapped[str]
+    created: Mapped[datetime] = mapped_column(Instant)
+
+
+class StepRow(Table):
+    """One line of the journal."""
+
+    __tablename__ = "steps"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    move: Mapped[str] = mapped_column(ForeignKey("moves.id"), index=True)
+    step: Mapped[str]
+    phase: Mapped[str]
+    at: Mapped[datetime] = mapped_column(Instant)
+    note: Mapped[str]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One session's migration.
+
+    Attributes:
+        id: the session's name, the new generation, and something unique.
+        before: the session as it was, with its old image.
+        after: the session as it shall be: another image, the next generation.
+        packages: what changes, in words.
+        state: where the move was when it was read.
+        reason: why it ended as it did.
+        created: when it was planned.
+    """
+
+    id: str
+    before: Session
+    after: Session
+    packages: str
+    state: State
+    reason: str
+    created: datetime
+
+
+class Journal:
+    """All moves, past and present."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def begin(self, held: Lease, before: Session, after: Session, packages: str) -> Move:
+        """Write down that a session is to be moved."""
+        row = MoveRow(
+            id=f"{after.name}-{after.generation}-{uuid4().hex[:8]}",
+            session=before.name,
+            before=before.to_json(),
+            after=after.to_json(),
+            packages=packages,
+            state=State.planned,
+            reason="",
+            created=now(),
+        )
+        with self._writing(held) as transaction:
+            transaction.add(row)
+            transaction.flush()
+            return _move(row)
+
+    def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        """Add a line to the journal of a move; `also` joins its transaction.
+
+        Raises:
+            LeaseLost: somebody else acts on this session now; nothing was written.
+        """
+        with self._writing(held) as transaction:
+            transaction.add(StepRow(move=move.id, step=entry.step, phase=entry.phase, at=now(), note=entry.note))
+            transaction.flush()
+            row = transaction.get_one(MoveRow, move.id)
+            row.state = state(_entries(transaction, move.id))
+            if also:
+                also(transaction)
+
+    def end(self, held: Lease, move: Move, final: State, reason: str) -> Move:
+        """Write down how a move has ended."""
+        with self._writing(held) as transaction:
+            row = transaction.get_one(MoveRow, move.id)
+            row.state, row.reason = final, reason
+        return self.move(move.id)
+
+    def move(self, id: str) -> Move:
+        """The move as it is now."""
+        with Transaction(self._database) as transaction:
+            return _move(transaction.get_one(MoveRow, id))
+
+    def entries(self, move: Move) -> tuple[Entry, ...]:
+        """All lines of a move, oldest first."""
+        with Transaction(self._database) as transaction:
+            return _entries(transaction, move.id)
+
+    def unfinished(self) -> tuple[Move, ...]:
+        """The moves that have not ended, oldest first."""
+        with Transaction(self._database) as transaction:
+            rows = transaction.scalars(select(MoveRow).where(MoveRow.state.not_in(FINAL)).order_by(MoveRow.created))
+            return tuple(map(_move, rows))
+
+    def history(self, session: str = "") -> tuple[Move, ...]:
+        """The moves of one session, or of all, oldest first."""
+        chosen = select(MoveRow).order_by(MoveRow.created, MoveRow.id)
+        with Transaction(self._database) as transaction:
+            rows = transaction.scalars(chosen.where(MoveRow.session == session) if session else chosen)
+            return tuple(map(_move, rows))
+
+    def latest(self) -> dict[str, Move]:
+        """Session → its latest move."""
+        return {move.before.name: move for move in self.history()}
+
+    @contextmanager
+    def _writing(self, held: Lease) -> Iterator[Transaction]:
+        with Transaction(self._database) as transaction, transaction.begin():
+            still_held(transaction, held)
+            yield transaction
+
+
+def downtime(entries: Sequence[Entry]) -> float | None:
+    """Seconds from the request to stop until the IDE answered again; none if that didn't happen."""
+    stopped = _moment(entries, "stop", Phase.intent)
+    ready = _moment(entries, "revive", Phase.done) or _moment(entries, "answer", Phase.done)
+    return (ready - stopped).total_seconds() if stopped and ready else None
+
+
+def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | None:
+    return next((entry.at for entry in entries if (entry.step, entry.phase) == (step, phase)), None)
+
+
+def _entries(transaction: Transaction, move: str) -> tuple[Entry, ...]:
+    rows = transaction.scalars(select(StepRow).where(StepRow.move == move).order_by(StepRow.number))
+    return tuple(Entry(row.step, Phase(row.phase), row.note, row.at) for row in rows)
+
+
+def _move(row: MoveRow) -> Move:
+    return Move(
+        id=row.id,
+        before=Session.from_json(row.before),
+        after=Session.from_json(row.after),
+        packages=row.packages,
+        state=State(row.state),
+        reason=row.reason,
+        created=row.created,
+    )

@@ -1,0 +1,229 @@
+"""One session's migration as a state machine. Pure: the journal so far and what is seen now give the next step.
+
+The same `decide` is asked before every step of an undisturbed move and after a crash, so there is one way through and
+recovery is not a special case. A step is made so that doing it again ends in the same place ("make it so").
+
+    planned → preflight → staged → stopped → snapshotted → started → verified → committed → cleaned
+
+Whatever fails before the commit is undone in reverse order, for the steps that have an intent in the journal. The old
+container is proven before anything of the new one is removed. After the commit only the cleaning is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from flows.sessions.model import Running
+
+ATTEMPTS = 3
+
+
+class State(StrEnum):
+    """Where a move is."""
+
+    planned = "planned"
+    preflight = "preflight"
+    staged = "staged"
+    stopped = "stopped"
+    snapshotted = "snapshotted"
+    started = "started"
+    verified = "verified"
+    committed = "committed"
+    cleaned = "cleaned"
+    skipped = "skipped"
+    rolling_back = "rolling back"
+    rolled_back = "rolled back"
+    held = "held"
+
+
+FINAL = frozenset({State.cleaned, State.skipped, State.rolled_back, State.held})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One side effect: its name, the state that it leads to, the name of what undoes it (empty: nothing to undo)."""
+
+    name: str
+    reaches: State
+    undo: str = ""
+
+
+STEPS = (
+    Step("check", State.preflight),
+    Step("pull", State.preflight),
+    Step("create", State.preflight, undo="discard"),
+    Step("copy", State.staged, undo="forget"),
+    Step("stop", State.stopped, undo="revive"),
+    Step("snapshot", State.snapshotted, undo="restore"),
+    Step("start", State.snapshotted, undo="halt"),
+    Step("answer", State.started),
+    Step("verify", State.verified),
+    Step("commit", State.committed),
+    Step("clean", State.cleaned),
+)
+
+
+class Phase(StrEnum):
+    """What the journal says of a step."""
+
+    intent = "intent"
+    done = "done"
+    failed = "failed"
+    skipped = "skipped"
+    interrupted = "interrupted"
+    reopened = "reopened"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the journal: what became of a step or of an undo, or that the move was reopened."""
+
+    step: str
+    phase: Phase
+    note: str = ""
+    at: datetime | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the world says.
+
+    Attributes:
+        session: the session is there, as it was when the move was planned.
+        wanted: its owner wants it to run.
+        old: its old container; none: not there.
+        new: its new container.
+    """
+
+    session: bool
+    wanted: bool
+    old: Running | None
+    new: Running | None
+
+
+@dataclass(frozen=True)
+class Do:
+    """Carry this step out."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class Undo:
+    """Undo this step."""
+
+    step: Step
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Write into the journal that the move is given up at this step, `failed` or `skipped`; then ask again."""
+
+    step: Step
+    phase: Phase
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The move rests in this final state."""
+
+    state: State
+    reason: str = ""
+
+
+Next = Do | Undo | GiveUp | End
+
+
+def decide(entries: Sequence[Entry], seen: Seen) -> Next:
+    """What comes next, after what the journal says and with what is seen."""
+    if _has(entries, "commit", Phase.done):
+        return _finish(entries)
+    if given_up(entries):
+        return _back(entries, seen)
+    step = next(step for step in STEPS if not _has(entries, step.name, Phase.done))
+    return _obstacle(step, entries, seen) or Do(step)
+
+
+def state(entries: Sequence[Entry]) -> State:
+    """The state that the journal's lines amount to, before the move has ended."""
+    if given_up(entries) and not _has(entries, "commit", Phase.done):
+        return State.rolling_back
+    done = (step.reaches for step in STEPS if _has(entries, step.name, Phase.done))
+    return max(done, key=list(State).index, default=State.planned)
+
+
+def given_up(entries: Sequence[Entry]) -> Entry | None:
+    """The line with which the move was given up: the first step that failed, or the reason to skip it."""
+    forward = {step.name for step in STEPS}
+    return next((e for e in entries if e.step in forward and e.phase in (Phase.failed, Phase.skipped)), None)
+
+
+def _finish(entries: Sequence[Entry]) -> Next:
+    clean = STEPS[-1]
+    if _has(entries, clean.name, Phase.done):
+        return End(State.cleaned)
+    if problem := _stuck(entries, clean.name):
+        return End(State.held, f"it runs on the new image, but the old container is still there: {problem}")
+    return Do(clean)
+
+
+def _back(entries: Sequence[Entry], seen: Seen) -> Next:
+    cause = given_up(entries)
+    assert cause
+    for step in reversed(STEPS):
+        if not _to_be_undone(step, entries, seen):
+            continue
+        if problem := _stuck(entries, step.undo):
+            return End(State.held, f"{cause.note}; going back failed at {step.undo!r}: {problem}")
+        return Undo(step)
+    return End(State.skipped if cause.phase is Phase.skipped else State.rolled_back, cause.note)
+
+
+def _to_be_undone(step: Step, entries: Sequence[Entry], seen: Seen) -> bool:
+    if not step.undo or not _has(entries, step.name, Phase.intent) or _has(entries, step.undo, Phase.done):
+        return False
+    if step.undo == "restore":
+        # Without a start nothing new has touched the home, and the snapshot may be half made.
+        return seen.session and _has(entries, "start", Phase.intent)
+    return step.undo != "revive" or (seen.session and seen.wanted)
+
+
+def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None:
+    """What other people did meanwhile and must be respected, or too many interruptions."""
+    stopping, stopped = _has(entries, "stop", Phase.intent), _has(entries, "stop", Phase.done)
+    if not seen.session:
+        return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
+    if not seen.wanted or (not stopping and seen.old is not Running.running):
+        return GiveUp(step, Phase.skipped, "the session was stopped meanwhile")
+    if stopped and seen.old is Running.running:
+        return GiveUp(step, Phase.failed, "the old container was started by somebody else during the move")
+    if _attempts(entries, step.name) >= ATTEMPTS:
+        return GiveUp(step, Phase.failed, f"{step.name!r} was interrupted {ATTEMPTS} times")
+    return None
+
+
+def _stuck(entries: Sequence[Entry], name: str) -> str:
+    """Why this step is not tried again; empty if it is. Reopening a move forgets what went wrong before."""
+    reopened = max((i for i, entry in enumerate(entries) if entry.phase is Phase.reopened), default=-1)
+    recent = [entry for entry in entries[reopened + 1 :] if entry.step == name]
+    if failed := next((entry for entry in recent if entry.phase is Phase.failed), None):
+        return failed.note
+    return f"it was interrupted {ATTEMPTS} times" if _attempts(recent, name) >= ATTEMPTS else ""
+
+
+def unsettled(entries: Sequence[Entry]) -> str:
+    """The name of the step whose outcome nobody wrote down; empty if there is none."""
+    last = next(reversed(entries), None)
+    return last.step if last and last.phase is Phase.intent else ""
+
+
+def _attempts(entries: Sequence[Entry], name: str) -> int:
+    return sum(entry.step == name and entry.phase is Phase.intent for entry in entries)
+
+
+def _has(entries: Sequence[Entry], name: str, phase: Phase) -> bool:
+    return any(entry.step == name and entry.phase is phase for entry in entries)

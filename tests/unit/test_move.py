@@ -1,0 +1,316 @@
+"""The state machine against a made-up world in which everything goes wrong at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.migrations.move import (
+    ATTEMPTS,
+    FINAL,
+    STEPS,
+    Do,
+    End,
+    Entry,
+    GiveUp,
+    Next,
+    Phase,
+    Seen,
+    State,
+    Step,
+    Undo,
+    decide,
+    state,
+)
+from flows.sessions.model import Running
+
+BY_NAME = {step.name: step for step in STEPS}
+QUIET = Seen(session=True, wanted=True, old=Running.running, new=None)
+FORWARD = [step.name for step in STEPS]
+MOST_STEPS = 2 * len(STEPS) * (ATTEMPTS + 1) * 2
+
+
+def entries(*lines: str) -> list[Entry]:
+    """`create!` is an intent, `create` an intent and that it was done, `create-` that it failed."""
+    found = []
+    for line in lines:
+        name = line.rstrip("!-")
+        found.append(Entry(name, Phase.intent))
+        if line.endswith("-"):
+            found.append(Entry(name, Phase.failed, "because"))
+        elif not line.endswith("!"):
+            found.append(Entry(name, Phase.done))
+    return found
+
+
+class Broken(Exception):
+    """A step could not do its work."""
+
+
+@dataclass
+class World:
+    """What the steps do to a session, its two containers and its home; the invariants are checked at every change."""
+
+    old: Running | None = Running.running
+    new: Running | None = None
+    session: bool = True
+    wanted: bool = True
+    on_new: bool = False
+    snapshot: bool = False
+    home: str = "old"
+    saved: str = ""
+    proven: bool = False
+    journal: list[Entry] = field(default_factory=list)
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.session, self.wanted, self.old, self.new)
+
+    def act(self, name: str) -> None:
+        getattr(self, f"do_{name}")()
+        assert not (self.old is Running.running and self.new is Running.running), "I1: two containers with one home"
+        assert self.old or self.on_new or not self.session, "I2: the old container is gone before the commit"
+
+    def do_check(self) -> None: ...
+    def do_pull(self) -> None: ...
+    def do_answer(self) -> None: ...
+
+    def do_create(self) -> None:
+        self.new = self.new or Running.created
+
+    def do_copy(self) -> None:
+        self.snapshot, self.saved = True, self.home
+
+    def do_stop(self) -> None:
+        self.old = Running.stopped
+
+    def do_snapshot(self) -> None:
+        assert self.old is not Running.running, "a snapshot of a home in use"
+        self.saved = self.home
+
+    def do_start(self) -> None:
+        assert self.old is not Running.running, "I1: two containers with one home"
+        assert self.snapshot
+        self.new, self.home = Running.running, "touched by new"
+
+    def do_verify(self) -> None:
+        if self.new is not Running.running:
+            raise Broken
+        self.proven = True
+
+    def do_commit(self) -> None:
+        assert self.proven, "I2: committed before it was proven"
+        self.on_new = True
+
+    def do_clean(self) -> None:
+        assert self.on_new
+        self.old, self.snapshot = None, False
+
+    def do_halt(self) -> None:
+        self.new = Running.stopped if self.new else None
+
+    def do_restore(self) -> None:
+        assert self.new is not Running.running
+        if self.old is not Running.running:
+            self.home = self.saved
+
+    def do_revive(self) -> None:
+        assert self.session and self.wanted, "nothing that its owner ended comes back"
+        self.old = Running.running
+
+    def do_forget(self) -> None:
+        self.snapshot = False
+
+    def do_discard(self) -> None:
+        stopped = Entry("stop", Phase.intent) in self.journal
+        assert not stopped or not self.wanted or Entry("revive", Phase.done) in self.journal, "removed too early"
+        self.new = None
+
+
+CRASHES = ["crash before", "crash after"]
+PEOPLE = ["owner stops", "owner starts", "owner deletes"]
+UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies"])
+
+
+def turn(world: World, upset: str) -> End | None:
+    """One turn of the loop that carries moves out, with one upset."""
+    meanwhile(world, upset)
+    chosen = decide(world.journal, world.seen)
+    if isinstance(chosen, End):
+        return chosen
+    if isinstance(chosen, GiveUp):
+        world.journal.append(Entry(chosen.step.name, chosen.phase, chosen.reason))
+        return None
+    name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
+    world.journal.append(Entry(name, Phase.intent))
+    if upset == "crash before":
+        return None
+    try:
+        if upset == "fail":
+            raise Broken
+        world.act(name)
+    except Broken:
+        world.journal.append(Entry(name, Phase.failed, "it failed"))
+        return None
+    if name == "commit" or upset != "crash after":  # a commit and its line are one transaction
+        world.journal.append(Entry(name, Phase.done))
+    return None
+
+
+def meanwhile(world: World, upset: str) -> None:
+    if upset == "new dies" and world.new is Running.running:
+        world.new = Running.stopped
+    if upset == "owner stops" and world.session:
+        world.wanted, world.old = False, world.old and Running.stopped
+    if upset == "owner starts" and world.old is Running.stopped and world.new is not Running.running:
+        world.wanted, world.old = True, Running.running
+    if upset == "owner deletes" and world.session:
+        world.session, world.wanted, world.old = False, False, None
+        world.new = Running.stopped if world.new else None
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(UPSETS, max_size=40))
+def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str]) -> None:
+    world, end = World(), None
+    for number in range(MOST_STEPS):
+        end = turn(world, upsets[number] if number < len(upsets) else "none")
+        if end:
+            break
+    assert end, "it does not terminate"
+    assert end.state in FINAL
+    check_the_end(world, end, touched_by_people=set(PEOPLE) & set(upsets))
+
+
+def check_the_end(world: World, end: End, touched_by_people: set[str]) -> None:
+    if end.state is State.cleaned:
+        assert world.on_new and world.old is None and not world.snapshot
+    if end.state in (State.rolled_back, State.skipped):
+        assert world.new is None, "an orphan"
+        assert not world.snapshot
+        assert not world.on_new
+    if end.state is State.rolled_back and not touched_by_people:
+        assert world.old is Running.running and world.home == "old"
+    if end.state is State.held:
+        assert world.old or world.new or not world.session, "nothing is removed where somebody has to look"
+        assert end.reason
+
+
+def test_the_straight_way() -> None:
+    world, passed = World(), [State.planned]
+    while not (end := turn(world, "none")):
+        if (now := state(world.journal)) != passed[-1]:
+            passed.append(now)
+    assert end == End(State.cleaned)
+    assert passed == [
+        State.planned,
+        State.preflight,
+        State.staged,
+        State.stopped,
+        State.snapshotted,
+        State.started,
+        State.verified,
+        State.committed,
+        State.cleaned,
+    ]
+
+
+@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("when", ["crash before", "crash after"])
+def test_a_crash_around_any_step_does_not_stop_it(name: str, when: str) -> None:
+    world = World()
+    while not (end := turn(world, when if about_to(world) == name and not begun(world, name) else "none")):
+        pass
+    assert end.state is State.cleaned
+
+
+def about_to(world: World) -> str:
+    chosen = decide(world.journal, world.seen)
+    return chosen.step.name if isinstance(chosen, Do) else ""
+
+
+def begun(world: World, name: str) -> bool:
+    return Entry(name, Phase.intent) in world.journal
+
+
+STAGED = ("check", "pull", "create", "copy")
+STARTED = (*STAGED, "stop", "snapshot", "start")
+
+
+@pytest.mark.parametrize(
+    ("journal", "undone"),
+    [
+        (entries("check-"), []),
+        (entries("check", "pull-"), []),
+        (entries("check", "pull", "create-"), ["discard"]),
+        (entries(*STAGED[:-1], "copy-"), ["forget", "discard"]),
+        (entries(*STAGED, "stop-"), ["revive", "forget", "discard"]),
+        (entries(*STAGED, "stop", "snapshot-"), ["revive", "forget", "discard"]),
+        (entries(*STARTED[:-1], "start-"), ["halt", "restore", "revive", "forget", "discard"]),
+        (entries(*STARTED, "verify-"), ["halt", "restore", "revive", "forget", "discard"]),
+        (entries(*STARTED, "verify", "commit-"), ["halt", "restore", "revive", "forget", "discard"]),
+    ],
+    ids=lambda value: value[-1].step if value and isinstance(value[-1], Entry) else "",
+)
+def test_a_failure_undoes_what_was_begun_and_no_more(journal: list[Entry], undone: list[str]) -> None:
+    seen, found = Seen(True, True, Running.stopped, Running.running), []
+    while isinstance(chosen := decide(journal, seen), Undo):
+        found.append(chosen.step.undo)
+        journal = [*journal, Entry(chosen.step.undo, Phase.intent), Entry(chosen.step.undo, Phase.done)]
+    assert found == undone
+    assert chosen == End(State.rolled_back, "because")
+
+
+def gives_up(chosen: Next, phase: Phase) -> bool:
+    return isinstance(chosen, GiveUp) and chosen.phase is phase
+
+
+def test_a_session_that_was_deleted_is_never_resurrected() -> None:
+    gone = Seen(session=False, wanted=False, old=None, new=Running.stopped)
+    journal = entries(*STAGED, "stop")
+    chosen = decide(journal, gone)
+    assert gives_up(chosen, Phase.skipped)
+    journal.append(Entry("snapshot", Phase.skipped, "deleted"))
+    assert decide(journal, gone) == Undo(BY_NAME["copy"])
+
+
+def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
+    chosen = decide(entries(*STAGED), Seen(True, True, Running.stopped, Running.created))
+    assert gives_up(chosen, Phase.skipped)
+
+
+def test_an_old_container_that_somebody_started_again_wins() -> None:
+    chosen = decide(entries(*STAGED, "stop", "snapshot"), Seen(True, True, Running.running, Running.created))
+    assert gives_up(chosen, Phase.failed)
+
+
+@pytest.mark.parametrize("step", STEPS[:-1], ids=lambda step: step.name)
+def test_a_step_that_is_always_interrupted_is_given_up(step: Step) -> None:
+    before = FORWARD[: FORWARD.index(step.name)]
+    old = Running.stopped if "stop" in before else Running.running
+    journal = entries(*before, *[f"{step.name}!"] * ATTEMPTS)
+    assert gives_up(decide(journal, Seen(True, True, old, None)), Phase.failed)
+
+
+def test_a_rollback_that_fails_is_held_until_it_is_reopened() -> None:
+    journal = entries(*STAGED, "stop", "snapshot-", "revive-")
+    seen = Seen(True, True, Running.stopped, Running.created)
+    held = decide(journal, seen)
+    assert isinstance(held, End) and held.state is State.held
+    assert "revive" in held.reason and "because" in held.reason
+    journal.append(Entry("", Phase.reopened))
+    assert decide(journal, seen) == Undo(BY_NAME["stop"])
+
+
+def test_after_the_commit_there_is_no_way_back() -> None:
+    seen = Seen(True, True, Running.stopped, Running.running)
+    assert decide(entries(*STARTED, "verify", "commit"), seen) == Do(BY_NAME["clean"])
+    held = decide(entries(*STARTED, "verify", "commit", "clean-"), seen)
+    assert isinstance(held, End) and held.state is State.held
+
+
+def test_the_journal_of_a_quiet_session_begins_with_the_check() -> None:
+    assert decide([], QUIET) == Do(BY_NAME["check"])

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.errors import RefitError, UnknownName
+from flows.migrations.plan import Action, Candidate, Reason, plan, plan_named
+from flows.sessions.model import Session
+
+PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
+OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+TARGETS = {(PROFILE, RELEASE): NEW}
+
+
+def candidate(
+    name: str = "ada",
+    *,
+    image: str = OLD,
+    running: bool = True,
+    profile: str = PROFILE,
+    obstacle: Reason | None = None,
+) -> Candidate:
+    session = Session(
+        name=name,
+        profile=profile,
+        release=RELEASE,
+        image=image,
+        uid=200001,
+        port=18001,
+        home=Path("/homes") / name,
+        token_file=Path("/tokens") / name,
+        access=Access(),
+    )
+    return Candidate(session, running, obstacle)
+
+
+def test_a_running_session_on_an_older_image_moves() -> None:
+    (decision,) = plan([candidate()], TARGETS)
+    assert (decision.session, decision.action, decision.old, decision.new) == ("ada", Action.migrate, OLD, NEW)
+    assert decision.reason is None
+
+
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        (candidate(image=NEW), Reason.current),
+        (candidate(running=False), Reason.stopped),
+        (candidate(profile="vscode-minimal-deb12-py311"), Reason.no_image),
+        (candidate(obstacle=Reason.held), Reason.held),
+        (candidate(obstacle=Reason.unfinished), Reason.unfinished),
+    ],
+    ids=lambda value: value.name if isinstance(value, Reason) else "",
+)
+def test_the_others_stay_and_the_reason_is_told(which: Candidate, reason: Reason) -> None:
+    (decision,) = plan([which], TARGETS)
+    assert (decision.action, decision.reason) == (Action.skip, reason)
+    with pytest.raises(RefitError) as refused:
+        plan_named("ada", [which], TARGETS)
+    assert reason.value in refused.value.what
+
+
+def test_a_plan_names_every_session_once_in_order() -> None:
+    decisions = plan([candidate("eve"), candidate("ada"), candidate("bob", running=False)], TARGETS)
+    assert [decision.session for decision in decisions] == ["ada", "bob", "eve"]
+
+
+def test_a_stopped_session_on_the_newest_image_is_current() -> None:
+    (decision,) = plan([candidate(image=NEW, running=False)], TARGETS)
+    assert decision.reason is Reason.current
+
+
+def test_a_named_session_is_decided_like_any_other() -> None:
+    known = [candidate("ada"), candidate("eve")]
+    assert plan_named("eve", known, TARGETS) == plan(known, TARGETS)[1]
+
+
+def test_a_name_that_is_not_there_gets_the_nearest() -> None:
+    with pytest.raises(UnknownName) as refused:
+        plan_named("adda", [candidate("ada")], TARGETS)
+    assert "'ada'" in refused.value.fix
+
+
+def test_a_deleted_session_is_told_from_one_that_never_was() -> None:
+    with pytest.raises(RefitError, match="was deleted") as refused:
+        plan_named("ada", [], TARGETS, deleted=["ada"])
+    assert "refit session create ada" in refused.value.fix
+
+
+def test_a_missing_image_says_how_to_make_it() -> None:
+    with pytest.raises(RefitError) as refused:
+        plan_named("ada", [candidate()], {})
+    assert RELEASE in refused.value.fix
