@@ -1,0 +1,30 @@
+# Two commands do all set-up: `make run` and `make test`.
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all lint setup clean
+BIN := .venv/bin
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: setup ## set up this machine, build the first image, start a session, move it onto the next build
+	$(BIN)/refit demo
+
+test: setup lint ## all checks and tests but the long ones
+	$(BIN)/pytest -m "not long"
+
+test-all: ## all checks and tests, up to an hour
+	scripts/setup --tests-all
+	$(MAKE) lint
+	$(BIN)/pytest
+
+lint: setup ## formatting, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+setup: ## only set up: system packages, and Python packages into .venv
+	@scripts/setup
+
+clean: ## remove .venv and all caches of this checkout; Refit's own state stays (see: refit reset)
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,125 @@
+"""The embedded services: image registry, Prefect server and Prefect worker on loopback, started and ended as one.
+
+`up` brings what is missing in the right order, `down` ends what `up` started and nothing else. Both can be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import command
+from flows.errors import RefitError
+from flows.services import process, systemd
+from flows.services.embedded import Service, all_services, prefect_environment
+from flows.settings import Settings
+
+__all__ = ["ServiceState", "down", "prefect_environment", "require", "status", "units", "up", "write_units"]
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """How one service is now.
+
+    Attributes:
+        name: `registry`, `prefect` or `worker`.
+        title: what it is called in sentences.
+        running: its process is there.
+        answering: it does its work.
+        pid: of its process; none where there is none.
+        uptime: seconds since its start.
+        url: where it answers; empty for the worker.
+        port: loopback port; none for the worker.
+        log: file with its output.
+    """
+
+    name: str
+    title: str
+    running: bool
+    answering: bool
+    pid: int | None
+    uptime: float
+    url: str
+    port: int | None
+    log: Path
+
+
+def up(settings: Settings) -> tuple[ServiceState, ...]:
+    """Start what doesn't run, and start anew what runs with other settings; a service waits for the one before it.
+
+    Raises:
+        RefitError: a port is taken (all of them are looked at before anything starts), or a service doesn't answer.
+    """
+    with process.alone(settings):
+        services = all_services(settings)
+        missing = [service for service in services if not process.as_wanted(service)]
+        for service in reversed(missing):
+            process.end(service)
+        for service in missing:
+            process.refuse_taken_port(service)
+        for service in services:
+            if service in missing:
+                process.start(service)
+            # A worker that comes before its server hears of cancellations late.
+            process.wait_until_answering(service)
+    return status(settings)
+
+
+def down(settings: Settings) -> tuple[str, ...]:
+    """End what `up` started, last first, with everything that it started; the titles of what was ended."""
+    with process.alone(settings):
+        return tuple(service.title for service in reversed(all_services(settings)) if process.end(service))
+
+
+def status(settings: Settings) -> tuple[ServiceState, ...]:
+    """How each service is now, in the order in which they start."""
+    return tuple(_state(service) for service in all_services(settings))
+
+
+def require(settings: Settings) -> None:
+    """See to it that all services answer.
+
+    Raises:
+        RefitError: one doesn't.
+    """
+    silent = [state for state in status(settings) if not state.answering]
+    if silent:
+        raise RefitError(
+            f"{' and '.join(state.title for state in silent)} {'does' if len(silent) == 1 else 'do'} not answer.",
+            why="; ".join(
+                f"{s.title}: {'running, log: ' + str(s.log) if s.running else 'not running'}" for s in silent
+            ),
+            fix="run `refit up`.",
+        )
+
+
+def units(settings: Settings) -> dict[str, str]:
+    """The systemd units that do what `up` does: file name → text. They read what `write_units` writes."""
+    return {f"refit-{service.name}.service": systemd.unit(service) for service in all_services(settings)}
+
+
+def write_units(settings: Settings, folder: Path = systemd.FOLDER) -> tuple[Path, ...]:
+    """Write the units into `folder`, and what they read into the home; systemd is told, nothing is started."""
+    for service in all_services(settings):
+        process.prepare(service)
+    texts = units(settings)
+    for name, text in texts.items():
+        command.run(["tee", folder / name], root=True, stdin=text)
+    if folder == systemd.FOLDER:
+        command.run(["systemctl", "daemon-reload"], root=True)
+    return tuple(folder / name for name in texts)
+
+
+def _state(service: Service) -> ServiceState:
+    running = process.find(service)
+    return ServiceState(
+        name=service.name,
+        title=service.title,
+        running=running is not None,
+        answering=running is not None and process.answers(service),
+        pid=running.pid if running else None,
+        uptime=process.age(running) if running else 0.0,
+        url=service.url,
+        port=service.port,
+        log=service.log,
+    )

@@ -1,0 +1,252 @@
+"""What the embedded services are: programs, settings and health checks, as data."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from flows import command, documents
+from flows.settings import Settings, variables
+
+POOL = "refit"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# Seconds. A flow run whose process is gone is called crashed after three heartbeats that didn't come (deploy.py).
+HEARTBEAT = 30
+POLL = 3
+# What a service takes over from the shell that starts it; everything else comes from Refit's settings.
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service.
+
+    Attributes:
+        name: `registry`, `prefect` or `worker`.
+        title: what it is called in sentences.
+        argv: its program; no two services of a machine have the same.
+        environment: variables that make it what it is; secrets are among them.
+        inherited: variables of the shell that it is started from.
+        folder: where it runs and keeps what `prepare` writes.
+        log: file for its output.
+        health: URL that tells whether it does its work.
+        healthy: reads the answer of `health`.
+        login: user and password for `health`.
+        after: names of the services that it needs.
+        address, port, setting: what it listens on, and the setting that moves it.
+        url: where a person or a program reaches it.
+        files: what it reads: path → content.
+        passing: names of variables whose change is no reason to start it anew.
+    """
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    folder: Path
+    log: Path
+    health: str
+    healthy: Callable[[httpx.Response], bool] = field(compare=False)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    login: tuple[str, str] | None = None
+    after: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+    port: int | None = None
+    setting: str = ""
+    url: str = ""
+    files: Mapping[Path, str] = field(default_factory=dict)
+    passing: tuple[str, ...] = ()
+
+
+def all_services(settings: Settings) -> tuple[Service, ...]:
+    """The services that these settings ask for, in the order in which they start."""
+    return (*(() if settings.registry else (registry(settings),)), prefect(settings), worker(settings))
+
+
+def registry(settings: Settings) -> Service:
+    """The image registry (docker-registry)."""
+    folder = settings.folder("services", "registry")
+    url = f"http://127.0.0.1:{settings.registry_port}"
+    return Service(
+        name="registry",
+        title="Image registry",
+        argv=("docker-registry", "serve", str(folder / "config.yml")),
+        inherited=_inherited(),
+        folder=folder,
+        log=settings.folder("logs") / "registry.log",
+        health=f"{url}/v2/",
+        healthy=lambda answer: answer.headers.get("docker-distribution-api-version") == "registry/2.0",
+        port=settings.registry_port,
+        setting="registry_port",
+        url=url,
+        files={folder / "config.yml": documents.dump(_registry_config(settings))},
+    )
+
+
+def _registry_config(settings: Settings) -> dict[str, Any]:
+    return {
+        "version": 0.1,
+        "log": {"level": "warn", "accesslog": {"disabled": True}},
+        "storage": {
+            "filesystem": {"rootdirectory": str(settings.home / "registry")},
+            "delete": {"enabled": True},
+        },
+        # Without a secret of its own, uploads would not survive its restart.
+        "http": {
+            "addr": f"127.0.0.1:{settings.registry_port}",
+            "secret": _secret(settings.folder("services", "registry") / "secret"),
+        },
+    }
+
+
+def prefect(settings: Settings) -> Service:
+    """The Prefect server with its UI, on SQLite in the home."""
+    return Service(
+        name="prefect",
+        title="Prefect server",
+        argv=(
+            *(sys.executable, "-m", "prefect", "server", "start"),
+            *("--host", settings.listen, "--port", str(settings.prefect_port)),
+        ),
+        environment=_server_environment(settings),
+        inherited=_inherited(),
+        folder=settings.folder("services", "prefect"),
+        log=settings.folder("logs") / "prefect.log",
+        health=f"{settings.prefect_api}/health",
+        healthy=lambda answer: answer.json() is True,
+        address=settings.listen,
+        port=settings.prefect_port,
+        setting="prefect_port",
+        url=settings.prefect_api.removesuffix("/api"),
+    )
+
+
+def worker(settings: Settings) -> Service:
+    """The Prefect worker: runs flows that were started in the UI or by a schedule, each in a process of its own."""
+    folder = settings.folder("services", "worker")
+    template = folder / "base-job-template.json"
+    login = _login(settings)
+    return Service(
+        name="worker",
+        title="Prefect worker",
+        argv=(
+            *(sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", POOL),
+            *("--name", f"{POOL}@{socket.gethostname()}", "--base-job-template", str(template)),
+        ),
+        # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
+        environment={**prefect_environment(settings), **_LOUD, **variables(settings)},
+        inherited=_inherited(),
+        folder=folder,
+        log=settings.folder("logs") / "worker.log",
+        health=f"{settings.prefect_api}/work_pools/{POOL}",
+        healthy=lambda answer: answer.json().get("status") == "READY",
+        login=(login.partition(":")[0], login.partition(":")[2]) if login else None,
+        after=("registry", "prefect") if not settings.registry else ("prefect",),
+        files={template: json.dumps(BASE_JOB_TEMPLATE, indent=2) + "\n"},
+        # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+# Prefect's own template lets whoever reaches the API choose the command and the environment of a flow run. Neither may
+# even stand under job_configuration: an `env` there is merged with what a run asks for, whatever the variables say.
+BASE_JOB_TEMPLATE: Mapping[str, Any] = {
+    "job_configuration": {"stream_output": True},
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+
+
+def prefect_environment(settings: Settings) -> dict[str, str]:
+    """The variables with which a process talks to Refit's Prefect server, and to no other.
+
+    They have to stand in `os.environ` before Prefect is imported: it reads its settings once. With them
+
+    - nothing is read from or written to the person's own Prefect (`PREFECT_HOME`), no server starts by itself when
+      ours is down, and nothing is reported to Prefect's makers;
+    - the logger `refit`, and with it every program that `command.run` calls, goes into the log of the flow run that
+      it belongs to; threads started without Prefect have no flow run, and their lines are dropped quietly;
+    - the console stays quiet: the run's log is in the UI, progress on the screen is the command line's.
+
+    A heartbeat thread makes a sync flow end up to 1.1 s late, and no variable turns it off. Inside
+    `prefect.settings.temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})` there is none; a run that never
+    had a heartbeat is not taken for crashed, but neither is it when its process is killed: for short flows only.
+    """
+    login = _login(settings)
+    return {
+        "PREFECT_HOME": str(settings.folder("prefect")),
+        "PREFECT_API_URL": settings.prefect_api,
+        **({"PREFECT_API_AUTH_STRING": login} if login else {}),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_CLI_PROMPT": "false",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
+        "PREFECT_WORKER_QUERY_SECONDS": str(POLL),
+        "PREFECT_RUNNER_AUTO_INSTALL_DEPENDENCIES": "false",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "refit",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+        **{name: _without_proxy(os.environ.get(name, "")) for name in ("NO_PROXY", "no_proxy")},
+    }
+
+
+_LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
+
+
+def _server_environment(settings: Settings) -> dict[str, str]:
+    names = (settings.listen, *LOOPBACK[:2]) if settings.listen in LOOPBACK else (settings.listen,)
+    login = _login(settings)
+    return {
+        **prefect_environment(settings),
+        **_LOUD,
+        # The UI asks the port in the environment, not the one in the arguments.
+        "PREFECT_SERVER_API_HOST": settings.listen,
+        "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
+        **({"PREFECT_SERVER_API_AUTH_STRING": login} if login else {}),
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": str(bool(login)).lower(),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
+            dict.fromkeys(f"http://{name}:{settings.prefect_port}" for name in names)
+        ),
+        # In memory, the default, a restart would leave limits held for ever.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # By default the UI is copied into the installed package.
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.folder("prefect", "ui")),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    }
+
+
+def _login(settings: Settings) -> str:
+    """user:password of the Prefect server; empty where it is on loopback and none was chosen."""
+    chosen = settings.auth.get_secret_value()
+    if chosen or settings.listen in LOOPBACK:
+        return chosen
+    return f"refit:{_secret(settings.folder('services', 'prefect') / 'password')}"
+
+
+def _secret(path: Path) -> str:
+    """The secret in the file `path`, made up when it is first asked for; only its owner can read it."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(24))
+    except FileExistsError:
+        pass
+    secret = path.read_text()
+    command.protect(secret)
+    return secret
+
+
+def _inherited() -> dict[str, str]:
+    return {"LANG": "C.UTF-8", **{name: os.environ[name] for name in _INHERITED if name in os.environ}}
+
+
+def _without_proxy(hosts: str) -> str:
+    return ",".join(dict.fromkeys([*filter(None, hosts.split(",")), "127.0.0.1", "localhost"]))

@@ -1,0 +1,182 @@
+"""Starting a service, finding it again, asking whether it answers, ending it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import psutil
+
+from flows import command
+from flows.errors import RefitError
+from flows.services.embedded import Service
+from flows.settings import Settings
+
+START_SECONDS = 90.0
+END_SECONDS = 15.0
+_TAIL = 15
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Only one process at a time starts and ends the services of a home."""
+    with (settings.folder("services") / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def find(service: Service) -> psutil.Process | None:
+    """Its running process, whoever started it: `up`, or systemd by our unit."""
+    for known in command.noted(_notes(service)):
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(known.pid)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            # Two homes may have the same arguments, never the same folder. The first word may be a name or a path.
+            if tuple(process.cmdline()[1:]) == service.argv[1:] and process.cwd() == str(service.folder):
+                return process
+    return None
+
+
+def as_wanted(service: Service) -> bool:
+    """Whether it runs, with these settings. One that `up` did not start is not judged."""
+    if not command.noted(_notes(service)):
+        return find(service) is not None
+    started = service.folder / "started-with"
+    return started.is_file() and started.read_text() == _fingerprint(service)
+
+
+def age(process: psutil.Process) -> float:
+    """Seconds since its start."""
+    with suppress(psutil.NoSuchProcess):
+        return time.time() - process.create_time()
+    return 0.0
+
+
+def refuse_taken_port(service: Service) -> None:
+    """Raise RefitError if somebody else listens on the service's port."""
+    if service.port is None or _is_free(service.address, service.port):
+        return
+    holder = _holder(service.port)
+    raise RefitError(
+        f"Port {service.port} is taken: the {service.title} can't start.",
+        why=f"It is held by {holder}.",
+        fix=f"end that program, or choose another port: `{service.setting}` in settings.yaml, "
+        f"or REFIT_{service.setting.upper()}=….",
+    )
+
+
+def _is_free(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise RefitError(
+                f"Nothing can listen on {address}:{port}.",
+                why=str(error.strerror),
+                fix="check `listen` in settings.yaml.",
+            ) from None
+    return True
+
+
+def _holder(port: int) -> str:
+    """The program that listens on a port, in words; another user's can be named by root alone."""
+    for connection in psutil.net_connections("tcp"):
+        if (
+            connection.laddr
+            and connection.laddr.port == port
+            and connection.status == psutil.CONN_LISTEN
+            and connection.pid
+        ):
+            with suppress(psutil.Error):
+                process = psutil.Process(connection.pid)
+                return f"{process.name()} (pid {process.pid}: {command.redacted(' '.join(process.cmdline()))[:120]})"
+    return "a program of another user (`sudo ss -ltnp` names it)"
+
+
+def prepare(service: Service) -> None:
+    """Write the files that the service reads, and its variables for systemd; only their owner can read them."""
+    lines = {**service.inherited, **service.environment}.items()
+    written = {
+        **service.files,
+        service.folder / "environment": "".join(f"{name}={json.dumps(value)}\n" for name, value in lines),
+    }
+    for path, text in written.items():
+        draft = path.with_name(f".{path.name}")
+        draft.touch(mode=0o600)
+        draft.write_text(text)
+        draft.replace(path)
+
+
+def start(service: Service) -> None:
+    """Start it, detached from this process; its log begins anew, the one of its last run is kept beside it."""
+    prepare(service)
+    if service.log.exists():
+        service.log.replace(service.log.with_suffix(".log.1"))
+    (service.folder / "started-with").write_text(_fingerprint(service))
+    command.start(
+        service.argv,
+        env={**service.inherited, **service.environment},
+        cwd=service.folder,
+        log=service.log,
+        notes=_notes(service),
+    )
+
+
+def answers(service: Service) -> bool:
+    """Whether it does its work now."""
+    try:
+        # A proxy of the shell has no business on loopback.
+        with httpx.Client(trust_env=False, timeout=5.0, auth=service.login) as client:
+            answer = client.get(service.health)
+            return answer.status_code == httpx.codes.OK and service.healthy(answer)
+    except (httpx.HTTPError, ValueError):
+        return False
+
+
+def wait_until_answering(service: Service) -> None:
+    """Return when it answers; RefitError if it ends before, or doesn't answer in time."""
+    deadline = time.monotonic() + START_SECONDS
+    while not answers(service):
+        if find(service) is None:
+            raise _failed(service, "ended right after its start")
+        if time.monotonic() > deadline:
+            raise _failed(service, f"does not answer after {START_SECONDS:g} s")
+        time.sleep(0.1)
+
+
+def _failed(service: Service, problem: str) -> RefitError:
+    with suppress(OSError):
+        lines = service.log.read_text(errors="replace").splitlines()[-_TAIL:]
+        tail = "Its last words:\n" + "\n".join(f"  {command.redacted(line)}" for line in lines)
+        return RefitError(f"The {service.title} {problem}.", why=tail, fix=f"the whole log is {service.log}.")
+    return RefitError(f"The {service.title} {problem}.", fix="run `refit up`.")
+
+
+def end(service: Service) -> bool:
+    """End it if `up` started it, with everything that it started; whether it ran."""
+    return command.end_recorded(_notes(service), END_SECONDS) > 0
+
+
+def _notes(service: Service) -> Path:
+    return service.folder / "processes"
+
+
+def _fingerprint(service: Service) -> str:
+    """Changes when the service has to be started anew to be what it should be. Secrets can't be read from it."""
+    chosen = {name: value for name, value in service.environment.items() if name not in service.passing}
+    files = {os.fspath(path): text for path, text in service.files.items()}
+    return hashlib.sha256(json.dumps([service.argv, chosen, files], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""Taking Refit off a machine: what it made, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import command, host
+from flows.errors import RefitError
+from flows.services import process
+from flows.services.embedded import all_services
+from flows.settings import Settings
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that can be removed.
+
+    Attributes:
+        name: `services`, `containers`, `database` or `homes`.
+        what: what it is, in words.
+        paths: the files and folders that are there, all made by Refit.
+    """
+
+    name: str
+    what: str
+    paths: tuple[Path, ...]
+
+
+def reset_parts(settings: Settings) -> tuple[Part, ...]:
+    """What a reset would remove; parts of which nothing is there are left out.
+
+    `homes` holds what people wrote: it is only to be removed after a question of its own. `settings.yaml` stays, and
+    so does whatever else lies in the home, and a database that is not in it.
+    """
+    home = settings.home
+    parts = (
+        Part("containers", "all containers of sessions, and the images on this machine", _containers(settings)),
+        Part("services", "the embedded registry with its images, Prefect's history, all logs", _services(home)),
+        Part("database", "Refit's record of sessions and migrations", tuple(home.glob("refit.db*"))),
+        Part("homes", "the homes of all sessions, with everything that people saved in them", _homes(home)),
+    )
+    return tuple(part for part in _there(parts) if part.paths)
+
+
+def reset(settings: Settings, names: Collection[str]) -> None:
+    """Remove the parts with these names. Services are ended first; what is mounted is unmounted, never descended into.
+
+    Raises:
+        RefitError: homes shall stay while the database goes (nobody would know whose they are), or something is still
+            mounted below a folder that is to go.
+    """
+    parts = [part for part in reset_parts(settings) if part.name in names]
+    kept = {part.name for part in reset_parts(settings)} - set(names)
+    if "homes" in kept and "database" in names:
+        raise RefitError(
+            "Homes can't stay when the database goes.",
+            why="Only the database knows whose they are and which uid owns their files.",
+            fix="remove both, or neither.",
+        )
+    if (settings.home / "services").exists():
+        with process.alone(settings):
+            for service in reversed(all_services(settings)):
+                process.end(service)
+    for part in parts:
+        if part.name == "containers":
+            _end_containers(settings)
+        for path in part.paths:
+            _remove(path)
+
+
+def _containers(settings: Settings) -> tuple[Path, ...]:
+    return (
+        host.containers(settings),
+        host.builds(settings),
+        host.runtime_folder(settings),
+        *(settings.home / name for name in ("host.json", "host.lock", "cache", "locks", "running")),
+    )
+
+
+def _services(home: Path) -> tuple[Path, ...]:
+    return tuple(home / name for name in ("services", "registry", "prefect", "logs"))
+
+
+def _homes(home: Path) -> tuple[Path, ...]:
+    return tuple(home / name for name in ("homes", "snapshots", "sessions"))
+
+
+def _there(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(Part(p.name, p.what, tuple(path for path in p.paths if path.exists())) for p in parts)
+
+
+def _end_containers(settings: Settings) -> None:
+    """End and remove all containers of the private stores, so that nothing in them is mounted any more."""
+    if shutil.which("podman") and host.containers(settings).exists():
+        command.run([*host.podman(settings), "rm", "--all", "--force", "--time", "10"], root=True)
+    if shutil.which("buildah") and host.builds(settings).exists():
+        command.run([*host.buildah(settings), "rm", "--all"], root=True)
+
+
+def _remove(path: Path) -> None:
+    for mount in reversed(_mounts_below(path)):
+        command.run(["umount", mount], root=True)
+    command.run(["rm", "-rf", "--one-file-system", "--", path], root=True)
+
+
+def _mounts_below(path: Path) -> list[str]:
+    """Mount points at or below `path`, in the order in which they were mounted."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]  # spaces stand as \040: proc(5)
+    return [point for point in points if Path(point).is_relative_to(path.resolve())]

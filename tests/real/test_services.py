@@ -1,0 +1,282 @@
+"""The embedded services, for real: started, killed, mended, used, ended."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from flows import services
+from flows.errors import RefitError
+from flows.services.reset import reset, reset_parts
+from flows.settings import Settings
+
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+DEPLOY = """
+import os
+from flows import services, settings
+os.environ.update(services.prefect_environment(settings.load()))
+from flows.deploy import deploy
+from tests.real.trial_flow import trial
+print(*deploy([trial]))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])
+
+
+def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = 60.0) -> Any:
+    deadline = time.monotonic() + limit
+    while not good(answer := ask()):
+        assert time.monotonic() < deadline, f"after {limit} s still {answer!r}"
+        time.sleep(0.1)
+    return answer
+
+
+def make_settings(home: Path) -> Settings:
+    return Settings(home=home, registry_port=free_port(), prefect_port=free_port(), catalog=home)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    made = make_settings(tmp_path_factory.mktemp("services"))
+    services.up(made)
+    yield made
+    services.down(made)
+
+
+def deploy(settings: Settings) -> None:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "REFIT_HOME": str(settings.home),
+        "REFIT_PREFECT_PORT": str(settings.prefect_port),
+    }
+    done = subprocess.run([sys.executable, "-c", DEPLOY], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "trial/refit\n"
+
+
+@pytest.fixture(scope="module")
+def prefect(settings: Settings) -> Iterator[httpx.Client]:
+    """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
+    deploy(settings)
+    deploy(settings)
+    with httpx.Client(base_url=settings.prefect_api, trust_env=False, timeout=30) as client:
+        yield client
+
+
+@dataclass
+class Run:
+    """A flow run that was started through the API."""
+
+    client: httpx.Client
+    id: str
+
+    def state(self) -> str:
+        return str(self.client.get(f"/flow_runs/{self.id}").json()["state_type"])
+
+    def logs(self) -> str:
+        lines = self.client.post("/logs/filter", json={"logs": {"flow_run_id": {"any_": [self.id]}}}).json()
+        return "\n".join(line["message"] for line in lines)
+
+    def cancel(self) -> None:
+        self.client.post(f"/flow_runs/{self.id}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
+
+
+def post(client: httpx.Client, wait: dict[str, Any], **more: Any) -> httpx.Response:
+    deployment = client.get("/deployments/name/trial/refit").raise_for_status().json()["id"]
+    body = {"parameters": {"wait": wait}, "state": {"type": "SCHEDULED"}, **more}
+    return client.post(f"/deployments/{deployment}/create_flow_run", json=body)
+
+
+def launch(client: httpx.Client, **wait: Any) -> Run:
+    return Run(client, post(client, wait).raise_for_status().json()["id"])
+
+
+def pids(note: Path) -> list[int]:
+    return [int(line) for line in note.read_text().split()] if note.exists() else []
+
+
+def pid_of(settings: Settings, name: str) -> int:
+    pid = next(state.pid for state in services.status(settings) if state.name == name)
+    assert pid is not None
+    return pid
+
+
+def test_everything_answers_and_a_second_up_touches_nothing(settings: Settings) -> None:
+    before = services.status(settings)
+    assert [(s.name, s.running, s.answering) for s in before] == [
+        ("registry", True, True),
+        ("prefect", True, True),
+        ("worker", True, True),
+    ]
+    started = time.monotonic()
+    after = services.up(settings)
+    assert time.monotonic() - started < 2
+    assert [s.pid for s in after] == [s.pid for s in before]
+    services.require(settings)
+
+
+def test_only_loopback_is_listened_on_and_secrets_are_the_owners(settings: Settings) -> None:
+    for name in ("registry", "prefect", "worker"):
+        for connection in psutil.Process(pid_of(settings, name)).net_connections("tcp"):
+            assert connection.status != psutil.CONN_LISTEN or connection.laddr.ip == "127.0.0.1"
+    for path in (settings.home / "services").glob("*/*"):
+        assert path.is_dir() or path.name == "started-with" or path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_run_from_the_ui_finds_the_settings_and_keeps_what_programs_were_called(
+    prefect: httpx.Client, settings: Settings, tmp_path: Path
+) -> None:
+    run = launch(prefect, note=str(tmp_path / "pids"))
+    assert until(run.state, lambda state: state in FINAL) == "COMPLETED"
+    logs = until(run.logs, lambda text: "Finished in state Completed" in text)
+    assert f"home {settings.home}, registry port {settings.registry_port}" in logs
+    assert "+ bash -c" in logs
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: Path, in_a_thread: bool) -> None:
+    note = tmp_path / "pids"
+    run = launch(prefect, seconds=600, note=str(note), in_a_thread=in_a_thread)
+    started = until(lambda: pids(note), lambda found: len(found) == 2)
+    assert all(psutil.pid_exists(pid) for pid in started)
+    run.cancel()
+    assert until(run.state, lambda state: state in FINAL) == "CANCELLED"
+    until(lambda: [pid for pid in started if psutil.pid_exists(pid)], lambda left: not left, limit=10)
+
+
+@pytest.mark.parametrize("chosen", [{"command": "touch {}"}, {"env": {"BASH_ENV": "{}"}}, {"working_dir": "/"}])
+def test_nobody_chooses_command_or_environment_of_a_run(
+    prefect: httpx.Client, tmp_path: Path, chosen: dict[str, Any]
+) -> None:
+    answer = post(prefect, {"note": str(tmp_path / "pids")}, job_variables=chosen)
+    assert answer.status_code == 422
+    assert f"'{next(iter(chosen))}' was unexpected" in answer.text
+
+
+def test_wrong_parameters_are_refused_before_a_run_exists(prefect: httpx.Client) -> None:
+    answer = post(prefect, {"note": "/tmp/x", "seconds": "many"})
+    assert answer.status_code == 409
+    assert "wait.seconds" in answer.text
+
+
+def test_the_automation_for_silent_runs_is_there_once(prefect: httpx.Client) -> None:
+    found = prefect.post("/automations/filter", json={}).json()
+    assert [(a["name"], a["enabled"], a["trigger"]["within"]) for a in found] == [
+        ("Crash flow runs whose process is gone", True, 90.0)
+    ]
+
+
+def test_up_mends_a_server_that_was_killed_and_leaves_the_others(settings: Settings, prefect: httpx.Client) -> None:
+    before = {state.name: state.pid for state in services.status(settings)}
+    psutil.Process(pid_of(settings, "prefect")).kill()
+    until(lambda: services.status(settings)[1].running, lambda running: not running, limit=5)
+    with pytest.raises(RefitError, match=r"Prefect server .*not answer") as silent:
+        services.require(settings)
+    assert "refit up" in str(silent.value)
+    after = {state.name: state.pid for state in services.up(settings)}
+    assert after["prefect"] != before["prefect"]
+    assert (after["registry"], after["worker"]) == (before["registry"], before["worker"])
+    assert prefect.get("/deployments/name/trial/refit").status_code == 200
+
+
+def test_a_changed_setting_starts_only_what_it_is_for_anew(settings: Settings) -> None:
+    before = {state.name: state.pid for state in services.status(settings)}
+    changed = settings.model_copy(update={"stop_grace": 7.0})
+    changed.model_fields_set.add("stop_grace")
+    after = {state.name: state.pid for state in services.up(changed)}
+    assert after["worker"] != before["worker"]
+    assert (after["registry"], after["prefect"]) == (before["registry"], before["prefect"])
+    assert psutil.Process(after["worker"] or 0).environ()["REFIT_STOP_GRACE"] == "7.0"
+
+
+def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_them(
+    settings: Settings, prefect: httpx.Client, tmp_path: Path
+) -> None:
+    note = tmp_path / "pids"
+    run = launch(prefect, seconds=600, note=str(note), in_a_thread=True)
+    started = until(lambda: pids(note), lambda found: len(found) == 2)
+    assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
+    assert not [pid for pid in started if psutil.pid_exists(pid)]
+    services.up(settings)
+    deploy(settings)
+    assert run.state() == "CRASHED"
+
+
+def test_a_taken_port_names_its_holder_and_the_setting_and_nothing_starts(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with socket.create_server(("127.0.0.1", settings.prefect_port)), pytest.raises(RefitError) as taken:
+        services.up(settings)
+    assert f"Port {settings.prefect_port} is taken" in str(taken.value)
+    assert f"(pid {os.getpid()}" in str(taken.value)
+    assert "REFIT_PREFECT_PORT" in str(taken.value)
+    assert not any(state.running for state in services.status(settings))
+
+
+def test_down_leaves_what_up_did_not_start(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    folder = settings.folder("services", "registry")
+    services.write_units(settings, tmp_path)  # writes what a unit reads
+    argv = ["docker-registry", "serve", str(folder / "config.yml")]
+    with subprocess.Popen(argv, cwd=folder, stderr=subprocess.DEVNULL) as by_systemd:
+        registry = until(lambda: services.status(settings)[0], lambda state: state.answering, limit=10)
+        assert registry.pid == by_systemd.pid
+        assert services.down(settings) == ()
+        assert by_systemd.poll() is None
+        by_systemd.terminate()
+
+
+def test_a_service_that_fails_shows_its_last_words(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    settings.home.joinpath("registry").write_text("no folder")
+    settings.home.joinpath("prefect").mkdir()
+    settings.home.joinpath("prefect", "prefect.db").write_text("no database")
+    try:
+        with pytest.raises(RefitError, match="Prefect server ended right after its start") as failed:
+            services.up(settings)
+        assert "not a database" in str(failed.value) and "prefect.log" in str(failed.value)
+    finally:
+        services.down(settings)
+
+
+def test_a_server_off_loopback_wants_a_password_that_only_the_owner_can_read(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path).model_copy(update={"listen": "0.0.0.0"})
+    try:
+        services.up(settings)
+        services.require(settings)
+        url = f"{settings.prefect_api}/flows/filter"
+        login = ("refit", (settings.home / "services/prefect/password").read_text())
+        assert httpx.get(f"{settings.prefect_api}/admin/version", trust_env=False).status_code == 401
+        assert httpx.get(f"{settings.prefect_api}/admin/version", auth=login, trust_env=False).status_code == 200
+        assert httpx.post(url, json={}, auth=login, trust_env=False).status_code == 403  # no CSRF token
+        assert (settings.home / "services/prefect/password").stat().st_mode & 0o777 == 0o600
+    finally:
+        assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
+
+
+def test_reset_removes_what_is_refits_and_leaves_the_neighbour(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    services.up(settings)
+    (settings.folder("homes", "ada") / "work.txt").write_text("hers")
+    (tmp_path / "settings.yaml").write_text("stop_grace: 10\n")
+    (tmp_path / "neighbour.txt").write_text("somebody else's")
+    (tmp_path / "refit.db").write_text("")
+    with pytest.raises(RefitError, match="Homes can't stay"):
+        reset(settings, {"services", "database"})
+    assert [part.name for part in reset_parts(settings)] == ["services", "database", "homes"]
+    assert all(state.running for state in services.status(settings))
+    reset(settings, {"services"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["homes", "neighbour.txt", "refit.db", "settings.yaml"]
+    reset(settings, {"database", "homes"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["neighbour.txt", "settings.yaml"]

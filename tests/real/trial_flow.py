@@ -1,0 +1,35 @@
+"""A flow for the tests of the services: it starts a program that waits."""
+
+from pathlib import Path
+
+from prefect import flow, get_run_logger, task
+from pydantic import BaseModel
+
+from flows import command
+from flows.settings import load
+
+
+class Wait(BaseModel):
+    """How to wait."""
+
+    seconds: int = 0
+    note: Path
+    in_a_thread: bool = False
+
+
+@task
+def run_program(wait: Wait) -> str:
+    script = 'echo $$ >"$1"; sleep "$2" & echo $! >>"$1"; wait; echo waited'
+    return command.run(["bash", "-c", script, "trial", wait.note, str(wait.seconds)]).stdout
+
+
+@flow(name="trial")
+def trial(wait: Wait) -> str:
+    """Start a program that starts another, and wait for both.
+
+    Args:
+        wait: How long, and where their pids are noted.
+    """
+    settings = load()
+    get_run_logger().info("home %s, registry port %s", settings.home, settings.registry_port)
+    return run_program.submit(wait).result() if wait.in_a_thread else run_program(wait)

@@ -1,0 +1,125 @@
+import configparser
+import json
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from flows import services, settings
+from flows.services import embedded, process, systemd
+from flows.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"REFIT_{name.upper()}", raising=False)
+
+
+def read(unit: str) -> configparser.ConfigParser:
+    parser = configparser.RawConfigParser(strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(unit)
+    return parser
+
+
+def test_the_registry_of_somebody_else_is_not_started(tmp_path: Path) -> None:
+    assert [service.name for service in embedded.all_services(Settings(home=tmp_path))] == [
+        "registry",
+        "prefect",
+        "worker",
+    ]
+    elsewhere = Settings(home=tmp_path, registry="registry.example:5000")
+    assert [service.name for service in embedded.all_services(elsewhere)] == ["prefect", "worker"]
+    assert "refit-registry" not in services.units(elsewhere)["refit-worker.service"]
+
+
+def test_the_registry_stays_on_loopback_whatever_the_server_listens_on(tmp_path: Path) -> None:
+    registry = embedded.registry(Settings(home=tmp_path, listen="0.0.0.0", registry_port=5123))
+    assert '"127.0.0.1:5123"' in json.dumps([config.split() for config in registry.files.values()]).replace("'", "")
+
+
+@pytest.mark.parametrize("word", ["command", "env", "working_dir"])
+def test_the_base_job_template_takes_nothing(word: str) -> None:
+    assert word not in json.dumps(embedded.BASE_JOB_TEMPLATE)
+    assert embedded.BASE_JOB_TEMPLATE["variables"]["additionalProperties"] is False
+
+
+def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    chosen = Settings.model_validate(
+        {
+            "home": tmp_path,
+            "catalog": tmp_path / "a catalog",
+            "registry_port": 5123,
+            "registry_password": "pass: word",
+            "registry_tls": False,
+            "session_uids": {"first": 5, "last": 9},
+            "wheel_folders": ["/a", "/b c"],
+            "ca_bundle": "/ca.pem",
+            "stop_grace": 2.5,
+        }
+    )
+    for name, value in settings.variables(chosen).items():
+        monkeypatch.setenv(name, value)
+    assert settings.load() == chosen
+
+
+def test_no_password_is_asked_for_on_loopback_and_one_is_kept_elsewhere(tmp_path: Path) -> None:
+    assert "PREFECT_API_AUTH_STRING" not in services.prefect_environment(Settings(home=tmp_path))
+    everywhere = Settings(home=tmp_path, listen="0.0.0.0")
+    made_up = services.prefect_environment(everywhere)["PREFECT_API_AUTH_STRING"]
+    assert services.prefect_environment(everywhere)["PREFECT_API_AUTH_STRING"] == made_up
+    assert made_up.startswith("refit:") and len(made_up) > 30
+    chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:lovelace"})
+    assert services.prefect_environment(chosen)["PREFECT_API_AUTH_STRING"] == "ada:lovelace"
+    server = embedded.prefect(chosen).environment
+    assert server["PREFECT_SERVER_API_AUTH_STRING"] == "ada:lovelace"
+    assert server["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+
+
+def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    assert services.prefect_environment(Settings(home=tmp_path))["NO_PROXY"] == "example.org,127.0.0.1,localhost"
+
+
+def test_units_start_in_order_and_hold_no_secret(tmp_path: Path) -> None:
+    chosen = Settings.model_validate({"home": tmp_path / "50% $home", "auth": "ada:lovelace"})
+    units = services.units(chosen)
+    assert list(units) == ["refit-registry.service", "refit-prefect.service", "refit-worker.service"]
+    assert "lovelace" not in "".join(units.values())
+    worker = read(units["refit-worker.service"])
+    assert worker["Unit"]["After"] == "network.target refit-registry.service refit-prefect.service"
+    assert worker["Service"]["Type"] == "exec"
+    assert worker["Service"]["Restart"] == "on-failure"
+    words = shlex.split(worker["Service"]["ExecStart"].replace("$$", "$").replace("%%", "%"), posix=True)
+    assert tuple(words) == embedded.worker(chosen).argv
+
+
+def test_what_systemd_reads_is_what_up_gives(tmp_path: Path) -> None:
+    server = embedded.prefect(Settings.model_validate({"home": tmp_path, "auth": 'a:b"\\c'}))
+    process.prepare(server)
+    lines = (server.folder / "environment").read_text().splitlines()
+    read_back = {name: json.loads(value) for name, _, value in (line.partition("=") for line in lines)}
+    assert read_back == {**server.inherited, **server.environment}
+    assert (server.folder / "environment").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reboot_makes_notes_stale(tmp_path: Path) -> None:
+    registry = embedded.registry(Settings(home=tmp_path))
+    note = registry.folder / "processes" / str(os.getpid())
+    note.parent.mkdir()
+    note.write_text("another-boot 123\n")
+    assert process.find(registry) is None
+    assert not process.end(registry)
+    assert not note.exists()
+
+
+def test_a_word_is_quoted_as_systemd_reads_it() -> None:
+    assert [systemd._quoted(word) for word in ("/plain", "a b", "50%", 'a"b')] == [
+        "/plain",
+        '"a b"',
+        '"50%%"',
+        '"a\\"b"',
+    ]
