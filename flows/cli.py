@@ -1,0 +1,413 @@
+"""The `refit` command: parses, calls, prints. No logic."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows import doctor, screen, services, tables
+from flows.catalog.tag import tags_among
+from flows.database import open_database
+from flows.errors import RefitError
+from flows.images.registry import Registry
+from flows.migrations.journal import Journal
+from flows.services.reset import reset as remove_state
+from flows.services.reset import reset_parts
+from flows.sessions.lifecycle import Sessions
+from flows.settings import Settings, load
+
+if TYPE_CHECKING:
+    from flows.demo import Story
+
+# Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
+# ruff: noqa: PLC0415
+
+out = Console()
+err = Console(stderr=True)
+
+app = typer.Typer(
+    name="refit",
+    help="Builds the images that developers work in, and moves their running sessions onto new ones.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+session_app = typer.Typer(no_args_is_help=True, help="Sessions: one developer's running environment each.")
+migrate_app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
+app.add_typer(session_app, name="session", rich_help_panel="Sessions")
+app.add_typer(migrate_app, name="migrate", rich_help_panel="Sessions")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+Release = Annotated[str, typer.Argument(help="Name of the release.")]
+SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
+
+
+def main() -> None:
+    """Run the command line; what a person can mend is printed without a traceback."""
+    logging.getLogger("refit").addHandler(logging.NullHandler())
+    try:
+        app()
+    except RefitError as error:
+        err.print("[red]✗[/] ", end="")
+        err.print(str(error), markup=False, highlight=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        err.print("Cancelled.")
+        sys.exit(130)
+
+
+# --- Images -------------------------------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel="Images")
+def lock(
+    release: Release = "2026a",
+    bundle: Annotated[list[str] | None, typer.Option(help="Only these bundles.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Lock the Python requirements of a release's bundles, each inside its target base's container."""
+    with _flows(quiet=as_json):
+        from flows.lock_requirements import lock_requirements
+
+        locks = lock_requirements(release, bundle)
+    rows = ((x.bundle, x.base, x.python, x.change or "unchanged") for x in locks)
+    _print(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
+
+
+@app.command(rich_help_panel="Images")
+def build(
+    release: Release = "2026a",
+    profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
+    date: Annotated[datetime.datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC date of the tags.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Build and publish the images of a release; what is there already is not built again."""
+    with _flows(quiet=as_json):
+        from flows.build_profiles import build_profiles
+
+        report = build_profiles(release, profile, date.date() if date else None)
+    _print(as_json, report, tables.images(report))
+    if not as_json:
+        out.print(tables.built(report))
+
+
+@app.command(rich_help_panel="Images")
+def images(as_json: Json = False) -> None:
+    """List the images in the registry: every tag with its digest."""
+    registry = Registry(load())
+    tags = map(str, tags_among(registry.tags(registry.repository)))
+    found = {tag: registry.digest(registry.repository, tag) or "" for tag in tags}
+    _print(as_json, found, tables.table("Images", ("tag", "digest"), sorted(found.items())))
+
+
+# --- Sessions -----------------------------------------------------------------------------------------------------
+
+
+@session_app.command("create")
+def create_session(
+    name: SessionName,
+    profile: Annotated[str, typer.Argument(help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")],
+    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+) -> None:
+    """Start a session from the newest tested image of a profile."""
+    with _flows() as settings:
+        from flows.create_session import create_session as create
+
+        create(name, profile, release)
+    _show_session(Sessions.open(settings), name)
+
+
+@session_app.command("list")
+def list_sessions(as_json: Json = False) -> None:
+    """List all sessions."""
+    found = Sessions.open(load()).all()
+    _print(
+        as_json,
+        found,
+        tables.table("Sessions", ("session", "state", "profile", "image", "url"), map(tables.session_row, found)),
+    )
+
+
+@session_app.command("show")
+def show_session(name: SessionName, as_json: Json = False) -> None:
+    """Show one session, with the address to open."""
+    sessions = Sessions.open(load())
+    if as_json:
+        _print(as_json, sessions.show(name), tables.table("", (), ()))
+    else:
+        _show_session(sessions, name)
+
+
+@session_app.command("start")
+def start_session(name: SessionName) -> None:
+    """Start a stopped session: same home, same address."""
+    sessions = Sessions.open(load())
+    with screen.showing(err):
+        sessions.start(name)
+    _show_session(sessions, name)
+
+
+@session_app.command("stop")
+def stop_session(name: SessionName) -> None:
+    """Stop a session: kernels first, then every process, with time to save."""
+    with screen.showing(err):
+        Sessions.open(load()).stop(name)
+
+
+@session_app.command("logs")
+def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
+    """Print the last lines that a session wrote."""
+    typer.echo(Sessions.open(load()).logs(name, lines))
+
+
+@session_app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute_in_session(
+    name: SessionName, command: Annotated[list[str], typer.Argument(help="Program and arguments.")]
+) -> None:
+    """Run a program inside a session, as its user."""
+    typer.echo(Sessions.open(load()).execute(name, command), nl=False)
+
+
+@session_app.command("rm")
+def remove_session(
+    name: SessionName,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its home as well, for good.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a session; its home stays unless it is purged."""
+    if purge and not yes:
+        typer.confirm(f"Delete the home of {name!r} for good?", abort=True)
+    with screen.showing(err):
+        Sessions.open(load()).remove(name, purge)
+
+
+# --- Migrations ---------------------------------------------------------------------------------------------------
+
+Names = Annotated[list[str] | None, typer.Option("--session", help="Only these sessions.")]
+To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the newest tested image.")]
+
+
+@migrate_app.callback()
+def migrate(context: typer.Context, session: Names = None, to: To = "", as_json: Json = False) -> None:
+    """Move sessions onto the newest tested images of their profiles; what fails is rolled back."""
+    if context.invoked_subcommand is None:
+        _migrate(session, to, False, as_json)
+
+
+@migrate_app.command("plan")
+def plan_migration(session: Names = None, to: To = "", as_json: Json = False) -> None:
+    """Show what a migration would do, and why not; nothing is touched."""
+    _migrate(session, to, True, as_json)
+
+
+@migrate_app.command("resume")
+def resume_migrations(
+    session: Annotated[str, typer.Argument(help="Try a held move of this session again.")] = "", as_json: Json = False
+) -> None:
+    """Bring every move that a crash interrupted to its end, forwards or backwards."""
+    with _flows(quiet=as_json):
+        from flows.migrate_sessions import resume_migrations as resume
+
+        results = resume(session)
+    _print(as_json, results, tables.moves(results))
+
+
+@migrate_app.command("history")
+def migration_history(
+    session: Annotated[str, typer.Argument(help="Only this session.")] = "", as_json: Json = False
+) -> None:
+    """Show the moves that were made, newest first, with all their steps."""
+    found = Journal(open_database(load().database)).history(session)
+    rows = (
+        (m.before.name, m.created, m.state, tables.short(m.before.image), tables.short(m.after.image), m.reason)
+        for m in found
+    )
+    _print(as_json, found, tables.table("Moves", ("session", "at", "state", "from", "to", "why"), rows))
+
+
+def _migrate(names: list[str] | None, to: str, dry_run: bool, as_json: bool) -> None:
+    with _flows(quiet=as_json):
+        from flows.migrate_sessions import migrate_sessions
+
+        results = migrate_sessions(names, to, dry_run)
+    _print(as_json, results, tables.moves(results))
+
+
+# --- Services -----------------------------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel="Services")
+def up(
+    systemd: Annotated[bool, typer.Option("--systemd", help="Write systemd units instead of starting.")] = False,
+) -> None:
+    """Start registry, Prefect server and worker, then the sessions that ran; what runs already is left alone."""
+    settings = load()
+    if systemd:
+        for file in services.write_units(settings):
+            out.print(f"wrote {file}")
+        return
+    with screen.showing(err):
+        states = services.up(settings)
+        problems = Sessions.open(settings).up()
+    out.print(tables.service_states(states))
+    for name, problem in problems.items():
+        err.print(f"[red]✗[/] session {name}: {problem}")
+    serve()
+
+
+@app.command(rich_help_panel="Services")
+def down(
+    sessions: Annotated[bool, typer.Option("--sessions", help="Stop the sessions as well.")] = False,
+) -> None:
+    """End the services that `up` started, and nothing else."""
+    settings = load()
+    with screen.showing(err):
+        if sessions:
+            Sessions.open(settings).down()
+        ended = services.down(settings)
+    out.print(f"Ended: {', '.join(ended)}." if ended else "Nothing ran.")
+
+
+@app.command(rich_help_panel="Services")
+def status(as_json: Json = False) -> None:
+    """Show the services: what runs, where, and its log."""
+    states = services.status(load())
+    _print(as_json, states, tables.service_states(states))
+
+
+@app.command(rich_help_panel="Services")
+def serve() -> None:
+    """Offer the flows in the Prefect UI, each with a form."""
+    with _flows(quiet=True) as settings:
+        from flows.build_profiles import build_profiles
+        from flows.create_session import create_session as create
+        from flows.deploy import deploy
+        from flows.lock_requirements import lock_requirements
+        from flows.migrate_sessions import migrate_sessions
+        from flows.migrate_sessions import resume_migrations as resume
+
+        names = deploy((lock_requirements, build_profiles, create, migrate_sessions, resume))
+    out.print(f"Offered at http://127.0.0.1:{settings.prefect_port}: {', '.join(names)}.", highlight=False)
+
+
+@app.command("doctor", rich_help_panel="Services")
+def examine(as_json: Json = False) -> None:
+    """Check what this machine needs, and say how to mend what is missing."""
+    findings = doctor.examine(load())
+    if as_json:
+        out.print_json(json.dumps(findings, default=_plain))
+    else:
+        for finding in findings:
+            out.print(str(finding), markup=False, highlight=False, style="" if finding.ok else "yellow")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel="Services")
+def reset(
+    homes: Annotated[bool, typer.Option("--homes", help="Remove the homes of sessions, too.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove Refit's own state from this machine, after asking."""
+    settings = load()
+    parts = [part for part in reset_parts(settings) if homes or part.name != "homes"]
+    out.print(
+        tables.table("This will be removed", ("part", "what"), ((p.name, ", ".join(map(str, p.paths))) for p in parts))
+    )
+    if not yes:
+        typer.confirm("Remove it?", abort=True)
+    services.down(settings)
+    remove_state(settings, [part.name for part in parts])
+
+
+@app.command(rich_help_panel="Services")
+def demo() -> None:
+    """Show the whole loop: build, start a session, change something, build again, move the session."""
+    settings = load()
+    problems = [finding for finding in doctor.examine(settings) if not finding.ok]
+    for problem in problems:
+        err.print(str(problem), markup=False)
+    if problems:
+        raise typer.Exit(1)
+    up()
+    os.environ.update(services.prefect_environment(settings))
+    from flows.demo import play
+
+    story = play(settings, _chapter)
+    _tell(story, settings)
+    if not story.home_intact or not all(move.moved for move in story.moves):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _chapter(title: str) -> Iterator[None]:
+    err.print(f"\n[bold]{title}[/]")
+    with screen.showing(err):
+        yield
+
+
+def _tell(story: Story, settings: Settings) -> None:
+    out.print()
+    out.print(tables.images(story.first))
+    out.print(tables.images(story.second))
+    if story.moves:
+        out.print(tables.moves(story.moves))
+    else:
+        out.print("The session is on the newest image already: nothing was moved.")
+    out.print(
+        "Nothing had to be built."
+        if story.built_nothing
+        else f"{tables.built(story.first)} {tables.built(story.second)}"
+    )
+    out.print(f"\nSession   {story.address}\nPrefect   http://127.0.0.1:{settings.prefect_port}", highlight=False)
+    out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)
+
+
+# --- Printing -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _flows(quiet: bool = False) -> Iterator[Settings]:
+    """Everything inside runs as Prefect flows against Refit's own server, with progress on the screen."""
+    settings = load()
+    services.require(settings)
+    os.environ.update(services.prefect_environment(settings))
+    if quiet:
+        yield settings
+        return
+    with screen.showing(err):
+        yield settings
+
+
+def _print(as_json: bool, data: Any, table: Table) -> None:
+    if as_json:
+        out.print_json(json.dumps(data, default=_plain))
+    else:
+        out.print(table)
+
+
+def _plain(thing: Any) -> Any:
+    return asdict(thing) if is_dataclass(thing) and not isinstance(thing, type) else str(thing)
+
+
+def _show_session(sessions: Sessions, name: str) -> None:
+    status = sessions.show(name)
+    out.print(tables.table("", ("session", "state", "profile", "image", "url"), [tables.session_row(status)]))
+    if status.session.port:
+        out.print(f"Open {sessions.address(name)}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Start a session from the newest tested image of a profile."""
+
+from pathlib import Path
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_link_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows.catalog import load
+from flows.catalog.model import Profile
+from flows.errors import RefitError
+from flows.images.publish import current
+from flows.images.registry import Registry
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.settings import Settings
+from flows.settings import load as load_settings
+
+
+@task(task_run_name="find the image of {profile.stem}", cache_policy=NO_CACHE)
+def find_image(profile: Profile, settings: Settings) -> str:
+    """Digest of the profile's newest tested image."""
+    digest = current(profile.stem, profile.release, Registry(settings))
+    if digest is None:
+        raise RefitError(
+            f"There is no image of {profile.stem} in release {profile.release} yet.",
+            fix=f"`refit build {profile.release} --profile {profile.stem}` makes it.",
+        )
+    return digest
+
+
+@task(task_run_name="start {name}", cache_policy=NO_CACHE)
+def start(name: str, profile: Profile, image: str, settings: Settings) -> Session:
+    """Make home, token and container, and wait until the IDE answers."""
+    sessions = Sessions.open(settings)
+    return sessions.create(name, profile.stem, profile.release, image, profile.ide.config.access)
+
+
+@flow(name="create-session", flow_run_name="create session {name}")
+def create_session(name: str, profile: str, release: str = "2026a", catalog: Path | None = None) -> Session:
+    """Start a session from the newest tested image of a profile.
+
+    Args:
+        name: Name of the session: small letters, digits and hyphens.
+        profile: What it starts from, e.g. jupyter-minimal-deb12-py311.
+        release: Name of the release, e.g. 2026a.
+        catalog: Folder of the catalog. Empty means the one of the settings.
+    """
+    settings = load_settings()
+    chosen = load.profile(load.load_catalog(catalog or settings.catalog), release, profile)
+    session = start(name, chosen, find_image(chosen, settings), settings)
+    get_run_logger().info("session %s runs at %s", name, session.url)
+    if session.port:
+        create_link_artifact(key=f"session-{name}", link=session.url, description=f"Session {name}")
+    return session

@@ -1,0 +1,120 @@
+"""The whole loop, once and for real: build, start a session, change something, build again, move the session.
+
+`make run` is this. Everything it does can be repeated: a second time it finds all of it and builds nothing.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.build_profiles import BuildReport, build_profiles
+from flows.catalog import load
+from flows.create_session import create_session
+from flows.errors import UnknownName
+from flows.lock_requirements import lock_requirements
+from flows.migrate_sessions import migrate_sessions
+from flows.migrations.carry import Result
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from flows.settings import Settings
+
+RELEASE = "2026a"
+PROFILE = "jupyter-minimal-deb12-py311"
+SESSION = "demo"
+BUNDLE = "minimal"
+# What the next build has more: small, pure Python, and of no use to anything else in the bundle.
+ADDITION = ("humanize", "~=4.9")
+PARTS = ("base", "bundles", "ides", "snippets", "releases")
+NOTE, NOTEBOOK = "notes.txt", "first.ipynb"
+
+Step = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the loop did: the two builds, the moves, the session's address, and whether anything had to be built."""
+
+    first: BuildReport
+    second: BuildReport
+    moves: tuple[Result, ...]
+    address: str
+    home_intact: bool
+
+    @property
+    def built_nothing(self) -> bool:
+        """Whether every stage was there already."""
+        return not self.first.built and not self.second.built
+
+
+def play(settings: Settings, step: Step) -> Story:
+    """Run the loop; `step` announces each part by its title."""
+    with step("Build release 2026a"):
+        first = build_profiles(RELEASE)
+    sessions = Sessions.open(settings)
+    with step(f"Start the session {SESSION!r} from {PROFILE}, and work in it"):
+        _start(sessions)
+        written = _work(sessions)
+    with step(f"Make the next build: {ADDITION[0]} comes into the bundle {BUNDLE!r} of a copy of the catalog"):
+        copy = next_catalog(settings)
+        second = build_profiles(RELEASE, catalog=copy)
+    with step("Migrate the session to it"):
+        moves = migrate_sessions([]) if _is_behind(sessions, second) else ()
+    return Story(first, second, moves, sessions.address(SESSION), _read(sessions) == written)
+
+
+def _start(sessions: Sessions) -> None:
+    try:
+        found = sessions.show(SESSION)
+    except UnknownName:
+        create_session(SESSION, PROFILE, RELEASE)
+    else:
+        if found.running is not Running.running:
+            sessions.start(SESSION)
+
+
+def _work(sessions: Sessions) -> dict[str, str]:
+    """Write a file and a notebook through the session itself, unless they are there."""
+    jupyter = sessions.jupyter(sessions.store.session(SESSION))
+    if NOTE not in sessions.execute(SESSION, ["ls"]).split():
+        jupyter.write_file(NOTE, "Written before the migration.\n")
+        jupyter.write_notebook(NOTEBOOK, ["import sys", "print(sys.version)"])
+    return _read(sessions)
+
+
+def _read(sessions: Sessions) -> dict[str, str]:
+    return {name: sessions.execute(SESSION, ["cat", name]) for name in (NOTE, NOTEBOOK)}
+
+
+def next_catalog(settings: Settings) -> Path:
+    """A copy of the catalog in which the bundle has one package more, locked; made once per state of the catalog."""
+    copy, mark = settings.home / "demo" / "catalog", settings.home / "demo" / "made-from"
+    state = _state(settings.catalog)
+    if not mark.exists() or mark.read_text() != state:
+        shutil.rmtree(copy.parent, ignore_errors=True)
+        for part in PARTS:
+            shutil.copytree(settings.catalog / part, copy / part)
+        for folder in load.load_catalog(copy).bundles[BUNDLE].pythons.values():
+            _add_package(folder / "Pipfile", *ADDITION)
+        lock_requirements(RELEASE, [BUNDLE], catalog=copy)
+        mark.write_text(state)
+    return copy
+
+
+def _state(catalog: Path) -> str:
+    """A hash of all files of the catalog."""
+    files = sorted(file for part in PARTS for file in (catalog / part).rglob("*") if file.is_file())
+    text = "".join(f"{file.relative_to(catalog)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _add_package(pipfile: Path, name: str, version: str) -> None:
+    text = pipfile.read_text()
+    pipfile.write_text(text.replace("[packages]\n", f'[packages]\n{name} = "{version}"\n', 1))
+
+
+def _is_behind(sessions: Sessions, report: BuildReport) -> bool:
+    newest = {image.profile: image.digest for image in report.images}
+    return sessions.store.session(SESSION).image != newest[PROFILE]

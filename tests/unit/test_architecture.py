@@ -1,0 +1,72 @@
+"""The rooms and the direction of imports, held by walking the syntax trees."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FLOWS = Path(__file__).parents[2] / "flows"
+
+# From the ground up; a room imports only from rooms below its own and from itself.
+LAYERS = (
+    ("errors",),
+    ("command", "documents", "progress"),
+    ("settings", "database", "schema"),
+    ("host",),
+    ("containers", "catalog"),
+    ("doctor", "locks"),
+    ("images",),
+    ("sessions",),
+    ("migrations",),
+    ("services",),
+    ("lock_requirements", "build_profiles", "create_session", "migrate_sessions", "deploy"),
+    ("demo",),
+    ("screen", "tables"),
+    ("cli",),
+)
+HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
+VERBS = {*LAYERS[-4], "demo"}
+MODULES = sorted(FLOWS.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(FLOWS).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_rooms(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imports(path) if name.startswith("flows.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_imports_point_downwards(path: Path) -> None:
+    here = room(path)
+    if here == "__init__":
+        return
+    assert here in HEIGHT, f"{here} has no place in LAYERS"
+    above = {other for other in own_rooms(path) if other != here and HEIGHT.get(other, 99) >= HEIGHT[here]}
+    assert not above
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_only_verbs_import_prefect_and_only_the_door_imports_sh(path: Path) -> None:
+    roots = {name.partition(".")[0] for name in imports(path)}
+    assert "prefect" not in roots or room(path) in VERBS
+    assert "sh" not in roots or room(path) == "command"
+    assert "subprocess" not in roots or room(path) == "command"
+
+
+def test_no_module_bears_the_name_of_a_dependency() -> None:
+    text = (FLOWS.parent / "uv.lock").read_text()
+    packages = {line.split('"')[1].replace("-", "_") for line in text.splitlines() if line.startswith("name = ")}
+    assert not {path.stem for path in MODULES} & (packages - {"refit"})
