@@ -18,7 +18,7 @@ from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
 from flows.images import evidence, recipe, stages
-from flows.images.build import Builder, Built
+from flows.images.build import Builder, Built, recover
 from flows.images.publish import Published, publish
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
@@ -80,9 +80,19 @@ def publish_image(
     )
 
 
+def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
+    """After a run that was cancelled or killed: end what it started, remove its containers and mounts.
+
+    Prefect calls it in the worker, by these names of parameters.
+    """
+    recover(load_settings())
+
+
 @flow(
     name="build-profiles",
     flow_run_name="build {release}",
+    on_cancellation=[clear_away],
+    on_crashed=[clear_away],
     task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=PARALLEL_STAGES)),
 )
 def build_profiles(
@@ -100,6 +110,7 @@ def build_profiles(
         catalog: Folder of the catalog. Empty means the one of the settings.
     """
     settings = load_settings()
+    recover(settings)
     recipes = load.load_catalog(catalog or settings.catalog)
     wanted = load.release(recipes, release).profiles
     if profiles:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
 
@@ -231,7 +230,14 @@ def migration_history(
     """Show the moves that were made, newest first, with all their steps."""
     found = Journal(open_database(load().database)).history(session)
     rows = (
-        (m.before.name, m.created, m.state, tables.short(m.before.image), tables.short(m.after.image), m.reason)
+        (
+            m.before.name,
+            f"{m.created:%Y-%m-%d %H:%M} UTC",
+            m.state,
+            tables.short(m.before.image),
+            tables.short(m.after.image),
+            m.reason,
+        )
         for m in found
     )
     _print(as_json, found, tables.table("Moves", ("session", "at", "state", "from", "to", "why"), rows))
@@ -307,7 +313,7 @@ def examine(as_json: Json = False) -> None:
     """Check what this machine needs, and say how to mend what is missing."""
     findings = doctor.examine(load())
     if as_json:
-        out.print_json(json.dumps(findings, default=_plain))
+        out.print_json(to_json(findings).decode())
     else:
         for finding in findings:
             out.print(str(finding), markup=False, highlight=False, style="" if finding.ok else "yellow")
@@ -371,7 +377,8 @@ def _tell(story: Story, settings: Settings) -> None:
         if story.built_nothing
         else f"{tables.built(story.first)} {tables.built(story.second)}"
     )
-    out.print(f"\nSession   {story.address}\nPrefect   http://127.0.0.1:{settings.prefect_port}", highlight=False)
+    out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
+    out.print(f"Prefect   http://127.0.0.1:{settings.prefect_port}", highlight=False)
     out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)
 
 
@@ -393,13 +400,9 @@ def _flows(quiet: bool = False) -> Iterator[Settings]:
 
 def _print(as_json: bool, data: Any, table: Table) -> None:
     if as_json:
-        out.print_json(json.dumps(data, default=_plain))
+        out.print_json(to_json(data).decode())
     else:
         out.print(table)
-
-
-def _plain(thing: Any) -> Any:
-    return asdict(thing) if is_dataclass(thing) and not isinstance(thing, type) else str(thing)
 
 
 def _show_session(sessions: Sessions, name: str) -> None:

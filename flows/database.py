@@ -5,7 +5,9 @@ SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brou
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,13 +19,17 @@ from uuid import uuid4
 
 import alembic.command
 from alembic.config import Config
-from sqlalchemy import DateTime, Engine, create_engine, event, select, update
+from sqlalchemy import DateTime, Engine, create_engine, event, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from flows.command import ProcessId
 from flows.errors import RefitError
+
+# Any number will do, as long as nothing else in the database locks the same.
+_UPGRADE_KEY = 0x5EF17
+_upgrading = threading.Lock()
 
 
 class Instant(TypeDecorator[datetime]):
@@ -90,9 +96,23 @@ def _durable(connection: object, _: object) -> None:
 def _upgrade(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "schema"))
-    with engine.begin() as connection:
+    with _one_at_a_time(engine), engine.begin() as connection:
         config.attributes["connection"] = connection
         alembic.command.upgrade(config, "head")
+
+
+@contextmanager
+def _one_at_a_time(engine: Engine) -> Iterator[None]:
+    """Alembic keeps its state in globals, and two processes would both make the first table."""
+    with _upgrading:
+        if engine.dialect.name == "sqlite":
+            with Path(f"{engine.url.database}.lock").open("w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+        else:
+            with engine.begin() as connection:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_KEY})
+                yield
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flows.build_profiles import BuildReport, build_profiles
 from flows.catalog import load
+from flows.catalog.load import PARTS
 from flows.create_session import create_session
 from flows.errors import UnknownName
 from flows.lock_requirements import lock_requirements
@@ -27,7 +28,6 @@ SESSION = "demo"
 BUNDLE = "minimal"
 # What the next build has more: small, pure Python, and of no use to anything else in the bundle.
 ADDITION = ("humanize", "~=4.9")
-PARTS = ("base", "bundles", "ides", "snippets", "releases")
 NOTE, NOTEBOOK = "notes.txt", "first.ipynb"
 
 Step = Callable[[str], AbstractContextManager[None]]

@@ -16,6 +16,7 @@ from flows.images.build import Builder
 from flows.images.registry import Registry
 from flows.locks import python, system
 from flows.locks.python import LockChange
+from flows.progress import reported
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
@@ -41,7 +42,8 @@ def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Setti
 @task(task_run_name="lock {bundle.name} for {python_name}", cache_policy=NO_CACHE)
 def lock_bundle(bundle: Bundle, python_name: str, image: str, settings: Settings) -> LockChange:
     """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them."""
-    return python.lock(bundle.pythons[python_name], image, settings)
+    with reported(f"lock {bundle.name} {python_name}"):
+        return python.lock(bundle.pythons[python_name], image, settings)
 
 
 @flow(name="lock-requirements", flow_run_name="lock {release}")

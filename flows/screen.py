@@ -48,9 +48,9 @@ class Screen:
     def __call__(self, report: Report) -> None:
         """Take one report."""
         over = report.state not in (State.waiting, State.running)
-        line = self._lines.get(report.thing) or Line(report)
-        if line.report.state == State.waiting and report.state == State.running:
-            line = Line(report)
+        line = self._lines.get(report.thing)
+        if line is None or line.ended or line.report.state == State.waiting:
+            line = Line(report)  # a thing that comes again, or begins only now, is timed from here
         note = report.note or (line.report.note if not over else "")
         self._lines[report.thing] = replace(
             line, report=replace(report, note=note), ended=time.monotonic() if over else None

@@ -29,6 +29,8 @@ from flows.catalog.release import ReleaseFile, nearest
 from flows.documents import Document, Mistake, Mistakes
 from flows.errors import UnknownName
 
+# The folders of a catalog.
+PARTS = ("base", "bundles", "ides", "snippets", "releases")
 _NUMBERED = re.compile(r"([0-9]+)-(.+)")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 _PYTHON = re.compile(r"py3[0-9]+")

@@ -20,6 +20,7 @@ from flows.images.stages import Stage
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES = "packages.json"
+MOST_NAMED = 8
 _EMPTY_KIND, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
 _TITLE = "org.opencontainers.image.title"
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)")
@@ -35,6 +36,15 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
+
+    def __str__(self) -> str:
+        words = (
+            *(f"+{_bare(name)} {version}" for name, version in self.added.items()),
+            *(f"-{_bare(name)}" for name in self.removed),
+            *(f"{_bare(name)} {old} → {new}" for name, (old, new) in self.changed.items()),
+        )
+        more = len(words) - MOST_NAMED
+        return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
@@ -130,6 +140,10 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
 def _listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     index = registry.find(registry.repository, _index_tag(digest))
     return list(index.document.get("manifests", ())) if index else []
+
+
+def _bare(name: str) -> str:
+    return name.partition("/")[2]
 
 
 def _index_tag(digest: str) -> str:

@@ -70,10 +70,10 @@ def publish(
     """
     registry = Registry(settings)
     tag = _tag(profile, date)
-    with progress.reported(str(tag)):
+    with progress.reported(tag.alias):
         image = _push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
-        progress.report(str(tag), State.running, "checking")
+        progress.report(tag.alias, State.running, "checking")
         findings = checks.run(reference, top.digest, profile.ide.config.access, settings)
         if not all(finding.passed for finding in findings):
             raise checks.ChecksFailed(tag.alias, findings)

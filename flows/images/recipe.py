@@ -76,8 +76,8 @@ def chain(profile: Profile, catalog: Catalog, resolve: Resolve) -> tuple[Stage, 
     python_locks.verify(profile.bundle.pythons[profile.python])
     templates = read_templates(catalog.root)
     stages = [foundation(profile.base, profile.python, catalog, resolve(profile.base))]
-    if profile.bundle.packages:
-        stages.append(_system_stage(profile, templates, stages[0], resolve))
+    if system := _additional(profile, resolve):
+        stages.append(_system_stage(profile, templates, stages[0], system))
     stages.append(_python_stage(profile, templates, stages[-1]))
     return (*stages, _ide_stage(profile, templates, stages[-1]))
 
@@ -92,13 +92,18 @@ def foundation(base: Base, python: str, catalog: Catalog, system: tuple[str, ...
     return Stage(name, Kind.bootstrap, None, text, files, system, suite=base.config.suite)
 
 
-def _system_stage(profile: Profile, templates: Templates, base: Stage, resolve: Resolve) -> Stage:
-    """The bundle's system packages: what they add to the base's."""
+def _additional(profile: Profile, resolve: Resolve) -> tuple[str, ...]:
+    """The exact system packages that a bundle has on top of its base's."""
+    if not profile.bundle.packages:
+        return ()
     together = replace(profile.base, packages=(*profile.base.packages, *profile.bundle.packages))
-    system = tuple(sorted(set(resolve(together)) - set(base.system)))
+    return tuple(sorted(set(resolve(together)) - set(resolve(profile.base))))
+
+
+def _system_stage(profile: Profile, templates: Templates, parent: Stage, system: tuple[str, ...]) -> Stage:
     text = templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
     name = f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}"
-    return Stage(name, Kind.instructions, base.name, text, system=system)
+    return Stage(name, Kind.instructions, parent.name, text, system=system)
 
 
 def _python_stage(profile: Profile, templates: Templates, parent: Stage) -> Stage:

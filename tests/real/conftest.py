@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -14,13 +15,16 @@ import pytest
 import yaml
 
 from flows import command, host
+from flows.catalog import load
 from flows.catalog.model import Base, BaseConfig
+from flows.images import recipe
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.locks import system
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
+from tests.real.variants import variant
 
 
 @dataclass(frozen=True)
@@ -127,3 +131,15 @@ def base_stage(base_recipe: Base, shared: Settings) -> Stage:
 def base(builder: Builder, base_stage: Stage) -> Built:
     """That base, built and in the registry."""
     return builder.build(base_stage, None)
+
+
+@pytest.fixture(scope="session")
+def jupyter_image(builder: Builder, registry: Registry, shared: Settings) -> str:
+    """Digest of the real image of the catalog's jupyter-minimal-deb12-py311; no tag points at it."""
+    recipes = load.load_catalog(Path(__file__).parents[2])
+    profile = load.profile(recipes, "2026a", "jupyter-minimal-deb12-py311")
+    top: Built | None = None
+    for stage in recipe.chain(profile, recipes, partial(system.resolve, settings=shared)):
+        top = builder.build(stage, top)
+    assert top is not None
+    return variant(shared, registry, top.digest, f"{shared.repository}/stages", "of these tests")

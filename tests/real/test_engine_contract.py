@@ -87,7 +87,7 @@ class TestPodman(EngineContract):
             )
             == 3
         )
-        with pytest.raises(RefitError, match="Read-only|Permission"):
+        with pytest.raises(RefitError, match=r"Read-only|Permission"):
             engine.execute(running.container, ["sh", "-c", "echo x > /run/refit/token"])
 
     def test_init_is_process_1_and_the_port_is_on_loopback_alone(

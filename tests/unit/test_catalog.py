@@ -64,7 +64,7 @@ GOOD = "ide: jupyter, bundle: minimal, os: deb12, python: py311"
 
 def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
-    assert [ide for ide in catalog.ides] == ["jupyter", "runtime"]
+    assert list(catalog.ides) == ["jupyter", "runtime"]
     assert "openssh-server" in catalog.bases["deb12"].packages
     assert catalog.bundles["minimal"].categories == {"py311": ("packages", "jupyter")}
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
@@ -94,11 +94,21 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (delete("ides/1-jupyter/ide.yaml"), "ides/1-jupyter/ide.yaml", 0, "this file is missing"),
         (delete("ides/1-jupyter/jupyter.snippet.j2"), "ides/1-jupyter/jupyter.snippet.j2", 0, "this file is missing"),
         (replace("ides/1-jupyter/ide.yaml", "port: 8888", "prot: 8888"), "ides/1-jupyter/ide.yaml", 3, "mean 'port'"),
-        (write("ides/1-jupyter/ide.yml", ""), "ides/1-jupyter/ide.yml", 0, "nothing reads this: did you mean 'ide.yaml'"),
+        (
+            write("ides/1-jupyter/ide.yml", ""),
+            "ides/1-jupyter/ide.yml",
+            0,
+            "nothing reads this: did you mean 'ide.yaml'",
+        ),
         (delete("base/deb12/base.yaml"), "base/deb12/base.yaml", 0, "this file is missing"),
         (delete("base/deb12/base.snippet.j2"), "base/deb12/base.snippet.j2", 0, "this file is missing"),
-        (replace("base/deb12/base.yaml", "py311", "3.11"), "base/deb12/base.yaml", 3, "should match pattern"),
-        (write("base/deb12/os-packages.txt", "git\n#\nless nano\n"), "base/deb12/os-packages.txt", 3, "one name a line"),
+        (replace("base/deb12/base.yaml", "py311", "python3"), "base/deb12/base.yaml", 3, "should match pattern"),
+        (
+            write("base/deb12/os-packages.txt", "git\n#\nless nano\n"),
+            "base/deb12/os-packages.txt",
+            3,
+            "one name a line",
+        ),
         (write("base/deb12/os-packages.txt", "git\ngit=1:2\n"), "base/deb12/os-packages.txt", 2, "not the name of a"),
         (write("base/deb12/os-packages.txt", "git\n\ngit\n"), "base/deb12/os-packages.txt", 3, "already in line 1"),
         (write("bundles/1-minimal/os/x", ""), "bundles/1-minimal/os/os-packages.txt", 0, "this file is missing"),
@@ -120,15 +130,15 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (replace(PIPFILE, "[jupyter]", "[notebook]"), RELEASE, 3, "has no [jupyter] for the packages of this IDE"),
     ],
 )
-def test_a_mistake_is_told_with_its_file_and_line(
-    root: Path, change: Change, file: str, line: int, words: str
-) -> None:
+def test_a_mistake_is_told_with_its_file_and_line(root: Path, change: Change, file: str, line: int, words: str) -> None:
     change(root)
     assert [found for found in mistakes(root) if found[:2] == (file, line) and words in found[2]], mistakes(root)
 
 
 def test_a_value_over_many_lines_is_found_where_it_stands(root: Path) -> None:
-    write(RELEASE, "release: 2026a\nprofiles:\n  - ide: jupyter\n    bundle: none\n    os: deb12\n    python: py399\n")(root)
+    write(RELEASE, "release: 2026a\nprofiles:\n  - ide: jupyter\n    bundle: none\n    os: deb12\n    python: py399\n")(
+        root
+    )
     assert [(file, line) for file, line, _ in mistakes(root)] == [(RELEASE, 4), (RELEASE, 6)]
 
 

@@ -1,4 +1,5 @@
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -57,6 +58,21 @@ def test_processes_exclude_each_other(tmp_path: Path) -> None:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert file.read_text() == "30"
+
+
+def _open(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(database.open_database, [url] * 8))
+
+
+def test_many_may_open_a_new_database_at_once(tmp_path: Path) -> None:
+    spawn = get_context("spawn")
+    processes = [spawn.Process(target=_open, args=(f"sqlite:///{tmp_path}/refit.db",)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
 
 
 def test_a_database_that_is_not_there_is_a_clear_error() -> None:

@@ -1,7 +1,8 @@
 import datetime
+from contextlib import suppress
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.catalog import tag
@@ -20,7 +21,9 @@ TAGS = st.builds(
     number=st.integers(min_value=0, max_value=10_000),
 )
 # Texts that are tags, or are not by little: pieces that belong into one, in any order.
-PIECES = st.sampled_from(["cuda", "jupyter", "deb12", "py311", "2026a", "20261120", "20260230", "1", "01", "-", "_", ".", "٢"])
+PIECES = st.sampled_from(
+    ["cuda", "jupyter", "deb12", "py311", "2026a", "20261120", "20260230", "1", "01", "-", "_", ".", "٢"]
+)
 NEARLY_TAGS = st.one_of(
     st.lists(PIECES, max_size=16).map("".join),
     st.from_regex(r"([a-z0-9]{1,4}-){2,5}[a-z0-9]{1,4}_20[0-9]{2}[a-z]_[0-9]{8}(\.[0-9]{1,2})?", fullmatch=True),
@@ -35,11 +38,8 @@ def test_what_is_written_is_read_back(made: Tag) -> None:
 
 @given(NEARLY_TAGS)
 def test_what_is_read_is_written_back(text: str) -> None:
-    try:
-        read = tag.parse(text)
-    except IllegalTag:
-        assume(False)
-    assert str(read) == text
+    with suppress(IllegalTag):
+        assert str(tag.parse(text)) == text
 
 
 def test_the_parts_of_a_tag() -> None:

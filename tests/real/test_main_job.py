@@ -1,0 +1,163 @@
+"""The main job as a person does it: `refit demo` on a home of its own, then what the Prefect UI's users do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from flows import command, host
+from flows.catalog.load import PARTS
+from flows.images.workspace import mounts
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+from tests.real.conftest import RegistryServer, private_home
+
+REFIT = Path(sys.executable).parent / "refit"
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+PATIENCE = 600
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody at a shell, with settings of their own."""
+
+    settings: Settings
+    first_port: int
+
+    def types(self, *words: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
+        mine = {
+            "REFIT_HOME": str(self.settings.home),
+            "REFIT_REGISTRY": self.settings.registry_host,
+            "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
+            "REFIT_SESSION_PORTS": f"{{first: {self.first_port}, last: {self.first_port + 20}}}",
+            "COLUMNS": "160",
+        }
+        done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done
+
+    def reads(self, *words: str) -> Any:
+        return json.loads(self.types(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
+    folder = tmp_path_factory.mktemp("person") / "home"
+    with private_home(folder, registry_server.port, prefect_port=free_port()) as settings:
+        person = Person(settings.model_copy(update={"registry": settings.registry_host}), free_port())
+        try:
+            yield person
+        finally:
+            person.types("down", "--sessions")
+
+
+@pytest.fixture(scope="module")
+def first(person: Person) -> str:
+    """What the first `refit demo` printed."""
+    return person.types("demo").stdout
+
+
+@pytest.fixture(scope="module")
+def prefect(person: Person, first: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=person.settings.prefect_api, trust_env=False, timeout=30) as client:
+        yield client
+
+
+def test_a_session_moves_from_one_build_to_the_next_with_its_home(person: Person, first: str) -> None:
+    assert "jupyter-minimal-deb12-py311_2026a_" in first and "runtime-minimal-deb12-py311_2026a_" in first
+    assert "+humanize" in first and "moved" in first
+    assert "http://127.0.0.1:" in first and "token=" in first
+    session = person.reads("session", "show", "demo")
+    assert session["running"] == "running" and session["session"]["generation"] == 2
+    assert person.types("session", "exec", "demo", "cat", "notes.txt").stdout == "Written before the migration.\n"
+    assert person.types("session", "exec", "demo", "python", "-c", "import humanize").stdout == ""
+    [move] = person.reads("migrate", "history")
+    assert move["state"] == "cleaned" and move["after"]["image"] == session["session"]["image"]
+
+
+def test_only_stages_whose_inputs_changed_were_built(person: Person, first: str) -> None:
+    assert "base-deb12-py311" not in first.partition("Built 3 of 4 stages")[2].partition(".")[0]
+    assert "Built 3 of 4 stages" in first
+
+
+def test_a_second_time_nothing_is_built_or_moved_and_it_says_so(person: Person, first: str) -> None:
+    before = {path.name for path in (person.settings.home / "logs" / "stages").iterdir()}
+    second = person.types("demo").stdout
+    assert "Nothing had to be built." in second and "nothing was moved" in second
+    assert {path.name for path in (person.settings.home / "logs" / "stages").iterdir()} == before
+
+
+def test_no_history_is_lost(prefect: httpx.Client) -> None:
+    runs = prefect.post("/flow_runs/filter", json={}).json()
+    assert {run["name"] for run in runs} == {
+        *("build 2026a", "create session demo", "lock 2026a", "migrate sessions"),
+    }
+    assert {run["state_type"] for run in runs} == {"COMPLETED"}
+    tasks = prefect.post("/task_runs/filter", json={}).json()
+    assert {task["state_type"] for task in tasks} == {"COMPLETED"}
+    names = {task["name"] for task in tasks}
+    assert {"stage base-deb12-py311", "publish jupyter-minimal-deb12-py311", "plan", "wave 1", "start demo"} <= names
+    keys = {artifact["key"] for artifact in prefect.post("/artifacts/filter", json={}).json()}
+    assert {"images-2026a", "stages-2026a", "locks-2026a", "moves", "session-demo"} <= keys
+
+
+def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
+    deployment = prefect.get(f"/deployments/name/{flow}/refit").raise_for_status().json()["id"]
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    return str(prefect.post(f"/deployments/{deployment}/create_flow_run", json=body).raise_for_status().json()["id"])
+
+
+def state(prefect: httpx.Client, run: str) -> str:
+    return str(prefect.get(f"/flow_runs/{run}").json()["state_type"])
+
+
+def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client) -> None:
+    run = launch(prefect, "build-profiles", release="2026a")
+    wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
+    assert state(prefect, run) == "COMPLETED"
+
+
+def test_a_mistake_is_the_runs_message(prefect: httpx.Client) -> None:
+    run = launch(prefect, "build-profiles", release="2026b")
+    wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
+    found = prefect.get(f"/flow_runs/{run}").json()
+    assert found["state_type"] == "FAILED" and "There is no release '2026b'" in found["state"]["message"]
+
+
+def sleepers(seconds: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", seconds]]
+
+
+def test_cancelling_a_build_leaves_no_program_container_or_mount(
+    person: Person, prefect: httpx.Client, tmp_path: Path
+) -> None:
+    catalog, seconds = tmp_path / "catalog", f"{3000 + os.getpid() % 1000}"
+    for part in PARTS:
+        shutil.copytree(Path(__file__).parents[2] / part, catalog / part)
+    snippet = catalog / "ides" / "2-runtime" / "runtime.snippet.j2"
+    snippet.write_text(f"RUN sleep {seconds}\n{snippet.read_text()}")
+    run = launch(
+        *(prefect, "build-profiles"), profiles=["runtime-minimal-deb12-py311"], release="2026a", catalog=str(catalog)
+    )
+    wait_until(lambda: sleepers(seconds), PATIENCE)
+    assert mounts(person.settings)
+
+    prefect.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
+
+    wait_until(lambda: state(prefect, run) in FINAL, 60)
+    assert state(prefect, run) == "CANCELLED"
+    wait_until(lambda: not sleepers(seconds), 30)
+    wait_until(lambda: not mounts(person.settings), 30)
+    buildah = host.buildah(person.settings)
+    wait_until(lambda: command.run([*buildah, "containers", "--quiet"], root=True).stdout == "", 30)

@@ -1,0 +1,138 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.catalog import load
+from flows.catalog.model import Base
+from flows.documents import Mistakes
+from flows.images import recipe, stages
+from flows.images.stages import Kind, Stage
+
+ROOT = Path(__file__).parents[2]
+JUPYTER = "jupyter-minimal-deb12-py311"
+RUNTIME = "runtime-minimal-deb12-py311"
+LOCKS = "bundles/1-minimal/py311"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of this repository's catalog, to change."""
+    for kind in ("base", "bundles", "ides", "releases", "snippets"):
+        shutil.copytree(ROOT / kind, tmp_path / kind)
+    return tmp_path
+
+
+def resolve(base: Base) -> tuple[str, ...]:
+    return tuple(sorted(f"{name}=1" for name in (*base.packages, "libc6")))
+
+
+def chain(root: Path, stem: str = JUPYTER) -> tuple[Stage, ...]:
+    catalog = load.load_catalog(root)
+    return recipe.chain(load.profile(catalog, "2026a", stem), catalog, resolve)
+
+
+def mistakes(root: Path) -> list[tuple[str, int, str]]:
+    with pytest.raises(Mistakes) as found:
+        chain(root)
+    return [(m.file.relative_to(root).as_posix(), m.line, m.what) for m in found.value.mistakes]
+
+
+def append(file: Path, text: str) -> int:
+    """Adds a line to a file; returns its number."""
+    content = file.read_text()
+    file.write_text(f"{content}{text}\n")
+    return len(content.splitlines()) + 1
+
+
+def test_the_stages_of_a_profile(root: Path) -> None:
+    base, python, ide = chain(root)
+    assert (base.name, base.kind, base.parent, base.suite) == ("base-deb12-py311", Kind.bootstrap, None, "bookworm")
+    assert "openssh-server=1" in base.system
+    assert "files/bash.bashrc" in base.files
+    assert (python.name, python.kind, python.parent) == ("minimal-deb12-py311", Kind.instructions, base.name)
+    assert python.files == {"requirements.txt": (root / LOCKS / "requirements.txt").read_bytes()}
+    assert (ide.name, ide.parent) == (JUPYTER, python.name)
+    assert ide.files["requirements.txt"] == (root / LOCKS / "requirements-jupyter.txt").read_bytes()
+    assert ide.files["files/start-jupyter"] == (root / "ides/1-jupyter/files/start-jupyter").read_bytes()
+    assert any(line.startswith("jupyterlab==") for line in ide.requirements)
+
+
+def test_profiles_share_every_stage_up_to_the_ide(root: Path) -> None:
+    graph = stages.join({stem: chain(root, stem) for stem in (JUPYTER, RUNTIME)})
+    assert list(graph.stages) == ["base-deb12-py311", "minimal-deb12-py311", JUPYTER, RUNTIME]
+
+
+def test_every_run_takes_what_is_the_machine_s_own_from_the_mount_alone(root: Path) -> None:
+    text = "\n".join(stage.text for stage in chain(root))
+    runs = [line for line in text.splitlines() if line.startswith("RUN ")]
+    assert runs
+    assert all(line.startswith("RUN . /mnt/env.sh; set -eu;") and "SOURCE_DATE_EPOCH=" in line for line in runs)
+    assert "ARG " not in text
+    assert "2026a" not in text
+
+
+def test_a_bundle_s_system_packages_get_a_stage_with_what_the_base_lacks(root: Path) -> None:
+    (root / "bundles/1-minimal/os").mkdir()
+    (root / "bundles/1-minimal/os/os-packages.txt").write_text("gfortran\ngit\n")
+    base, system, python, _ = chain(root)
+    assert (system.name, system.parent, python.parent) == ("minimal-os-deb12-py311", base.name, system.name)
+    assert system.system == ("gfortran=1",)
+    assert "gfortran=1;" in system.text
+
+
+def test_a_bundle_s_system_packages_that_the_base_has_need_no_stage(root: Path) -> None:
+    (root / "bundles/1-minimal/os").mkdir()
+    (root / "bundles/1-minimal/os/os-packages.txt").write_text("git\n")
+    assert len(chain(root)) == 3
+
+
+def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> None:
+    (root / "bundles/1-minimal/custom").mkdir()
+    (root / "bundles/1-minimal/custom/custom.snippet.j2").write_text("RUN echo {{ bundle }} on {{ os }}")
+    assert chain(root)[1].text.endswith("pip check\nRUN echo minimal on deb12\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "what"),
+    [
+        ("base/deb12/base.snippet.j2", "RUN echo {{ colour }}", "'colour' is undefined"),
+        ("ides/1-jupyter/jupyter.snippet.j2", "RUN {{ pip.remove() }}", "has no attribute 'remove'"),
+        ("ides/1-jupyter/jupyter.snippet.j2", "{% if port %}", "Unexpected end of template"),
+        ("ides/1-jupyter/jupyter.snippet.j2", '{% include "snippets/none.j2" %}', "no template 'snippets/none.j2'"),
+        ("snippets/python.snippet.j2", "{{ python }", "unexpected '}'"),
+    ],
+)
+def test_a_mistake_in_a_template_is_told_with_its_file_and_line(root: Path, file: str, line: str, what: str) -> None:
+    number = append(root / file, line)
+    ((found, at, why),) = mistakes(root)
+    assert (found, at) == (file, number)
+    assert what in why
+
+
+def test_a_mistake_in_an_included_snippet_is_told_where_it_stands(root: Path) -> None:
+    lines = (root / "snippets/pip.j2").read_text().splitlines()
+    at = next(number for number, line in enumerate(lines) if "pip check" in line)
+    lines[at] += "; {{ missing }}"
+    (root / "snippets/pip.j2").write_text("\n".join(lines))
+    assert mistakes(root) == [("snippets/pip.j2", at + 1, "'missing' is undefined")]
+
+
+def test_a_lock_of_another_pipfile_is_refused(root: Path) -> None:
+    pipfile = root / LOCKS / "Pipfile"
+    pipfile.write_text(pipfile.read_text().replace("[packages]\n", '[packages]\nsix = "~=1.16"\n'))
+    with pytest.raises(Mistakes, match="1 mistake") as found:
+        chain(root)
+    assert f"{LOCKS}/Pipfile.lock" in found.value.why
+    assert "run `refit lock`" in found.value.why
+
+
+def test_an_export_that_was_edited_is_refused(root: Path) -> None:
+    append(root / LOCKS / "requirements-jupyter.txt", "six==1.16.0 --hash=sha256:00")
+    assert [found[:2] for found in mistakes(root)] == [(f"{LOCKS}/requirements-jupyter.txt", 0)]
+
+
+@pytest.mark.parametrize("name", ["Pipfile.lock", "requirements.txt"])
+def test_a_lock_that_is_missing_is_told(root: Path, name: str) -> None:
+    (root / LOCKS / name).unlink()
+    assert mistakes(root) == [(f"{LOCKS}/{name}", 0, "this file is missing")]
