@@ -11,6 +11,8 @@ import pytest
 
 from flows.settings import Settings
 
+pytest_plugins = ["tests.machine"]
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:

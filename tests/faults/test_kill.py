@@ -27,7 +27,7 @@ from flows.migrations.plan import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings
 from tests.conftest import wait_until
-from tests.real.conftest import RegistryServer, private_home
+from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
 from tests.real.variants import LIGHT, light
 

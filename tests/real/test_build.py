@@ -24,7 +24,7 @@ from flows.images.stages import Kind, Stage
 from flows.images.workspace import mounts, recover
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
-from tests.real.conftest import RegistryServer, private_home, serve_registry
+from tests.machine import ROOT, RegistryServer, private_home, serve_registry
 
 
 def tiny(content: bytes = b"hello") -> Stage:
@@ -129,11 +129,12 @@ def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, shared: S
     image = f"{shared.registry_host}/{shared.repository}/stages@{base.digest}"
     podman = host.podman(shared)
     command.run([*podman, "pull", "--tls-verify=false", f"docker://{image}"], root=True)
-    container = command.run([*podman, "create", *host.run_limits(shared), image], root=True).stdout.strip()
+    container = command.run([*podman, "create", *host.run_limits(shared), image, "true"], root=True).stdout.strip()
     root = Path(command.run([*podman, "mount", container], root=True).stdout.strip())
     try:
         assert list((root / "etc/ssh").glob("ssh_host_*")) == []
-        assert list((root / "etc/apt/sources.list.d").iterdir()) == []
+        [sources] = (root / "etc/apt/sources.list.d").iterdir()
+        assert sources.read_text() == (ROOT / "base/deb12/files/debian.sources").read_text()
         assert (root / "etc/hostname").read_text() == (root / "etc/resolv.conf").read_text() == ""
         assert list((root / "mnt").iterdir()) == []
     finally:

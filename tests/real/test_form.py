@@ -9,8 +9,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.real.test_main_job import FINAL, PATIENCE, Person, first, person, prefect, state
 from tests.conftest import wait_until
+from tests.real.test_main_job import FINAL, PATIENCE, Person, first, person, prefect, state
 
 __all__ = ["first", "person", "prefect"]
 

@@ -21,7 +21,7 @@ from flows.errors import RefitError
 from flows.images.build import Built
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
-from tests.real.conftest import private_home
+from tests.machine import private_home
 
 
 @pytest.fixture

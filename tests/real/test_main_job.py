@@ -21,7 +21,7 @@ from flows.catalog.load import PARTS
 from flows.images.workspace import mounts
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
-from tests.real.conftest import RegistryServer, private_home
+from tests.machine import RegistryServer, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}

@@ -46,6 +46,12 @@ def with_access(profile: Profile, access: Access) -> Profile:
 
 
 @pytest.fixture
+def base(builder: Builder, base: Built) -> Built:
+    """The base, with something to do."""
+    return builder.build(Stage("waiting", Kind.instructions, base.stage, 'CMD ["sleep", "infinity"]'), base)
+
+
+@pytest.fixture
 def other(builder: Builder, base: Built) -> Built:
     """Another content."""
     return builder.build(Stage("other", Kind.instructions, base.stage, "RUN echo other > /opt/other"), base)

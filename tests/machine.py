@@ -16,15 +16,17 @@ import yaml
 
 from flows import command, host
 from flows.catalog import load
-from flows.catalog.model import Base, BaseConfig
+from flows.catalog.model import Base, Catalog
 from flows.images import recipe
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
-from flows.images.stages import Kind, Stage
+from flows.images.stages import Stage
 from flows.locks import system
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
 from tests.real.variants import variant
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -105,26 +107,21 @@ def builder(shared: Settings, registry: Registry) -> Builder:
 
 
 @pytest.fixture(scope="session")
-def base_recipe() -> Base:
-    """A base with as little as Python needs."""
-    config = BaseConfig(family="deb", suite="bookworm", pythons=("py311",))
-    return Base("deb12", Path("base/deb12"), "Debian 12", config, ("python3-venv", "openssh-server"))
+def catalog() -> Catalog:
+    """The catalog of this repository."""
+    return load.load_catalog(ROOT)
 
 
 @pytest.fixture(scope="session")
-def base_stage(base_recipe: Base, shared: Settings) -> Stage:
-    """The real base of this test run."""
-    return Stage(
-        "base-deb12",
-        Kind.bootstrap,
-        None,
-        "ADD base.tar /\nENV PATH=/opt/app-root/bin:/usr/local/bin:/usr/bin:/bin HOME=/home/dev\n"
-        "RUN . /mnt/env.sh; set -eu; install -d -m 0755 /opt/app-root; install -d -m 0775 /home/dev; \\\n"
-        "    rm -f /etc/machine-id; find /var/log /var/cache/apt /var/cache/ldconfig -type f -delete\n"
-        'WORKDIR /home/dev\nCMD ["sleep", "infinity"]',
-        system=system.resolve(base_recipe, shared),
-        suite=base_recipe.config.suite,
-    )
+def base_recipe(catalog: Catalog) -> Base:
+    """The base that all real tests stand on."""
+    return catalog.bases["deb12"]
+
+
+@pytest.fixture(scope="session")
+def base_stage(base_recipe: Base, catalog: Catalog, shared: Settings) -> Stage:
+    """Its stage, with exact packages."""
+    return recipe.foundation(base_recipe, "py311", catalog, system.resolve(base_recipe, shared))
 
 
 @pytest.fixture(scope="session")
@@ -134,12 +131,11 @@ def base(builder: Builder, base_stage: Stage) -> Built:
 
 
 @pytest.fixture(scope="session")
-def jupyter_image(builder: Builder, registry: Registry, shared: Settings) -> str:
+def jupyter_image(builder: Builder, catalog: Catalog, registry: Registry, shared: Settings) -> str:
     """Digest of the real image of the catalog's jupyter-minimal-deb12-py311; no tag points at it."""
-    recipes = load.load_catalog(Path(__file__).parents[2])
-    profile = load.profile(recipes, "2026a", "jupyter-minimal-deb12-py311")
+    profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
     top: Built | None = None
-    for stage in recipe.chain(profile, recipes, partial(system.resolve, settings=shared)):
+    for stage in recipe.chain(profile, catalog, partial(system.resolve, settings=shared)):
         top = builder.build(stage, top)
     assert top is not None
     return variant(shared, registry, top.digest, f"{shared.repository}/stages", "of these tests")
