@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -131,11 +131,22 @@ def base(builder: Builder, base_stage: Stage) -> Built:
 
 
 @pytest.fixture(scope="session")
-def jupyter_image(builder: Builder, catalog: Catalog, registry: Registry, shared: Settings) -> str:
-    """Digest of the real image of the catalog's jupyter-minimal-deb12-py311; no tag points at it."""
+def jupyter_chain(catalog: Catalog, shared: Settings) -> tuple[Stage, ...]:
+    """The stages of the catalog's jupyter-minimal-deb12-py311, base first."""
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
-    top: Built | None = None
-    for stage in recipe.chain(profile, catalog, partial(system.resolve, settings=shared)):
-        top = builder.build(stage, top)
-    assert top is not None
+    return recipe.chain(profile, catalog, partial(system.resolve, settings=shared))
+
+
+def build_all(builder: Builder, chain: Iterable[Stage]) -> list[Built]:
+    """Each stage on the one before."""
+    built: list[Built] = []
+    for stage in chain:
+        built.append(builder.build(stage, built[-1] if built else None))
+    return built
+
+
+@pytest.fixture(scope="session")
+def jupyter_image(builder: Builder, jupyter_chain: tuple[Stage, ...], registry: Registry, shared: Settings) -> str:
+    """Digest of the real image of that profile; no tag points at it."""
+    top = build_all(builder, jupyter_chain)[-1]
     return variant(shared, registry, top.digest, f"{shared.repository}/stages", "of these tests")

@@ -24,7 +24,7 @@ from flows.images.stages import Kind, Stage
 from flows.images.workspace import mounts, recover
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
-from tests.machine import ROOT, RegistryServer, private_home, serve_registry
+from tests.machine import ROOT, RegistryServer, build_all, private_home, serve_registry
 
 
 def tiny(content: bytes = b"hello") -> Stage:
@@ -100,6 +100,18 @@ def test_two_cold_builds_give_the_same_digests(
         assert trace not in stored.content + config
     assert built_there.log is not None
     assert "hidden" not in built_there.log.read_text()
+
+
+@pytest.mark.long
+def test_two_cold_builds_of_a_profile_give_the_same_digest_for_every_stage(
+    builder: Builder, jupyter_chain: tuple[Stage, ...], registry_server: RegistryServer, tmp_path: Path
+) -> None:
+    with private_home(tmp_path / "home", registry_server.port, repository="again") as settings:
+        there = build_all(Builder(settings, Registry(settings)), jupyter_chain)
+        assert not any(built.reused for built in there)
+        here = build_all(builder, jupyter_chain)
+        assert [built.digest for built in there] == [built.digest for built in here]
+        assert [built.key for built in there] == [built.key for built in here]
 
 
 def test_a_pulled_parent_is_as_good_as_a_built_one(

@@ -1,0 +1,180 @@
+"""Moves on real Podman: one that succeeds, and all the ways in which one does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.database import open_database
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier, Result
+from flows.migrations.journal import Journal
+from flows.migrations.move import Phase, State
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from flows.settings import Settings
+from tests.machine import RegistryServer, private_home
+from tests.real.moving import check_nothing_is_left, furnish, manifest, to
+from tests.real.variants import LIGHT, light, variant
+
+NAME = "grace"
+OWN = LIGHT.model_copy(update={"own_paths": ("/.cache/",)})
+JUPYTER = Access(
+    port=8888,
+    health="/api",
+    page="/lab?token={token}",
+    protocol="jupyter",
+    own_paths=("/.cache/", "/.ipython/", "/.jupyter/", "/.local/share/jupyter/"),
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A machine for sessions, and images to move between."""
+
+    settings: Settings
+    sessions: Sessions
+    registry: Registry
+    shared: Settings
+    base: Built
+
+    def image(self, name: str, before: str = "true") -> str:
+        return light(self.shared, self.registry, self.base, name, before)
+
+    def create(self, image: str, access: Access = OWN) -> None:
+        self.sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, access)
+        furnish(self.sessions, NAME)
+
+    def move(self, image: str) -> Result:
+        return Carrier.open(self.settings).carry_out(to(self.sessions, NAME, image), "what changes")
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(open_database(self.settings.database))
+
+    @property
+    def home(self) -> dict[str, tuple[object, ...]]:
+        return manifest(self.settings.home / "homes" / NAME, without=(".cache",))
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("moves") / "home"
+    with private_home(folder, registry_server.port, stop_grace=3.0, ready_limit=4.0) as settings:
+        yield settings
+
+
+@pytest.fixture
+def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
+    sessions = Sessions.open(settings)
+    yield Scene(settings, sessions, registry, shared, base)
+    if NAME in sessions.store.homes():
+        sessions.remove(NAME, purge=True)
+
+
+def healthy_on(scene: Scene, image: str) -> None:
+    check_nothing_is_left(scene.settings, scene.sessions, scene.journal, NAME)
+    assert scene.sessions.store.session(NAME).image == image
+
+
+def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
+    old, new = scene.image("old"), scene.image("new", before="mkdir -p .cache; echo mine >.cache/of-the-ide")
+    scene.create(old)
+    before, home = scene.sessions.store.session(NAME), scene.home
+    result = scene.move(new)
+    assert (result.moved, result.reason, result.packages) == (True, "", "what changes")
+    assert result.downtime is not None and 0 < result.downtime < 30
+    healthy_on(scene, new)
+    after = scene.sessions.store.session(NAME)
+    assert (after.url, after.uid, after.home, after.token_file) == (
+        before.url,
+        before.uid,
+        before.home,
+        before.token_file,
+    )
+    assert scene.home == home
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "why"),
+    [
+        ("silent", "sleep 60", "ready"),
+        ("ends", "exit 3", "ended"),
+        ("spoils", "echo spoiled >>project/work.py", "changed the home: project/work.py"),
+        ("deletes", "rm -rf project", "changed the home"),
+    ],
+)
+def test_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: str, before: str, why: str) -> None:
+    old = scene.image("old")
+    scene.create(old)
+    home = scene.home
+    result = scene.move(scene.image(name, before))
+    assert (result.state, result.moved) == (State.rolled_back, False)
+    assert why in result.reason
+    assert result.downtime is not None
+    healthy_on(scene, old)
+    assert scene.home == home
+
+
+def test_an_image_that_does_not_exist_stops_nothing(scene: Scene) -> None:
+    old = scene.image("old")
+    scene.create(old)
+    started = scene.sessions.engine.containers(NAME)
+    result = scene.move(f"sha256:{'0' * 64}")
+    assert result.state is State.rolled_back and result.downtime is None
+    assert "has no" in result.reason
+    assert scene.sessions.engine.containers(NAME) == started
+    healthy_on(scene, old)
+
+
+def test_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Scene) -> None:
+    old, new = scene.image("old"), scene.image("new")
+    scene.create(old)
+    decision = to(scene.sessions, NAME, new)
+    scene.sessions.stop(NAME)
+    result = Carrier.open(scene.settings).carry_out(decision)
+    assert not result.moved and result.reason
+    [container] = scene.sessions.engine.containers(NAME)
+    assert (container.image, container.running) == (old, Running.stopped)
+
+
+def test_a_session_that_was_deleted_meanwhile_is_not_resurrected(scene: Scene) -> None:
+    old, new = scene.image("old"), scene.image("new")
+    scene.create(old)
+    decision = to(scene.sessions, NAME, new)
+    scene.sessions.remove(NAME)
+    result = Carrier.open(scene.settings).carry_out(decision)
+    assert (result.state, result.reason) == (State.skipped, "the session was deleted meanwhile")
+    assert scene.sessions.engine.containers(NAME) == ()
+
+
+def test_every_step_is_written_down_in_order(scene: Scene) -> None:
+    scene.create(scene.image("old"))
+    scene.move(scene.image("new"))
+    journal = scene.journal
+    entries = journal.entries(journal.latest()[NAME])
+    done = [entry.step for entry in entries if entry.phase is Phase.done]
+    assert done == [
+        *("check", "pull", "create", "copy", "stop", "snapshot", "start", "answer", "verify"),
+        "commit",
+        "clean",
+    ]
+
+
+def test_jupyterlab_moves_with_a_kernel_that_executes_a_cell(scene: Scene, jupyter_image: str) -> None:
+    new = variant(scene.shared, scene.registry, jupyter_image, scene.settings.repository, "the next")
+    settings = scene.settings.model_copy(update={"ready_limit": 60.0})
+    sessions = Sessions.open(settings)
+    sessions.create(NAME, "jupyter-minimal-deb12-py311", "2026a", jupyter_image, JUPYTER)
+    session = sessions.store.session(NAME)
+    sessions.jupyter(session).write_file("notes.txt", "kept")
+    assert sessions.jupyter(session).execute("open('from-a-kernel', 'w').write('kept')").strip() == "4"
+    result = Carrier.open(settings).carry_out(to(sessions, NAME, new))
+    assert result.moved, result.reason
+    assert sessions.jupyter(sessions.store.session(NAME)).read_file("notes.txt") == "kept"
+    assert sessions.execute(NAME, ["cat", "from-a-kernel"]) == "kept"
+    healthy_on(scene, new)
