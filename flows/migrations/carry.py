@@ -211,9 +211,9 @@ class Carrier:
         return ended
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
-        reason = end.reason
-        if end.state is State.held:
-            reason = f"{reason}\n{self._advice(move)}"
+        kept = next((entry.note for entry in self._journal.entries(move) if entry.note.startswith(KEPT)), "")
+        advice = self._advice(move) if end.state is State.held else ""
+        reason = "\n".join(filter(None, (end.reason, kept, advice)))
         ended = self._journal.end(held, move, end.state, reason)
         report(move.before.name, Shown.done if end.state is State.cleaned else Shown.failed, end.state)
         return self.result(ended)

@@ -104,8 +104,8 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
     [
         ("silent", "sleep 60", "ready"),
         ("ends", "exit 3", "ended"),
-        ("spoils", "echo spoiled >>project/work.py", "changed the home: project/work.py"),
-        ("deletes", "rm -rf project", "changed the home"),
+        ("spoils", "echo spoiled >>project/work.py; exit 3", "ended"),
+        ("deletes", "rm -rf project; exit 3", "ended"),
     ],
 )
 def test_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: str, before: str, why: str) -> None:
@@ -118,6 +118,17 @@ def test_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: 
     assert result.downtime is not None
     healthy_on(scene, old)
     assert scene.home == home
+
+
+def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_left(scene: Scene) -> None:
+    """The light server can't say whether somebody used it: restoring might destroy a person's work."""
+    scene.create(scene.image("old"))
+    home = scene.home
+    result = scene.move(scene.image("answers-and-deletes", "rm -rf project"))
+    assert result.state is State.rolled_back
+    [snapshot] = (scene.settings.home / "snapshots" / NAME).iterdir()
+    assert str(snapshot) in result.reason
+    assert manifest(snapshot, without=(".cache",)) == home
 
 
 def test_an_image_that_does_not_exist_stops_nothing(scene: Scene) -> None:
