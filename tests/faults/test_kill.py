@@ -32,6 +32,7 @@ from tests.real.moving import check_nothing_is_left, furnish, manifest, to
 from tests.real.variants import LIGHT, light
 
 NAME = "ada"
+BEFORE_AND_AFTER = [Phase.intent, pytest.param(Phase.done, marks=pytest.mark.long)]
 FORWARD = [step.name for step in STEPS]
 BACKWARD = [step.undo for step in reversed(STEPS) if step.undo]
 # Those that run programs; `commit` and `answer` don't run any that change something.
@@ -131,7 +132,7 @@ def home_of(scene: Scene) -> object:
     return manifest(scene.sessions.store.session(NAME).home)
 
 
-@pytest.mark.parametrize("phase", [Phase.intent, Phase.done])
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("step", FORWARD)
 def test_killed_on_the_way(scene: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(scene), scene.other
@@ -140,7 +141,7 @@ def test_killed_on_the_way(scene: Scene, step: str, phase: Phase) -> None:
     check(scene, State.cleaned, image, home)
 
 
-@pytest.mark.parametrize("phase", [Phase.intent, Phase.done])
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
 @pytest.mark.parametrize("step", BACKWARD)
 def test_killed_on_the_way_back(scene: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(scene), scene.sessions.store.session(NAME).image
