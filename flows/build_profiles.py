@@ -13,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import database
+from flows import containers, database
 from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
@@ -85,7 +85,9 @@ def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
 
     Prefect calls it in the worker, by these names of parameters.
     """
-    recover(load_settings())
+    settings = load_settings()
+    recover(settings)
+    containers.remove_orphans(settings)
 
 
 @flow(

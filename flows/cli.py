@@ -6,7 +6,7 @@ import datetime
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from flows.catalog.tag import tags_among
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
@@ -28,6 +29,7 @@ from flows.settings import Settings, load
 
 if TYPE_CHECKING:
     from flows.demo import Story
+    from flows.migrations.carry import Result
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
@@ -144,7 +146,7 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
     """Show one session, with the address to open."""
     sessions = Sessions.open(load())
     if as_json:
-        _print(as_json, sessions.show(name), tables.table("", (), ()))
+        out.print_json(to_json(sessions.show(name)).decode())
     else:
         _show_session(sessions, name)
 
@@ -220,15 +222,15 @@ def resume_migrations(
         from flows.migrate_sessions import resume_migrations as resume
 
         results = resume(session)
-    _print(as_json, results, tables.moves(results))
+    _print_moves(results, as_json)
 
 
 @migrate_app.command("history")
 def migration_history(
     session: Annotated[str, typer.Argument(help="Only this session.")] = "", as_json: Json = False
 ) -> None:
-    """Show the moves that were made, newest first, with all their steps."""
-    found = Journal(open_database(load().database)).history(session)
+    """Show the moves that were made, newest first."""
+    found = Journal(open_database(load().database)).history(session)[::-1]
     rows = (
         (
             m.before.name,
@@ -248,7 +250,13 @@ def _migrate(names: list[str] | None, to: str, dry_run: bool, as_json: bool) -> 
         from flows.migrate_sessions import migrate_sessions
 
         results = migrate_sessions(names, to, dry_run)
+    _print_moves(results, as_json)
+
+
+def _print_moves(results: Sequence[Result], as_json: bool) -> None:
     _print(as_json, results, tables.moves(results))
+    if any(result.failed for result in results):
+        raise typer.Exit(1)
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
@@ -266,6 +274,7 @@ def up(
         return
     with screen.showing(err):
         states = services.up(settings)
+        Carrier.open(settings).resume_all()  # before sessions start: a move that was cut short has the say
         problems = Sessions.open(settings).up()
     out.print(tables.service_states(states))
     for name, problem in problems.items():
@@ -305,7 +314,7 @@ def serve() -> None:
         from flows.migrate_sessions import resume_migrations as resume
 
         names = deploy((lock_requirements, build_profiles, create, migrate_sessions, resume))
-    out.print(f"Offered at http://127.0.0.1:{settings.prefect_port}: {', '.join(names)}.", highlight=False)
+    out.print(f"Offered at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
 
 
 @app.command("doctor", rich_help_panel="Services")
@@ -328,13 +337,15 @@ def reset(
 ) -> None:
     """Remove Refit's own state from this machine, after asking."""
     settings = load()
-    parts = [part for part in reset_parts(settings) if homes or part.name != "homes"]
+    there = reset_parts(settings)
+    # Homes that stay need the database: it knows whose they are.
+    kept = set() if homes or "homes" not in {part.name for part in there} else {"homes", "database"}
+    parts = [part for part in there if part.name not in kept]
     out.print(
         tables.table("This will be removed", ("part", "what"), ((p.name, ", ".join(map(str, p.paths))) for p in parts))
     )
     if not yes:
         typer.confirm("Remove it?", abort=True)
-    services.down(settings)
     remove_state(settings, [part.name for part in parts])
 
 
@@ -378,7 +389,7 @@ def _tell(story: Story, settings: Settings) -> None:
         else f"{tables.built(story.first)} {tables.built(story.second)}"
     )
     out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
-    out.print(f"Prefect   http://127.0.0.1:{settings.prefect_port}", highlight=False)
+    out.print(f"Prefect   {settings.prefect_url}", highlight=False)
     out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)
 
 

@@ -86,7 +86,8 @@ def protect(secret: str) -> None:
 
 def redacted(text: str) -> str:
     """`text` without the secrets that were given to `protect`."""
-    for secret in _secrets:
+    # Longest first, because one may be the beginning of another; a new list, because another thread may add one now.
+    for secret in sorted(_secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 

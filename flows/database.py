@@ -19,8 +19,9 @@ from uuid import uuid4
 
 import alembic.command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import DateTime, Engine, create_engine, event, select, text, update
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -69,13 +70,22 @@ def open_database(url: str) -> Engine:
     Raises:
         RefitError: the database can't be reached, or its schema is newer than this Refit.
     """
-    engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
+    try:
+        engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
+    except (ArgumentError, ImportError) as error:
+        raise RefitError("`database_url` can't be used.", why=str(error), fix="write it as SQLAlchemy does.") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable)
     try:
         if engine.dialect.name == "sqlite" and engine.url.database:
             Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         _upgrade(engine)
+    except CommandError as error:
+        raise RefitError(
+            "Refit's database was written by a newer Refit.",
+            why=str(error),
+            fix="install that version, or a newer one.",
+        ) from None
     except (OperationalError, OSError) as error:
         raise RefitError(
             f"Refit's database {engine.url.render_as_string(hide_password=True)} can't be opened.",

@@ -61,7 +61,7 @@ def play(settings: Settings, step: Step) -> Story:
         copy = next_catalog(settings)
         second = build_profiles(RELEASE, catalog=copy)
     with step("Migrate the session to it"):
-        moves = migrate_sessions([]) if _is_behind(sessions, second) else ()
+        moves = migrate_sessions([SESSION]) if _is_behind(sessions, second) else ()
     return Story(first, second, moves, sessions.address(SESSION), _read(sessions) == written)
 
 
@@ -112,7 +112,8 @@ def _state(catalog: Path) -> str:
 
 def _add_package(pipfile: Path, name: str, version: str) -> None:
     text = pipfile.read_text()
-    pipfile.write_text(text.replace("[packages]\n", f'[packages]\n{name} = "{version}"\n', 1))
+    if f"\n{name} =" not in text:
+        pipfile.write_text(text.replace("[packages]\n", f'[packages]\n{name} = "{version}"\n', 1))
 
 
 def _is_behind(sessions: Sessions, report: BuildReport) -> bool:

@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Profile
+from flows.errors import UnknownName
 from flows.images import locker, recipe
 from flows.images.build import Builder
 from flows.images.registry import Registry
@@ -74,7 +75,16 @@ def lock_requirements(
 
 
 def _targets(profiles: Iterable[Profile], bundles: list[str] | None) -> list[tuple[Bundle, Base, str]]:
-    """Each (bundle, base, Python) once that has a Pipfile."""
+    """Each (bundle, base, Python) once that has a Pipfile.
+
+    Raises:
+        UnknownName: the release ships no such bundle.
+    """
+    profiles = tuple(profiles)
+    shipped = {profile.bundle.name for profile in profiles}
+    for name in bundles or ():
+        if name not in shipped:
+            raise UnknownName("bundle", name, shipped)
     return list(
         {
             (p.bundle.name, p.python): (p.bundle, p.base, p.python)

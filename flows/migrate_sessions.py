@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 
 from prefect import flow, get_run_logger, task
@@ -47,8 +48,11 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) ->
     logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
 
     def move(decision: Decision) -> Result:
-        packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
-        result = carrier.carry_out(decision, packages)
+        try:
+            packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
+            result = carrier.carry_out(decision, packages)
+        except RefitError as error:
+            result = replace(_foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
@@ -119,7 +123,15 @@ def _targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mappin
             f"There is no image {to!r} in {registry.host}/{settings.repository}.",
             fix="`refit images` lists the tags that are there.",
         )
-    return dict.fromkeys(wanted, digest)
+    labels = registry.config(settings.repository, registry.manifest(settings.repository, digest))["config"]["Labels"]
+    made_for = (labels["io.refit.profile"], labels["io.refit.release"])
+    if made_for not in wanted:
+        raise RefitError(
+            f"The image {to!r} is not for any of these sessions.",
+            why=f"It is {made_for[0]} of release {made_for[1]}.",
+            fix="choose an image of the profile and release that the session has; `refit session list` shows them.",
+        )
+    return {made_for: digest}
 
 
 class _Differences:

@@ -10,6 +10,7 @@ import os
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError
@@ -102,10 +103,15 @@ class Settings(documents.Document):
         return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
 
     @property
+    def prefect_url(self) -> str:
+        """URL of the Prefect server's UI."""
+        everywhere = self.listen in ("0.0.0.0", "::")
+        return f"http://{'127.0.0.1' if everywhere else self.listen}:{self.prefect_port}"
+
+    @property
     def prefect_api(self) -> str:
         """URL of the Prefect server's API."""
-        everywhere = self.listen in ("0.0.0.0", "::")
-        return f"http://{'127.0.0.1' if everywhere else self.listen}:{self.prefect_port}/api"
+        return f"{self.prefect_url}/api"
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be."""
@@ -131,8 +137,12 @@ def load() -> Settings:
         raise Mistakes(
             Mistake(Path(f"REFIT_{str(detail['loc'][0]).upper()}"), 0, detail["msg"]) for detail in error.errors()
         ) from None
+    if settings.ca_bundle and not settings.ca_bundle.is_file():
+        raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
     for secret in (settings.registry_password, settings.auth, settings.pip_index_url):
         command.protect(secret.get_secret_value())
+    for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
+        command.protect(urlsplit(url).password or "")
     return settings
 
 
@@ -157,5 +167,13 @@ def _variables() -> dict[str, object]:
         text = os.environ.get(f"REFIT_{name.upper()}")
         if text and name != "home":
             plain = field.annotation in (str, Path, SecretStr)
-            found[name] = text if plain else yaml.safe_load(text)
+            found[name] = text if plain else _from_yaml(name, text)
     return found
+
+
+def _from_yaml(name: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        variable = Path(f"REFIT_{name.upper()}")
+        raise Mistakes([Mistake(variable, 0, f"this is not valid YAML: {text!r}")]) from None

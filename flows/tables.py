@@ -27,7 +27,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 def images(report: BuildReport) -> Table:
     """The images of a run."""
-    rows = ((i.tag, short(i.digest), f"{i.size / 1e6:.1f} MB", "new" if i.new else "as before") for i in report.images)
+    rows = ((i.tag, short(i.digest), f"{i.size / 1e6:.1f} MB", "alias moved" if i.new else "") for i in report.images)
     return table("Images", ("tag", "digest", "size", ""), rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from flows.settings import Settings
+
+# Prefect makes this folder when it is imported, and nobody's own is to be touched.
+os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="refit-tests-")
 
 pytest_plugins = ["tests.machine"]
 

@@ -47,6 +47,7 @@ class Result:
         downtime: seconds from the request to stop until its IDE answered again; none if it was not stopped.
         state: how its move ended; `skipped` also where there was none.
         reason: why it did not move; empty if it did.
+        error: what kept its move from being tried; empty if nothing did.
     """
 
     session: str
@@ -56,11 +57,17 @@ class Result:
     downtime: float | None
     state: State
     reason: str
+    error: str = ""
 
     @property
     def moved(self) -> bool:
         """Whether it runs on the new image now."""
         return self.state is State.cleaned
+
+    @property
+    def failed(self) -> bool:
+        """Whether somebody should look: it was rolled back, is held, or could not be tried."""
+        return self.state in (State.rolled_back, State.held) or bool(self.error)
 
 
 class Unproven(RefitError):

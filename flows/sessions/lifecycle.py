@@ -111,9 +111,7 @@ class Sessions:
         self.store.session(name)
         with self.store.hold(name), reported(name, "stopping"):
             self.store.want(name, False)
-            self.halt(self.store.session(name))
-            for container in self.engine.containers(name):  # a move that was not finished may have left another
-                self.engine.stop(container.name, self._settings.stop_grace)
+            self._halt_all(self.store.session(name))
 
     def remove(self, name: str, purge: bool = False) -> None:
         """Remove a session; its home stays, unless it is to be purged.
@@ -154,7 +152,7 @@ class Sessions:
         for status in self.all():
             if status.running is Running.running:
                 with self.store.hold(status.session.name), reported(status.session.name, "stopping"):
-                    self.halt(status.session)
+                    self._halt_all(status.session)
 
     def all(self) -> tuple[Status, ...]:
         """All sessions, by name."""
@@ -229,6 +227,11 @@ class Sessions:
             with suppress(JupyterError):  # a server that is ill has to be stopped all the more
                 self.jupyter(session).shut_down_kernels()
         self.engine.stop(session.container, self._settings.stop_grace)
+
+    def _halt_all(self, session: Session) -> None:
+        self.halt(session)
+        for container in self.engine.containers(session.name):  # a move that was not finished may have left another
+            self.engine.stop(container.name, self._settings.stop_grace)
 
     def _start(self, session: Session) -> None:
         others = {found.name for found in self.engine.containers(session.name) if found.running is Running.running}

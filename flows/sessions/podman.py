@@ -7,10 +7,9 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from tempfile import NamedTemporaryFile
 from typing import Any
 
-from flows import command, host
+from flows import command, containers, host
 from flows.command import ProgramFailed
 from flows.errors import RefitError
 from flows.images.registry import Registry
@@ -25,7 +24,6 @@ PROCESSES = 4096
 
 _LABEL = "io.refit."
 _QUICK = 60.0
-_PULL_LIMIT = 3600.0
 _STATES = {
     "configured": Running.created,
     "created": Running.created,
@@ -90,13 +88,8 @@ class Podman:
         reference = self._reference(image)
         if self._podman("image", "exists", reference, accepted=(0, 1)).exit_code == 0:
             return
-        registry = Registry(self._settings)
-        registry.manifest(self._settings.repository, image)  # says better than Podman why an image can't be had
-        with NamedTemporaryFile(prefix="refit-") as login:
-            login.write(registry.credentials())
-            login.flush()
-            options = ["--quiet", f"--authfile={login.name}", f"--tls-verify={str(registry.secure).lower()}"]
-            self._podman("pull", *options, reference, limit=_PULL_LIMIT)
+        Registry(self._settings).manifest(self._settings.repository, image)  # says better why an image can't be had
+        containers.pull(self._settings, f"docker://{reference}")
 
     def create(self, session: Session) -> Container:
         """Create the container of this session and generation without starting it.

@@ -78,3 +78,13 @@ def test_many_may_open_a_new_database_at_once(tmp_path: Path) -> None:
 def test_a_database_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(RefitError, match="can't be opened"):
         database.open_database("sqlite:////proc/nowhere/refit.db")
+
+
+def test_a_url_that_is_none_and_a_schema_from_the_future_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(RefitError, match="can't be used"):
+        database.open_database("nonsense")
+    engine = database.open_database(f"sqlite:///{tmp_path}/refit.db")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(RefitError, match="newer Refit"):
+        database.open_database(f"sqlite:///{tmp_path}/refit.db")

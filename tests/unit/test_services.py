@@ -57,7 +57,7 @@ def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: py
             "registry_tls": False,
             "session_uids": {"first": 5, "last": 9},
             "wheel_folders": ["/a", "/b c"],
-            "ca_bundle": "/ca.pem",
+            "ca_bundle": __file__,
             "stop_grace": 2.5,
         }
     )

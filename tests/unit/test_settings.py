@@ -52,3 +52,15 @@ def test_secrets_are_kept_out_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = settings.load()
     assert command.redacted("login hunter2-password") == "login ***"
     assert "hunter2-password" not in repr(chosen)
+
+
+def test_what_can_not_be_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_SESSION_PORTS", "{first: 1, last")
+    with pytest.raises(Mistakes, match="mistake") as found:
+        settings.load()
+    assert "REFIT_SESSION_PORTS: this is not valid YAML" in str(found.value)
+    monkeypatch.delenv("REFIT_SESSION_PORTS")
+    monkeypatch.setenv("REFIT_CA_BUNDLE", "/no/such/file.pem")
+    with pytest.raises(Mistakes) as missing:
+        settings.load()
+    assert "/no/such/file.pem" in str(missing.value)

@@ -1,0 +1,62 @@
+"""What the command line does with what can't be: exit codes and words, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import lock_requirements
+from flows.catalog import load
+from flows.errors import UnknownName
+from tests.machine import ROOT
+
+REFIT = Path(sys.executable).parent / "refit"
+
+
+def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "REFIT_HOME": str(home), **variables}
+    return subprocess.run([REFIT, *words], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("session", "show", "ada"), "There is no session 'ada'"),
+        (("session", "rm", "ada"), "There is no session 'ada'"),
+        (("build",), "run `refit up`"),
+        (("images",), "registry"),
+    ],
+)
+def test_what_a_person_can_mend_is_exit_code_1_without_a_traceback(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = refit(tmp_path, *words, REFIT_REGISTRY_PORT="9", REFIT_PREFECT_PORT="9")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert said in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [("biuld",), ("build", "--frobnicate"), ("session", "create", "ada")])
+def test_words_that_are_off_are_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert refit(tmp_path, *words).returncode == 2
+
+
+def test_reset_keeps_homes_and_what_knows_whose_they_are_unless_told(tmp_path: Path) -> None:
+    (tmp_path / "homes" / "ada").mkdir(parents=True)
+    (tmp_path / "refit.db").touch()
+    (tmp_path / "logs").mkdir()
+    assert refit(tmp_path, "reset", "--yes").returncode == 0
+    assert (tmp_path / "homes" / "ada").is_dir() and (tmp_path / "refit.db").exists()
+    assert not (tmp_path / "logs").exists()
+    assert refit(tmp_path, "reset", "--homes", "--yes").returncode == 0
+    assert not (tmp_path / "homes").exists() and not (tmp_path / "refit.db").exists()
+
+
+def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
+    profiles = load.release(load.load_catalog(ROOT), "2026a").profiles
+    with pytest.raises(UnknownName) as unknown:
+        lock_requirements._targets(profiles, ["minimial"])
+    assert "Did you mean 'minimal'?" in str(unknown.value)
