@@ -143,7 +143,13 @@ def worker(settings: Settings) -> Service:
             *("--name", f"{POOL}@{socket.gethostname()}", "--base-job-template", str(template)),
         ),
         # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
-        environment={**prefect_environment(settings), **_LOUD, **variables(settings)},
+        environment={
+            **prefect_environment(settings),
+            **_LOUD,
+            **variables(settings),
+            # Prefect's runner keeps its files in one folder of /tmp, which belongs to whoever came first.
+            "TMPDIR": str(settings.folder("services", "worker", "tmp")),
+        },
         inherited=_inherited(),
         folder=folder,
         log=settings.folder("logs") / "worker.log",
