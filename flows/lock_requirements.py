@@ -9,6 +9,7 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Profile
 from flows.errors import UnknownName
@@ -43,7 +44,8 @@ def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Setti
 @task(task_run_name="lock {bundle.name} for {python_name}", cache_policy=NO_CACHE)
 def lock_bundle(bundle: Bundle, python_name: str, image: str, settings: Settings) -> LockChange:
     """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them."""
-    with reported(f"lock {bundle.name} {python_name}"):
+    log = settings.folder("logs", "locks") / f"{bundle.name}-{python_name}.log"
+    with reported(f"lock {bundle.name} {python_name}"), command.logged(log):
         return python.lock(bundle.pythons[python_name], image, settings)
 
 

@@ -38,9 +38,10 @@ BUILD_LIMIT = 3 * 3600.0
 MOUNT = "/mnt"
 _PROGRAMS = {Kind.bootstrap: ("mmdebstrap", "buildah"), Kind.instructions: ("buildah",)}
 # Bootstrapping copies these from the machine that it runs on, and openssh-server makes keys when it is installed:
-# every session in the world would have the same.
+# every session in the world would have the same. Whose apt's own folders are depends on who started it.
 _NEUTRAL = (
     'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list.d/*; '
+    'install -d -o 0 -g 0 -m 0700 "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial; '
     'for copied in resolv.conf hostname; do rm -f "$1/etc/$copied"; install -m 644 /dev/null "$1/etc/$copied"; done'
 )
 _AUTHORITIES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")

@@ -206,7 +206,8 @@ class Carrier:
     def _act(self, move: Move, name: str) -> str:
         """The side effect of a step, every program that it starts on record; returns its note for the journal."""
         try:
-            with command.recorded(self._programs(move, name)):
+            log = self._settings.folder("logs", "moves") / f"{move.before.name}.log"
+            with command.recorded(self._programs(move, name)), command.logged(log):
                 return self._effects[name](move)
         finally:
             self._end_programs(move, name)

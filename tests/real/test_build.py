@@ -149,6 +149,8 @@ def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, shared: S
         assert sources.read_text() == (ROOT / "base/deb12/files/debian.sources").read_text()
         assert (root / "etc/hostname").read_text() == (root / "etc/resolv.conf").read_text() == ""
         assert list((root / "mnt").iterdir()) == []
+        for partial in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
+            assert (root / partial).stat().st_uid == 0
     finally:
         command.run([*podman, "umount", container], root=True)
         command.run([*podman, "rm", container], root=True)
