@@ -1,3 +1,5 @@
+import os
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -5,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import inspect
+from sqlalchemy.orm import Session
 
 from flows import database
 from flows.errors import RefitError
@@ -88,3 +91,34 @@ def test_a_url_that_is_none_and_a_schema_from_the_future_are_clear_errors(tmp_pa
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(RefitError, match="newer Refit"):
         database.open_database(f"sqlite:///{tmp_path}/refit.db")
+
+
+def _hold_and_die(url: str) -> None:
+    with database.lease(database.open_database(url), "tag", seconds=600):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_holder_that_was_killed_loses_the_lease_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/refit.db"
+    process = get_context("spawn").Process(target=_hold_and_die, args=(url,))
+    process.start()
+    process.join()
+    with database.lease(database.open_database(url), "tag", wait=5) as held:
+        assert held.fence == 2
+
+
+def test_a_lease_is_renewed_for_as_long_as_its_holder_lives(tmp_path: Path) -> None:
+    engine = database.open_database(f"sqlite:///{tmp_path}/refit.db")
+    first, second = database.lease(engine, "tag", seconds=0.6), database.lease(engine, "tag", wait=1.5)
+    with first, pytest.raises(database.LeaseTaken), second:
+        pass
+
+
+def test_who_has_lost_the_lease_writes_nothing(tmp_path: Path) -> None:
+    engine = database.open_database(f"sqlite:///{tmp_path}/refit.db")
+    slept = database._take(engine, "tag", "slept too long", seconds=0.01)
+    assert slept
+    time.sleep(0.02)
+    later = database.lease(engine, "tag")
+    with later, pytest.raises(database.LeaseLost), Session(engine) as session, session.begin():
+        database.still_held(session, slept)
