@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from flows.settings import Settings
+from flows.settings import Settings, Span
 
 # Prefect makes this folder when it is imported, and nobody's own is to be touched.
 os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="refit-tests-")
@@ -30,6 +32,15 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def free_span(width: int) -> Span:
+    """Loopback ports in a row, somewhere at random, where nobody listens on the first now."""
+    while True:
+        first = random.randrange(20_000, 32_000)  # below the ports that Linux gives to clients
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", first))
+            return Span(first=first, last=first + width - 1)
 
 
 def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:

@@ -23,7 +23,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, free_span, wait_until
 from tests.real.variants import variant
 
 ROOT = Path(__file__).parents[1]
@@ -66,18 +66,33 @@ def _answers(port: int) -> bool:
 
 @contextmanager
 def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[Settings]:
-    """Settings with a home of their own; its storage is unmounted and removed in the end."""
+    """Settings with a home of their own; in the end its sessions are ended and its storage is removed.
+
+    The ports of its sessions are nobody else's: what forwards a port outlives a container whose storage was removed.
+    """
     bundle = os.environ.get("SSL_CERT_FILE")
-    chosen = {"ca_bundle": Path(bundle) if bundle else None, "registry_port": registry_port, **more}
+    chosen = {
+        "ca_bundle": Path(bundle) if bundle else None,
+        "registry_port": registry_port,
+        "session_ports": free_span(20),
+        **more,
+    }
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
     try:
         yield settings
     finally:
-        below = (str(folder), str(host.runtime_folder(settings)))
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for point in reversed([point for point in points if point.startswith(below)]):
-            command.run(["umount", "--lazy", point], root=True, accepted=range(256))
-        command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
+        _remove(settings)
+
+
+def _remove(settings: Settings) -> None:
+    if (settings.home / "containers").exists():
+        everything = ["rm", "--all", "--force", "--time", "0"]
+        command.run([*host.podman(settings), *everything], root=True, accepted=range(256))
+    below = (str(settings.home), str(host.runtime_folder(settings)))
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for point in reversed([point for point in points if point.startswith(below)]):
+        command.run(["umount", "--lazy", point], root=True, accepted=range(256))
+    command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
 
 
 @pytest.fixture(scope="session")
