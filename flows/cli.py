@@ -274,8 +274,9 @@ def up(
         return
     with screen.showing(err):
         states = services.up(settings)
-        Carrier.open(settings).resume_all()  # before sessions start: a move that was cut short has the say
-        problems = Sessions.open(settings).up()
+        carrier = Carrier.open(settings)
+        carrier.resume_all()  # before sessions start: a move that was cut short has the say
+        problems = carrier.sessions.up()
     out.print(tables.service_states(states))
     for name, problem in problems.items():
         err.print(f"[red]✗[/] session {name}: {problem}")

@@ -9,7 +9,6 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.database import open_database
 from flows.errors import RefitError
 from flows.images import evidence
 from flows.images.publish import current
@@ -32,8 +31,8 @@ PARALLEL_MOVES = 4
 @task(task_run_name="plan", cache_policy=NO_CACHE)
 def make_plan(names: Sequence[str], to: str, settings: Settings) -> tuple[Decision, ...]:
     """One decision per session: what it moves to, or why it stays."""
-    sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-    candidates = _candidates(sessions, journal)
+    carrier = Carrier.open(settings)
+    sessions, candidates = carrier.sessions, _candidates(carrier.sessions, carrier.journal)
     asked = [c.session for c in candidates if not names or c.session.name in names]
     targets = _targets(asked, to, settings)
     if not names:

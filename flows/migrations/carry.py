@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sqlalchemy.orm import Session as Transaction
 
@@ -78,7 +77,7 @@ class Carrier:
     """Carries moves out, one per session at a time."""
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
-        self._settings, self._sessions, self._journal = settings, sessions, journal
+        self._settings, self.sessions, self.journal = settings, sessions, journal
         self._effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
             "pull": self._pull,
@@ -101,7 +100,8 @@ class Carrier:
     @classmethod
     def open(cls, settings: Settings) -> Carrier:
         """A carrier for the sessions of these settings."""
-        return cls(settings, Sessions.open(settings), Journal(open_database(settings.database)))
+        database = open_database(settings.database)
+        return cls(settings, Sessions.open(settings, database), Journal(database))
 
     def carry_out(self, decision: Decision, packages: str = "") -> Result:
         """Move one session, or say why it isn't moved; a move that fails is undone.
@@ -116,16 +116,16 @@ class Carrier:
         stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
         if decision.action is Action.skip:
             return replace(stays, reason=decision.reason or "")
-        with self._sessions.store.hold(decision.session) as held:
+        with self.sessions.alone(decision.session) as held:
             if reason := self._outdated(decision):
                 return replace(stays, reason=reason)
-            before = self._sessions.store.session(decision.session)
+            before = self.sessions.store.session(decision.session)
             after = replace(before, image=decision.new, generation=before.generation + 1)
-            return self._drive(held, self._journal.begin(held, before, after, packages))
+            return self._drive(held, self.journal.begin(held, before, after, packages))
 
     def resume_all(self) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left."""
-        return tuple(result for move in self._journal.unfinished() if (result := self._resume(move)))
+        return tuple(result for move in self.journal.unfinished() if (result := self._resume(move)))
 
     def reopen(self, session: str) -> Result | None:
         """Try once more to end the held move of a session; none if its latest move is not held.
@@ -133,17 +133,17 @@ class Carrier:
         Raises:
             RefitError: another run holds the session.
         """
-        with self._sessions.store.hold(session) as held:
-            move = self._journal.latest().get(session)
+        with self.sessions.alone(session) as held:
+            move = self.journal.latest().get(session)
             if move is None or move.state is not State.held:
                 return None
-            self._journal.write(held, move, Entry("", Phase.reopened))
+            self.journal.write(held, move, Entry("", Phase.reopened))
             return self._drive(held, move)
 
     def _outdated(self, decision: Decision) -> str:
         """What has changed since the plan was made; empty: nothing that matters."""
-        found = {session.name: session for session in self._sessions.store.sessions()}.get(decision.session)
-        last = self._journal.latest().get(decision.session)
+        found = {session.name: session for session in self.sessions.store.sessions()}.get(decision.session)
+        last = self.journal.latest().get(decision.session)
         if found is None:
             return "the session was deleted meanwhile"
         if found.image != decision.old:
@@ -152,24 +152,19 @@ class Carrier:
 
     def _resume(self, move: Move) -> Result | None:
         try:
-            with self._sessions.store.hold(move.before.name, wait=0) as held:
-                if (move := self._journal.move(move.id)).state in FINAL:
+            with self.sessions.alone(move.before.name, wait=0) as held:
+                if (move := self.journal.move(move.id)).state in FINAL:
                     return None
-                self._settle(held, move)
+                if step := unsettled(self.journal.entries(move)):
+                    self.journal.write(held, move, Entry(step, Phase.interrupted, "what still ran of it was ended"))
                 return self._drive(held, move)
         except LeaseTaken:
             return None
 
-    def _settle(self, held: Lease, move: Move) -> None:
-        """End what the interrupted step had started, so that nothing changes any more behind our back."""
-        if step := unsettled(self._journal.entries(move)):
-            ended = self._end_programs(move, step)
-            self._journal.write(held, move, Entry(step, Phase.interrupted, f"{ended} programs were ended"))
-
     def _drive(self, held: Lease, move: Move) -> Result:
         """Take the next step until there is none."""
         interrupted: BaseException | None = None
-        while not isinstance(chosen := decide(self._journal.entries(move), self._look(move)), End):
+        while not isinstance(chosen := decide(self.journal.entries(move), self._look(move)), End):
             try:
                 self._turn(held, move, chosen)
             except (KeyboardInterrupt, SystemExit) as error:
@@ -183,15 +178,16 @@ class Carrier:
 
     def _turn(self, held: Lease, move: Move, chosen: Do | Undo | GiveUp) -> None:
         if isinstance(chosen, GiveUp):
-            self._journal.write(held, move, Entry(chosen.step.name, chosen.phase, chosen.reason))
+            self.journal.write(held, move, Entry(chosen.step.name, chosen.phase, chosen.reason))
             return
         name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
         report(move.before.name, Shown.running, name)
-        self._journal.write(held, move, Entry(name, Phase.intent))
+        self.journal.write(held, move, Entry(name, Phase.intent))
         try:
-            note = self._act(move, name)
+            with command.logged(self._settings.folder("logs", "moves") / f"{move.before.name}.log"):
+                note = self._effects[name](move)
         except BaseException as error:
-            self._journal.write(held, move, Entry(name, Phase.failed, str(error) or type(error).__name__))
+            self.journal.write(held, move, Entry(name, Phase.failed, str(error) or type(error).__name__))
             if not isinstance(error, RefitError):
                 logger.exception("%s: the step %r failed", move.id, name)
             if not isinstance(error, Exception):
@@ -201,88 +197,70 @@ class Carrier:
         def commit(transaction: Transaction) -> None:
             record(transaction, move.after)
 
-        self._journal.write(held, move, Entry(name, Phase.done, note), commit if name == "commit" else None)
-
-    def _act(self, move: Move, name: str) -> str:
-        """The side effect of a step, every program that it starts on record; returns its note for the journal."""
-        try:
-            log = self._settings.folder("logs", "moves") / f"{move.before.name}.log"
-            with command.recorded(self._programs(move, name)), command.logged(log):
-                return self._effects[name](move)
-        finally:
-            self._end_programs(move, name)
-
-    def _end_programs(self, move: Move, name: str) -> int:
-        folder = self._programs(move, name)
-        ended = command.end_recorded(folder)
-        folder.rmdir()
-        return ended
+        self.journal.write(held, move, Entry(name, Phase.done, note), commit if name == "commit" else None)
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
-        kept = next((entry.note for entry in self._journal.entries(move) if entry.note.startswith(KEPT)), "")
+        kept = next((entry.note for entry in self.journal.entries(move) if entry.note.startswith(KEPT)), "")
         advice = self._advice(move) if end.state is State.held else ""
         reason = "\n".join(filter(None, (end.reason, kept, advice)))
-        ended = self._journal.end(held, move, end.state, reason)
+        ended = self.journal.end(held, move, end.state, reason)
         report(move.before.name, Shown.done if end.state is State.cleaned else Shown.failed, end.state)
         return self.result(ended)
 
     def result(self, move: Move) -> Result:
         """What the journal knows of a move that has ended."""
-        down = downtime(self._journal.entries(move))
+        down = downtime(self.journal.entries(move))
         before, after = move.before, move.after
         return Result(before.name, before.image, after.image, move.packages, down, move.state, move.reason)
 
     def _advice(self, move: Move) -> str:
-        snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
+        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
         return (
             f"Nothing was removed: the containers {move.before.container} and {move.after.container} and the snapshot "
             f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
         )
 
-    def _programs(self, move: Move, step: str) -> Path:
-        return self._settings.folder("running", f"{move.id}-{step}")
-
     def _look(self, move: Move) -> Seen:
         before, after = move.before, move.after
-        found = {container.name: container.running for container in self._sessions.engine.containers(before.name)}
-        recorded = before in self._sessions.store.sessions()
-        wanted = recorded and before.name in self._sessions.store.wanted()
+        found = {container.name: container.running for container in self.sessions.engine.containers(before.name)}
+        recorded = before in self.sessions.store.sessions()
+        wanted = recorded and before.name in self.sessions.store.wanted()
         return Seen(recorded, wanted, found.get(before.container), found.get(after.container))
 
     # The steps, in their order. Each returns a note for the journal.
 
     def _check(self, move: Move) -> str:
         # A session that is ill already could neither be compared with its new image nor be brought back.
-        self._sessions.wait_ready(move.before)
+        self.sessions.wait_ready(move.before)
         return ""
 
     def _pull(self, move: Move) -> str:
-        self._sessions.engine.pull(move.after.image)
+        self.sessions.engine.pull(move.after.image)
         return ""
 
     def _create(self, move: Move) -> str:
-        self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
-        self._sessions.engine.create(move.after)
+        self.sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        self.sessions.engine.create(move.after)
         return ""
 
     def _copy(self, move: Move) -> str:
-        self._sessions.homes.copy(move.before, move.id)
+        self.sessions.homes.copy(move.before, move.id)
         return ""
 
     def _stop(self, move: Move) -> str:
-        self._sessions.halt(move.before)
+        self.sessions.halt(move.before)
         return ""
 
     def _snapshot(self, move: Move) -> str:
-        self._sessions.homes.delta(move.before, move.id)
+        self.sessions.homes.delta(move.before, move.id)
         return ""
 
     def _start(self, move: Move) -> str:
-        self._sessions.engine.start(move.after.container)
+        self.sessions.engine.start(move.after.container)
         return ""
 
     def _answer(self, move: Move) -> str:
-        self._sessions.wait_ready(move.after)
+        self.sessions.wait_ready(move.after)
         return ""
 
     def _verify(self, move: Move) -> str:
@@ -292,21 +270,21 @@ class Carrier:
         if changed and used is not True:
             raise Unproven(f"The new image changed the home: {_some(changed)}.")
         if move.after.access.protocol == "jupyter":
-            said = self._sessions.jupyter(move.after).execute(CELL)
+            said = self.sessions.jupyter(move.after).execute(CELL)
             if said.strip() != CELL_SAYS:
                 raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
         return self._kept(move, changed) if changed else ""
 
     def _clean(self, move: Move) -> str:
-        self._sessions.engine.remove(move.before.container)
+        self.sessions.engine.remove(move.before.container)
         return self._forget(move)
 
     # The way back.
 
     def _halt(self, move: Move) -> str:
-        answered = Entry("answer", Phase.done) in self._journal.entries(move)
+        answered = Entry("answer", Phase.done) in self.journal.entries(move)
         alone = not answered or self._used(move) is False
-        self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        self.sessions.engine.stop(move.after.container, self._settings.stop_grace)
         return ALONE if alone else ""
 
     def _restore(self, move: Move) -> str:
@@ -314,33 +292,33 @@ class Carrier:
         changed = self._changed(move)
         if not changed:
             return ""
-        alone = Entry("halt", Phase.done, ALONE) in self._journal.entries(move)
+        alone = Entry("halt", Phase.done, ALONE) in self.journal.entries(move)
         if not alone or self._look(move).old is Running.running:
             return self._kept(move, changed)
-        self._sessions.homes.restore(move.before, move.id)
+        self.sessions.homes.restore(move.before, move.id)
         return f"restored: {_some(changed)}"
 
     def _revive(self, move: Move) -> str:
-        self._sessions.engine.create(move.before)
-        self._sessions.engine.start(move.before.container)
-        self._sessions.wait_ready(move.before)
+        self.sessions.engine.create(move.before)
+        self.sessions.engine.start(move.before.container)
+        self.sessions.wait_ready(move.before)
         return ""
 
     def _forget(self, move: Move) -> str:
-        if any(entry.note.startswith(KEPT) for entry in self._journal.entries(move)):
+        if any(entry.note.startswith(KEPT) for entry in self.journal.entries(move)):
             return "the snapshot was kept"
-        self._sessions.homes.forget(move.before.name, move.id)
+        self.sessions.homes.forget(move.before.name, move.id)
         return ""
 
     def _discard(self, move: Move) -> str:
-        self._sessions.engine.remove(move.after.container)
+        self.sessions.engine.remove(move.after.container)
         return ""
 
     def _changed(self, move: Move) -> tuple[str, ...]:
-        return self._sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
+        return self.sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
 
     def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
-        snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
+        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
         return f"{KEPT}: {_some(changed)}; as it was before: {snapshot}"
 
     def _used(self, move: Move) -> bool | None:
@@ -348,7 +326,7 @@ class Carrier:
         if move.after.access.protocol != "jupyter":
             return None
         try:
-            return self._sessions.jupyter(move.after).used()
+            return self.sessions.jupyter(move.after).used()
         except RefitError:
             return None
 

@@ -7,14 +7,16 @@ Whether a session runs, the engine says; whether it ought to, the record. Every 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import Engine as Database
+
 from flows import command
 from flows.catalog.model import Access
-from flows.database import open_database
+from flows.database import Lease, open_database
 from flows.errors import RefitError, UnknownName
 from flows.progress import reported
 from flows.sessions.engine import Engine
@@ -57,9 +59,30 @@ class Sessions:
         self._settings = settings
 
     @classmethod
-    def open(cls, settings: Settings) -> Sessions:
-        """The sessions of these settings, on Podman."""
-        return cls(settings, Podman(settings), Homes(settings), Store(open_database(settings.database)))
+    def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
+        """The sessions of these settings, on Podman; `database` is theirs, if it is open already."""
+        store = Store(database or open_database(settings.database))
+        return cls(settings, Podman(settings), Homes(settings), store)
+
+    @contextmanager
+    def alone(self, name: str, wait: float = 10.0) -> Iterator[Lease]:
+        """Be the only one who acts on this session inside the `with` block, by its lease and in fact.
+
+        What an earlier holder was killed over may still run. It is ended before anything is looked at, so that nothing
+        changes any more behind our back; and what runs inside the block is on record for the next holder.
+
+        Raises:
+            LeaseTaken: another run still holds the session after `wait` seconds.
+        """
+        programs = self._settings.home / "running" / f"session-{check_name(name)}"
+        with self.store.hold(name, wait) as held:
+            command.end_recorded(programs)
+            try:
+                with command.recorded(programs):
+                    yield held
+            finally:
+                command.end_recorded(programs)
+                programs.rmdir()
 
     def create(
         self,
@@ -85,7 +108,7 @@ class Sessions:
             home, token_file = self.homes.path(name), self._folder(name) / "token"
             return Session(name, profile, release, image, uid, port, home, token_file, access, environment or {})
 
-        with self.store.hold(name):
+        with self.alone(name):
             ports = self._settings.session_ports if access.port else None
             session = self.store.add(
                 name, make, uids=self._settings.session_uids, ports=ports, avoid=self.homes.owners()
@@ -100,16 +123,16 @@ class Sessions:
             UnknownName: there is no such session.
             RefitError: it doesn't get ready, or a move of it is not finished.
         """
-        session = self.store.session(name)
-        self.engine.pull(session.image)
-        with self.store.hold(name):
-            self._start(self.store.session(name))
+        self.engine.pull(self.store.session(name).image)
+        with self.alone(name):
+            session = self.store.session(name)
+            self._start(session)
         return session
 
     def stop(self, name: str) -> None:
         """Stop a session: its kernels over the API, then all its processes, within the grace of the settings."""
         self.store.session(name)
-        with self.store.hold(name), reported(name, "stopping"):
+        with self.alone(name), reported(name, "stopping"):
             self.store.want(name, False)
             self._halt_all(self.store.session(name))
 
@@ -122,7 +145,7 @@ class Sessions:
         known = {session.name: session for session in self.store.sessions()}
         if name not in known and not (purge and name in self.store.homes()):
             raise UnknownName("session", name, known)
-        with self.store.hold(name), reported(name, "removing"):
+        with self.alone(name), reported(name, "removing"):
             for container in self.engine.containers(name):
                 self.engine.stop(container.name, self._settings.stop_grace)
                 self.engine.remove(container.name)
@@ -151,7 +174,7 @@ class Sessions:
         """Stop every session that runs; `up` starts the same ones again."""
         for status in self.all():
             if status.running is Running.running:
-                with self.store.hold(status.session.name), reported(status.session.name, "stopping"):
+                with self.alone(status.session.name), reported(status.session.name, "stopping"):
                     self._halt_all(status.session)
 
     def all(self) -> tuple[Status, ...]:
