@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -21,15 +22,20 @@ from pathlib import Path
 from time import monotonic
 
 from flows import command, host, progress
+from flows.database import Lease, lease, open_database
 from flows.errors import RefitError
-from flows.images.registry import Manifest, Registry, canonical
-from flows.images.stages import Kind, Stage, key
+from flows.images import stages
+from flows.images.ledger import Entry, Ledger
+from flows.images.registry import Manifest, Registry, canonical, digest_of
+from flows.images.stages import Kind, Stage, key_of
 from flows.images.workspace import alone, recover, workspace
 from flows.locks import system
 from flows.progress import State
 from flows.settings import Settings
 
 __all__ = ["BUILD_LIMIT", "TIMESTAMP", "Builder", "Built", "recover"]
+
+logger = logging.getLogger("refit.build")
 
 # The oldest date that a wheel can hold. All files of all layers carry it.
 TIMESTAMP = 315_532_800
@@ -91,6 +97,8 @@ class Builder:
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings, self._registry = settings, registry
+        self._database = open_database(settings.database)
+        self._ledger = Ledger(self._database)
 
     def build(self, stage: Stage, parent: Built | None) -> Built:
         """Find a stage by its key; build and push it where it isn't there.
@@ -99,11 +107,12 @@ class Builder:
             RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
         """
         started = monotonic()
-        stage_key = key(stage, parent.digest if parent else None, self._tools(stage.kind))
+        inputs = self.inputs(stage, parent.digest if parent else None)
+        stage_key = key_of(inputs)
         if found := self._find(stage, stage_key, started):
             return found
-        # Another run on this machine may be at the same stage: then wait for it, and take what it made.
-        with alone(self._settings, f"stage-{stage_key}"):
+        # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
+        with lease(self._database, f"stage {stage_key}", wait=BUILD_LIMIT) as mine:
             if found := self._find(stage, stage_key, started):
                 return found
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{stage_key[:12]}.log"
@@ -115,9 +124,14 @@ class Builder:
             ):
                 image = self._make(stage, parent, work, watcher)
                 progress.report(stage.name, State.running, "pushing")
-                manifest = self._push(image, stage_key, work)
+                entry = Entry(stage_key, self._push(image, work), inputs, monotonic() - started)
+                manifest = self._name(stage, entry, mine)
             progress.report(stage.name, State.done)
         return Built(stage.name, stage_key, manifest.digest, False, monotonic() - started, log, manifest.size)
+
+    def inputs(self, stage: Stage, parent_digest: str | None) -> dict[str, dict[str, str]]:
+        """All that goes into a stage on this machine (see `stages.inputs`)."""
+        return stages.inputs(stage, parent_digest, self._tools(stage.kind))
 
     def _find(self, stage: Stage, stage_key: str, started: float) -> Built | None:
         manifest = self._registry.find(self._registry.stages, stage_key)
@@ -194,8 +208,8 @@ class Builder:
         argv = ["skopeo", "copy", "--quiet", tls, "--src-authfile", str(self._login(work)), source, store]
         command.run(argv, root=True, env=self._environment(work), limit=BUILD_LIMIT)
 
-    def _push(self, image: str, stage_key: str, work: Path) -> Manifest:
-        """Push an image as a stage; what the registry then has under the key is the stage."""
+    def _push(self, image: str, work: Path) -> str:
+        """Push an image among the stages; returns the digest of its manifest, the same from whichever machine."""
         target = f"docker://{self._registry.host}/{self._registry.stages}:unfinished"
         tls = f"--tls-verify={str(self._registry.secure).lower()}"
         options = [tls, "--authfile", str(self._login(work)), "--format", "oci", "--digestfile", str(work / "digest")]
@@ -209,11 +223,24 @@ class Builder:
         pushed = self._registry.manifest(self._registry.stages, (work / "digest").read_text().strip())
         # buildah annotates how the parent was stored on this machine; no other would get the same digest.
         content = canonical({name: part for name, part in pushed.document.items() if name != "annotations"})
-        if self._registry.digest(self._registry.stages, stage_key) is None:
-            self._registry.put_manifest(self._registry.stages, stage_key, content, pushed.media_type)
-        manifest = self._registry.manifest(self._registry.stages, stage_key)
-        if manifest.content == content:
-            self._buildah(work, "tag", image, local_name(manifest.digest))
+        digest = self._registry.put_manifest(self._registry.stages, digest_of(content), content, pushed.media_type)
+        self._buildah(work, "tag", image, local_name(digest))
+        return digest
+
+    def _name(self, stage: Stage, entry: Entry, mine: Lease) -> Manifest:
+        """Let the stage be found by its key: as what came out of it first."""
+        repository = self._registry.stages
+        counts = self._ledger.record(stage.name, entry, mine)
+        manifest = self._registry.find(repository, counts)
+        if manifest is None:  # the registry has lost what came out first
+            self._ledger.forget(entry.key, mine)
+            counts = self._ledger.record(stage.name, entry, mine)
+            manifest = self._registry.manifest(repository, counts)
+        if counts != entry.digest:
+            logger.warning(
+                "%s is not deterministic: %s came out now, %s before; that one counts", stage.name, entry.digest, counts
+            )
+        self._registry.put_manifest(repository, entry.key, manifest.content, manifest.media_type)
         return manifest
 
     def _login(self, work: Path) -> Path:

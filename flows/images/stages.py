@@ -78,23 +78,66 @@ def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:
     return Graph(stages, tops)
 
 
-def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> str:
-    """The stage's key: 64 hex digits.
+def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Everything that goes into a stage: what its key is the hash of, and what a changed key is explained by.
 
     Args:
         stage: what is built.
         parent_digest: `sha256:…` of the parent's manifest in the registry; none for a base.
         tools: program → version, for the programs whose version can change the output.
+
+    Returns:
+        Sort of input → name → value, e.g. `files` → path → hash.
     """
-    inputs = {
-        "kind": stage.kind,
-        "parent": parent_digest,
-        "text": stage.text,
-        "files": {path: hashlib.sha256(content).hexdigest() for path, content in sorted(stage.files.items())},
-        "system": sorted(stage.system),
-        "requirements": stage.requirements,
-        "suite": stage.suite,
-        "tools": dict(sorted(tools.items())),
+    lock = "\n".join(stage.requirements)
+    return {
+        "parent": {"digest": parent_digest} if parent_digest else {},
+        "instructions": {"text": stage.text, "kind": stage.kind, "suite": stage.suite},
+        "files": {path: hashlib.sha256(content).hexdigest() for path, content in stage.files.items()},
+        "system": _versions(stage.system, "="),
+        "python": _versions(stage.requirements, "=="),
+        # Versions are what people want to see; the lines, with the hashes of the wheels, are what is installed.
+        "lock": {"hash": hashlib.sha256(lock.encode()).hexdigest()} if lock else {},
+        "tools": dict(tools),
     }
+
+
+def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> str:
+    """The stage's key: 64 hex digits. Arguments as in `inputs`."""
+    return key_of(inputs(stage, parent_digest, tools))
+
+
+def key_of(inputs: Mapping[str, Mapping[str, str]]) -> str:
+    """The key of a stage with these inputs."""
     canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One input that two builds of a stage have otherwise; `None` where one of them doesn't have it.
+
+    `sort` is one of those of `inputs`, e.g. `system`, and `name` what of that sort, e.g. `tmux`.
+    """
+
+    sort: str
+    name: str
+    old: str | None
+    new: str | None
+
+
+def differences(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
+    """What `new` has otherwise than `old`; both as `inputs` gives them."""
+    return tuple(
+        Difference(sort, name, before.get(name), after.get(name))
+        for sort in dict.fromkeys((*new, *old))
+        for before, after in [(old.get(sort, {}), new.get(sort, {}))]
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    )
+
+
+def _versions(packages: Iterable[str], separator: str) -> dict[str, str]:
+    """Name → version of `name=version`; what follows a version in a line of a lock is left out."""
+    pairs = (package.partition(separator) for package in packages)
+    return {name.strip(): rest.strip().split(" ")[0].rstrip(";\\") for name, _, rest in pairs}

@@ -1,0 +1,92 @@
+"""What stages were built from and what came out: kept in Refit's database, where every builder finds it.
+
+The registry says which stages are there; the ledger says why a stage is built again, how long it takes, and which
+digest counts if one key ever yields two.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from flows.database import Instant, Lease, Table, now, still_held
+
+_AT_ONCE = 500  # names in one question: SQLite takes a limited number of them
+
+
+class StageRow(Table):
+    """A stage that was built: its inputs as JSON, and the digest that counts for its key."""
+
+    __tablename__ = "stages"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(index=True)
+    digest: Mapped[str]
+    inputs: Mapped[str]
+    seconds: Mapped[float]
+    built: Mapped[datetime] = mapped_column(Instant)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One build of a stage: key, digest, inputs (see `stages.inputs`), and how long it took (seconds)."""
+
+    key: str
+    digest: str
+    inputs: Mapping[str, Mapping[str, str]]
+    seconds: float
+
+
+class Ledger:
+    """The record of all stages that were ever built with this database."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def record(self, name: str, entry: Entry, lease: Lease) -> str:
+        """Write down what came out of a stage, under the lease of its key; returns the digest that counts.
+
+        That is the one which was recorded first: images may be standing on it.
+
+        Raises:
+            LeaseLost: another builder has taken the stage over.
+        """
+        with Session(self._database) as session, session.begin():
+            still_held(session, lease)
+            if row := session.get(StageRow, entry.key):
+                return row.digest
+            inputs = json.dumps(entry.inputs, sort_keys=True)
+            session.add(StageRow(**{**vars(entry), "inputs": inputs}, name=name, built=now()))
+        return entry.digest
+
+    def forget(self, key: str, lease: Lease) -> None:
+        """Let the next digest of this key count: the registry has lost what was recorded."""
+        with Session(self._database) as session, session.begin():
+            still_held(session, lease)
+            if row := session.get(StageRow, key):
+                session.delete(row)
+
+    def latest(self, names: Collection[str]) -> dict[str, Entry]:
+        """The newest build of each of these stages that was ever built."""
+        wanted = sorted(names)
+        found: dict[str, Entry] = {}
+        with Session(self._database) as session:
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                newest = (
+                    select(StageRow.name, func.max(StageRow.built).label("built"))
+                    .where(StageRow.name.in_(some))
+                    .group_by(StageRow.name)
+                    .subquery()
+                )
+                rows = select(StageRow).join(
+                    newest, (StageRow.name == newest.c.name) & (StageRow.built == newest.c.built)
+                )
+                for row in session.scalars(rows):
+                    found[row.name] = Entry(row.key, row.digest, json.loads(row.inputs), row.seconds)
+        return found
