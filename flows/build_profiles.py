@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,13 +13,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import containers, database
+from flows import command, containers, database
 from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
-from flows.images import evidence, recipe, stages
+from flows.images import evidence, stages
 from flows.images.build import Builder, Built, recover
 from flows.images.publish import Published, publish
+from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
 from flows.locks import system
@@ -58,8 +59,8 @@ class BuildFailed(RefitError):
 @task(task_run_name="assemble", cache_policy=NO_CACHE)
 def assemble(profiles: Sequence[Profile], recipes: Catalog, settings: Settings) -> Graph:
     """Resolve system packages, render all Containerfiles, and join them into one graph of distinct stages."""
-    resolve = cache(partial(system.resolve, settings=settings))
-    return stages.join({profile.stem: recipe.chain(profile, recipes, resolve) for profile in profiles})
+    assembler = Assembler(recipes, partial(system.resolve, settings=settings))
+    return stages.join({profile.stem: assembler.chain(profile) for profile in profiles})
 
 
 @task(task_run_name="stage {stage.name}", cache_policy=NO_CACHE)
@@ -118,7 +119,8 @@ def build_profiles(
     if profiles:
         wanted = tuple(load.profile(recipes, release, stem) for stem in profiles)
     graph = assemble(wanted, recipes, settings)
-    report = _carry_out(graph, wanted, date or due_date(), settings)
+    with command.ending_all():
+        report = _carry_out(graph, wanted, date or due_date(), settings)
     _show(report, release)
     if report.failures:
         raise BuildFailed(report)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,8 +14,9 @@ from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Profile
 from flows.errors import UnknownName
-from flows.images import locker, recipe
+from flows.images import locker
 from flows.images.build import Builder
+from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import python, system
 from flows.locks.python import LockChange
@@ -37,7 +39,7 @@ class Lock:
 def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Settings) -> str:
     """Find or build the image in which locks for a base are made; returns its digest."""
     builder = Builder(settings, Registry(settings))
-    foundation = recipe.foundation(base, python_name, recipes, system.resolve(base, settings))
+    foundation = Assembler(recipes, partial(system.resolve, settings=settings)).foundation(base, python_name)
     return builder.build(locker.stage(foundation, python_name, recipes.root), builder.build(foundation, None)).digest
 
 
@@ -71,7 +73,8 @@ def lock_requirements(
         (bundle, base, name, lock_bundle.submit(bundle, name, cast("str", images[base.name, name]), settings))
         for bundle, base, name in wanted
     ]
-    done = tuple(Lock(bundle.name, base.name, name, future.result()) for bundle, base, name, future in locks)
+    with command.ending_all():
+        done = tuple(Lock(bundle.name, base.name, name, future.result()) for bundle, base, name, future in locks)
     _show(done, release)
     return done
 

@@ -17,8 +17,8 @@ import yaml
 from flows import command, host
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
-from flows.images import recipe
 from flows.images.build import Builder, Built
+from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
@@ -128,15 +128,21 @@ def catalog() -> Catalog:
 
 
 @pytest.fixture(scope="session")
+def assembler(catalog: Catalog, shared: Settings) -> Assembler:
+    """Assembles its stages, with exact system packages."""
+    return Assembler(catalog, partial(system.resolve, settings=shared))
+
+
+@pytest.fixture(scope="session")
 def base_recipe(catalog: Catalog) -> Base:
     """The base that all real tests stand on."""
     return catalog.bases["deb12"]
 
 
 @pytest.fixture(scope="session")
-def base_stage(base_recipe: Base, catalog: Catalog, shared: Settings) -> Stage:
+def base_stage(base_recipe: Base, assembler: Assembler) -> Stage:
     """Its stage, with exact packages."""
-    return recipe.foundation(base_recipe, "py311", catalog, system.resolve(base_recipe, shared))
+    return assembler.foundation(base_recipe, "py311")
 
 
 @pytest.fixture(scope="session")
@@ -146,10 +152,10 @@ def base(builder: Builder, base_stage: Stage) -> Built:
 
 
 @pytest.fixture(scope="session")
-def jupyter_chain(catalog: Catalog, shared: Settings) -> tuple[Stage, ...]:
+def jupyter_chain(catalog: Catalog, assembler: Assembler) -> tuple[Stage, ...]:
     """The stages of the catalog's jupyter-minimal-deb12-py311, base first."""
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
-    return recipe.chain(profile, catalog, partial(system.resolve, settings=shared))
+    return assembler.chain(profile)
 
 
 def build_all(builder: Builder, chain: Iterable[Stage]) -> list[Built]:

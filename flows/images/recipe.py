@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
@@ -29,20 +30,20 @@ class Templates:
     root: Path
     texts: Mapping[str, str]
 
+    @cached_property
+    def _environment(self) -> Environment:
+        """Compiles each template once."""
+        loader = FunctionLoader(self._load)
+        return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
     def render(self, name: str, **variables: object) -> str:
         """The text that a template makes of the variables.
 
         Raises:
             Mistakes: the template, or one that it includes, has a mistake; with its file and line.
         """
-        environment = Environment(
-            loader=FunctionLoader(self._load),
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
         try:
-            return environment.get_template(name).render(variables).strip() + "\n"
+            return self._environment.get_template(name).render(variables).strip() + "\n"
         except TemplateError as error:
             raise Mistakes([self._mistake(error)]) from error
 
@@ -60,81 +61,103 @@ class Templates:
         )
 
 
-def chain(profile: Profile, catalog: Catalog, resolve: Resolve) -> tuple[Stage, ...]:
-    """The stages of a profile's image, base first.
+class Assembler:
+    """Assembles the stages of a catalog's profiles; what profiles share is read and rendered once.
 
     Args:
-        profile: what is wanted.
-        catalog: where its recipes come from.
+        catalog: where the recipes come from.
         resolve: gives the exact system packages of a base as `name=version`. Where a bundle has system packages, it is
             asked again with a base that has these as well.
-
-    Raises:
-        Mistakes: a template has a mistake, or the bundle has to be locked again.
-        UnknownName: the lock lacks the category of the IDE.
     """
-    python_locks.verify(profile.bundle.pythons[profile.python])
-    templates = read_templates(catalog.root)
-    stages = [foundation(profile.base, profile.python, catalog, resolve(profile.base))]
-    if system := _additional(profile, resolve):
-        stages.append(_system_stage(profile, templates, stages[0], system))
-    stages.append(_python_stage(profile, templates, stages[-1]))
-    return (*stages, _ide_stage(profile, templates, stages[-1]))
 
+    def __init__(self, catalog: Catalog, resolve: Resolve) -> None:
+        self._root = catalog.root
+        self._templates = read_templates(catalog.root)
+        self._resolve = cache(resolve)
+        self._verify, self._lock = cache(python_locks.verify), cache(python_locks.read)
+        self._made: dict[tuple[str, str], Stage] = {}
 
-def foundation(base: Base, python: str, catalog: Catalog, system: tuple[str, ...]) -> Stage:
-    """The stage that everything on an operating system and its Python stands on."""
-    text = read_templates(catalog.root).render(
-        _path(catalog.root, base.folder / "base.snippet.j2"), **_base_variables(base, python), system=system
-    )
-    files = read_files(base.folder / "files")
-    name = f"base-{base.name}-{python}"
-    return Stage(name, Kind.bootstrap, None, text, files, system, suite=base.config.suite)
+    def chain(self, profile: Profile) -> tuple[Stage, ...]:
+        """The stages of a profile's image, base first.
 
+        Raises:
+            Mistakes: a template has a mistake, or the bundle has to be locked again.
+            UnknownName: the lock lacks the category of the IDE.
+        """
+        self._verify(profile.bundle.pythons[profile.python])
+        stages = [self.foundation(profile.base, profile.python)]
+        for step in (self._system, self._python, self._ide):
+            if stage := step(profile, stages[-1]):
+                stages.append(stage)
+        return tuple(stages)
 
-def _additional(profile: Profile, resolve: Resolve) -> tuple[str, ...]:
-    """The exact system packages that a bundle has on top of its base's."""
-    if not profile.bundle.packages:
-        return ()
-    together = replace(profile.base, packages=(*profile.base.packages, *profile.bundle.packages))
-    return tuple(sorted(set(resolve(together)) - set(resolve(profile.base))))
+    def foundation(self, base: Base, python: str) -> Stage:
+        """The stage that everything on an operating system and its Python stands on."""
 
+        def make(name: str) -> Stage:
+            system = self._resolve(base)
+            template = self._path(base.folder / "base.snippet.j2")
+            text = self._templates.render(template, **_base_variables(base, python), system=system)
+            files = read_files(base.folder / "files")
+            return Stage(name, Kind.bootstrap, None, text, files, system, suite=base.config.suite)
 
-def _system_stage(profile: Profile, templates: Templates, parent: Stage, system: tuple[str, ...]) -> Stage:
-    text = templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
-    name = f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}"
-    return Stage(name, Kind.instructions, parent.name, text, system=system)
+        return self._once("base", f"base-{base.name}-{python}", make)
 
+    def _system(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The bundle's system packages on top of the base's."""
+        if not (system := self._additional(profile)):
+            return None
 
-def _python_stage(profile: Profile, templates: Templates, parent: Stage) -> Stage:
-    requirements = _requirements(profile, python_locks.FIRST_CATEGORY)
-    text = templates.render("snippets/python.snippet.j2", **_variables(profile))
-    custom = _path(templates.root, profile.bundle.folder / "custom" / "custom.snippet.j2")
-    if custom in templates.texts:
-        text += templates.render(custom, **_variables(profile))
-    return Stage(
-        name=f"{profile.bundle.name}-{profile.base.name}-{profile.python}",
-        kind=Kind.instructions,
-        parent=parent.name,
-        text=text,
-        files={REQUIREMENTS: _as_file(requirements)},
-        requirements=requirements,
-    )
+        def make(name: str) -> Stage:
+            text = self._templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
+            return Stage(name, Kind.instructions, parent.name, text, system=system)
 
+        return self._once("system", f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}", make)
 
-def _ide_stage(profile: Profile, templates: Templates, parent: Stage) -> Stage:
-    ide = profile.ide
-    requirements = _requirements(profile, ide.config.category) if ide.config.category else ()
-    variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
-    own = {REQUIREMENTS: _as_file(requirements)} if requirements else {}
-    return Stage(
-        name=profile.stem,
-        kind=Kind.instructions,
-        parent=parent.name,
-        text=templates.render(_path(templates.root, ide.folder / f"{ide.name}.snippet.j2"), **variables),
-        files={**read_files(ide.folder / "files"), **own},
-        requirements=requirements,
-    )
+    def _python(self, profile: Profile, parent: Stage) -> Stage:
+        """The bundle's Python packages, then its own instructions."""
+
+        def make(name: str) -> Stage:
+            requirements = self._requirements(profile, python_locks.FIRST_CATEGORY)
+            text = self._templates.render("snippets/python.snippet.j2", **_variables(profile))
+            custom = self._path(profile.bundle.folder / "custom" / "custom.snippet.j2")
+            if custom in self._templates.texts:
+                text += self._templates.render(custom, **_variables(profile))
+            files = {REQUIREMENTS: _as_file(requirements)}
+            return Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
+
+        return self._once("python", f"{profile.bundle.name}-{profile.base.name}-{profile.python}", make)
+
+    def _ide(self, profile: Profile, parent: Stage) -> Stage:
+        ide = profile.ide
+
+        def make(name: str) -> Stage:
+            requirements = self._requirements(profile, ide.config.category) if ide.config.category else ()
+            variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
+            text = self._templates.render(self._path(ide.folder / f"{ide.name}.snippet.j2"), **variables)
+            own = {REQUIREMENTS: _as_file(requirements)} if requirements else {}
+            files = {**read_files(ide.folder / "files"), **own}
+            return Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
+
+        return self._once("ide", profile.stem, make)
+
+    def _once(self, step: str, name: str, make: Callable[[str], Stage]) -> Stage:
+        if (step, name) not in self._made:
+            self._made[step, name] = make(name)
+        return self._made[step, name]
+
+    def _additional(self, profile: Profile) -> tuple[str, ...]:
+        """The exact system packages that a bundle has and its base lacks."""
+        if not profile.bundle.packages:
+            return ()
+        together = replace(profile.base, packages=(*profile.base.packages, *profile.bundle.packages))
+        return tuple(sorted(set(self._resolve(together)) - set(self._resolve(profile.base))))
+
+    def _requirements(self, profile: Profile, category: str) -> tuple[str, ...]:
+        return self._lock(profile.bundle.pythons[profile.python], (category,))
+
+    def _path(self, file: Path) -> str:
+        return _path(self._root, file)
 
 
 def _base_variables(base: Base, python: str) -> dict[str, object]:
@@ -166,10 +189,6 @@ def read_files(folder: Path) -> dict[str, bytes]:
     """A recipe's files by their path in the build context: `files/…`."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
     return {_path(folder.parent, file): file.read_bytes() for file in files}
-
-
-def _requirements(profile: Profile, category: str) -> tuple[str, ...]:
-    return python_locks.read(profile.bundle.pythons[profile.python], (category,))
 
 
 def _as_file(requirements: tuple[str, ...]) -> bytes:

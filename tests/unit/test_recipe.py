@@ -6,7 +6,8 @@ import pytest
 from flows.catalog import load
 from flows.catalog.model import Base
 from flows.documents import Mistakes
-from flows.images import recipe, stages
+from flows.images import stages
+from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def resolve(base: Base) -> tuple[str, ...]:
 
 def chain(root: Path, stem: str = JUPYTER) -> tuple[Stage, ...]:
     catalog = load.load_catalog(root)
-    return recipe.chain(load.profile(catalog, "2026a", stem), catalog, resolve)
+    return Assembler(catalog, resolve).chain(load.profile(catalog, "2026a", stem))
 
 
 def mistakes(root: Path) -> list[tuple[str, int, str]]:
