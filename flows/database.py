@@ -5,7 +5,6 @@ SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brou
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -20,11 +19,12 @@ from uuid import uuid4
 import alembic.command
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import DateTime, Engine, create_engine, event, select, text, update
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+from sqlalchemy import DateTime, Engine, create_engine, event, make_url, select, text, update
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from flows.alone import one_at_a_time
 from flows.command import ProcessId
 from flows.errors import RefitError
 
@@ -34,14 +34,16 @@ _upgrading = threading.Lock()
 
 
 class Instant(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite forgets the zone and gets it back here."""
+    """A moment in UTC; SQLite forgets the zone and gets it back here, PostgreSQL takes that of the server."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_result_value(self, value: datetime | None, dialect: object) -> datetime | None:
         """Moments without a zone are UTC."""
-        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 class Table(DeclarativeBase):
@@ -70,10 +72,7 @@ def open_database(url: str) -> Engine:
     Raises:
         RefitError: the database can't be reached, or its schema is newer than this Refit.
     """
-    try:
-        engine = create_engine(url, connect_args={"timeout": 30} if url.startswith("sqlite") else {})
-    except (ArgumentError, ImportError) as error:
-        raise RefitError("`database_url` can't be used.", why=str(error), fix="write it as SQLAlchemy does.") from None
+    engine = _engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable)
     try:
@@ -86,13 +85,31 @@ def open_database(url: str) -> Engine:
             why=str(error),
             fix="install that version, or a newer one.",
         ) from None
-    except (OperationalError, OSError) as error:
+    except (DBAPIError, OSError) as error:
         raise RefitError(
             f"Refit's database {engine.url.render_as_string(hide_password=True)} can't be opened.",
             why=str(getattr(error, "orig", error)),
             fix="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
+
+
+def _engine(url: str) -> Engine:
+    try:
+        address = make_url(url)
+        if address.drivername in ("postgres", "postgresql"):
+            address = address.set(drivername="postgresql+psycopg")
+        if address.get_backend_name() == "sqlite":
+            return create_engine(address, connect_args={"timeout": 30})
+        return create_engine(address, pool_pre_ping=True)  # the server may have been restarted meanwhile
+    except ImportError as error:
+        raise RefitError(
+            f"`database_url` needs {error.name or 'a driver'}, which is not installed.",
+            why=str(error),
+            fix="for PostgreSQL: pip install 'refit[postgresql]', where Refit itself is installed.",
+        ) from None
+    except ArgumentError as error:
+        raise RefitError("`database_url` can't be used.", why=str(error), fix="write it as SQLAlchemy does.") from None
 
 
 def _durable(connection: object, _: object) -> None:
@@ -116,8 +133,7 @@ def _one_at_a_time(engine: Engine) -> Iterator[None]:
     """Alembic keeps its state in globals, and two processes would both make the first table."""
     with _upgrading:
         if engine.dialect.name == "sqlite":
-            with Path(f"{engine.url.database}.lock").open("w") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            with one_at_a_time(Path(f"{engine.url.database}.lock")):
                 yield
         else:
             with engine.begin() as connection:
@@ -171,12 +187,22 @@ def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120
             raise LeaseTaken(name, wait)
         time.sleep(0.05)
     ended = Event()
-    Thread(target=_renew, args=(engine, held, seconds, ended), daemon=True).start()
+    renewing = Thread(target=_renew, args=(engine, held, seconds, ended), daemon=True)
+    renewing.start()
     try:
         yield held
     finally:
         ended.set()
-        _extend(engine, held, 0.0)
+        renewing.join()  # or it might renew what was just given back
+        with suppress(OperationalError):  # then it runs out
+            _extend(engine, held, 0.0)
+
+
+def held(engine: Engine, prefix: str) -> tuple[str, ...]:
+    """The names of all leases that begin with `prefix` and are held now, by whomever."""
+    with Session(engine) as session:
+        rows = session.scalars(select(LeaseRow).where(LeaseRow.name.startswith(prefix, autoescape=True)))
+        return tuple(sorted(row.name for row in rows if row.until > now() and not _has_died(row.holder)))
 
 
 def still_held(session: Session, lease: Lease) -> None:

@@ -71,8 +71,9 @@ def read(path: Path, model: type[Model]) -> Model:
 def parse(text: str, path: Path, model: type[Model]) -> Model:
     """Read YAML text that came from `path` into `model`; raises as `read` does."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        loader = yaml.CSafeLoader(text)  # the same as SafeLoader, in C: ten times as fast
+        node = loader.get_single_node()
+        data = loader.construct_document(node) if node else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Mistakes([_yaml_mistake(path, error)]) from None
     twice = list(_repeated_keys(path, node))

@@ -1,13 +1,16 @@
 """How Refit is configured: `settings.yaml` in its home, overridden by `REFIT_…` variables.
 
-Settings are what a person chose. What a run finds out (the container runtime that works here) is in `host`.
+A relative path in `settings.yaml` starts at that file. Settings are what a person chose; what a run finds out (the
+container runtime that works here) is in `host`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from functools import cached_property
+import re
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -78,26 +81,34 @@ class Settings(documents.Document):
     ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
     pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
     wheel_folders: tuple[Path, ...] = Field((), description="Folders of further wheels (pip's find-links).")
+    installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
     npm_registry: str = ""
     apt_proxy: str = ""
     debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
 
+    builds_at_once: int = Field(0, ge=0, description="Stages built at once; 0: as the machine lets.")
+    keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
+    keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
+    keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
+
+    cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
+
     oci_runtime: str = Field("", description="runc or crun; empty: the first that works on this machine.")
     isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: what works here.")
 
-    @cached_property
+    @property
     def registry_host(self) -> str:
         """host:port of the registry in use."""
         return self.registry or f"127.0.0.1:{self.registry_port}"
 
-    @cached_property
+    @property
     def registry_is_secure(self) -> bool:
         """Whether the registry is spoken to by https."""
         if self.registry_tls is not None:
             return self.registry_tls
         return self.registry_host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]")
 
-    @cached_property
+    @property
     def database(self) -> str:
         """SQLAlchemy URL of Refit's database."""
         return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
@@ -128,15 +139,17 @@ def load() -> Settings:
     """
     file = default_home() / "settings.yaml"
     written = documents.read(file, Settings) if file.exists() else Settings()
-    chosen = {name: getattr(written, name) for name in written.model_fields_set}
+    chosen = {name: _from_folder(getattr(written, name), file.parent) for name in written.model_fields_set}
     if "ca_bundle" not in chosen and (bundle := os.environ.get("SSL_CERT_FILE")):
-        chosen["ca_bundle"] = bundle
+        chosen["ca_bundle"] = Path(bundle).absolute()
     try:
         settings = Settings.model_validate({**chosen, **_variables()})
     except ValidationError as error:
         raise Mistakes(
             Mistake(Path(f"REFIT_{str(detail['loc'][0]).upper()}"), 0, detail["msg"]) for detail in error.errors()
         ) from None
+    if relative := tuple(_relative(settings)):
+        raise Mistakes(relative)
     if settings.ca_bundle and not settings.ca_bundle.is_file():
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
     for secret in (settings.registry_password, settings.auth, settings.pip_index_url):
@@ -144,6 +157,40 @@ def load() -> Settings:
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
         command.protect(urlsplit(url).password or "")
     return settings
+
+
+def _from_folder(value: object, folder: Path) -> object:
+    """A relative path in `settings.yaml` means the same for whoever reads it, wherever they are."""
+    if isinstance(value, tuple):
+        return tuple(_from_folder(part, folder) for part in value)
+    return folder / value if isinstance(value, Path) else value
+
+
+def _relative(settings: Settings) -> Iterator[Mistake]:
+    """The paths that would be another one in another working directory: the worker's, for instance."""
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    if home := os.environ.get("REFIT_HOME"):
+        values["home"] = Path(home)
+    if file := re.match(r"sqlite[^:]*:///([^/:].*)", settings.database_url):
+        values["database_url"] = Path(file[1])
+    for name, value in values.items():
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and not path.is_absolute():
+                yield Mistake(Path(f"REFIT_{name.upper()}"), 0, f"{str(path)!r} is relative", "write the whole path")
+
+
+def authorities(settings: Settings) -> ssl.SSLContext:
+    """Whom TLS trusts: the authorities of `ca_bundle`, else those of the system.
+
+    Raises:
+        Mistakes: the file holds no certificates.
+    """
+    try:
+        return ssl.create_default_context(cafile=settings.ca_bundle)
+    except OSError as error:
+        file = settings.ca_bundle or Path(ssl.get_default_verify_paths().openssl_cafile)
+        what = f"`ca_bundle` names this file, which can't be used: {error}"
+        raise Mistakes([Mistake(file, 0, what, "let it name a PEM file of certificates")]) from None
 
 
 def variables(settings: Settings) -> dict[str, str]:

@@ -12,7 +12,7 @@ FOLDER = "snippets/locker"
 
 
 def stage(foundation: Stage, python: str, root: Path) -> Stage:
-    """The stage that `flows.locks.python.lock` runs in.
+    """The stage that `flows.locks.locking.lock` runs in.
 
     Args:
         foundation: the base that the lock is for.
@@ -22,7 +22,9 @@ def stage(foundation: Stage, python: str, root: Path) -> Stage:
     Raises:
         Mistakes: the template has a mistake.
     """
-    text = recipe.read_templates(root).render(f"{FOLDER}/locker.snippet.j2", python_version=python_version(python))
+    text = recipe.read_templates(root).render(
+        f"{FOLDER}/locker.snippet.j2", python_version=python_version(python), installer="uv"
+    )
     requirements = (root / FOLDER / "requirements.txt").read_bytes()
     name = f"locker-{foundation.name.removeprefix('base-')}"
     return Stage(name, Kind.instructions, foundation.name, text, {"requirements.txt": requirements})

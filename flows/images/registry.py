@@ -10,11 +10,12 @@ import base64
 import hashlib
 import json
 import re
-import ssl
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -22,19 +23,35 @@ from urllib.parse import urlsplit
 import httpx
 
 from flows.errors import RefitError
-from flows.settings import Settings
+from flows.settings import Settings, authorities
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+EMPTY_KIND, EMPTY = "application/vnd.oci.empty.v1+json", b"{}"  # the configuration of what is no image
 _ACCEPTED = ", ".join((MANIFEST, INDEX, "application/vnd.docker.distribution.manifest.v2+json"))
 ATTEMPTS = 4
 _PAUSE_SECONDS = 0.2
 _BUSY = (429, 502, 503, 504)
+AT_ONCE = 8  # questions
+_CHUNK = 1 << 18  # bytes
+_UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class RegistryError(RefitError):
     """The registry can't be reached, refuses, is full, or doesn't answer as a registry does."""
+
+
+class BlobLost(RegistryError):
+    """The registry has a manifest, but no longer all that it names."""
+
+    def __init__(self, host: str, repository: str, digest: str) -> None:
+        super().__init__(
+            f"The registry {host} has lost {digest} of {repository}.",
+            why="A manifest there names it. It was deleted, or the registry's storage was damaged.",
+            fix="run `refit build`: it builds again what is not whole.",
+        )
 
 
 @dataclass(frozen=True)
@@ -53,8 +70,12 @@ class Manifest:
     @property
     def size(self) -> int:
         """Bytes (compressed) that somebody downloads who has nothing of this image yet."""
-        layers = self.document.get("layers", ())
-        return sum(int(part["size"]) for part in (self.document.get("config", {"size": 0}), *layers))
+        return sum(int(part["size"]) for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[Mapping[str, Any], ...]:
+        """Descriptors of what the image is made of: its configuration, then its layers from the lowest up."""
+        return tuple(part for part in (self.document.get("config"), *self.document.get("layers", ())) if part)
 
 
 def digest_of(content: bytes) -> str:
@@ -86,13 +107,14 @@ class Registry:
         self._client = httpx.Client(
             base_url=f"{'https' if self.secure else 'http'}://{self.host}/v2/",
             auth=_Challenge(self._user, self._password, self.secure),
-            verify=ssl.create_default_context(cafile=settings.ca_bundle) if self.secure else False,
+            verify=authorities(settings) if self.secure else False,
             timeout=httpx.Timeout(300.0, connect=5.0),
             follow_redirects=True,
             # A proxy for the outside world has no way to a registry on this machine's loopback.
             trust_env=self.secure,
         )
         self._is_registry = False
+        self._config = lru_cache(256)(self._read_config)
 
     def ping(self) -> None:
         """Make sure that a registry answers at the address of the settings and lets us in."""
@@ -108,7 +130,14 @@ class Registry:
         if answer.status_code == 404:
             return None
         self._expect(answer, 200)
-        return answer.headers.get("docker-content-digest") or self.manifest(repository, reference).digest
+        said = str(answer.headers.get("docker-content-digest", ""))
+        return said if _DIGEST.fullmatch(said) else self.manifest(repository, reference).digest
+
+    def digests(self, repository: str, references: Collection[str]) -> dict[str, str]:
+        """Tag or digest → digest, of those manifests that the registry has; asked at once."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found = pool.map(lambda reference: self.digest(repository, reference), references)
+            return {reference: digest for reference, digest in zip(references, found, strict=True) if digest}
 
     def find(self, repository: str, reference: str) -> Manifest | None:
         """The manifest that a tag or digest names; none if the registry has it not."""
@@ -122,7 +151,7 @@ class Registry:
         wanted = reference if reference.startswith("sha256:") else said
         if not manifest.digest == said == wanted:
             raise self._garbage(f"the content of {repository}@{wanted} has the digest {manifest.digest}")
-        if not isinstance(self._json(answer), dict):
+        if not _is_manifest(self._json(answer)):
             raise self._garbage(f"{repository}@{reference} is no manifest")
         return manifest
 
@@ -137,13 +166,35 @@ class Registry:
             )
         return manifest
 
-    def config(self, repository: str, manifest: Manifest) -> dict[str, Any]:
-        """The configuration of an image."""
-        return dict(json.loads(self.blob(repository, str(manifest.document["config"]["digest"]))))
+    def config(self, repository: str, manifest: Manifest) -> Mapping[str, Any]:
+        """The configuration of an image, not to be changed; its `config` is an object. Asked for once."""
+        return self._config(repository, str(manifest.document.get("config", {}).get("digest")))
+
+    def _read_config(self, repository: str, digest: str) -> Mapping[str, Any]:
+        try:
+            found = json.loads(self.blob(repository, digest))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+            raise self._garbage(f"{digest} of {repository} is no configuration of an image")
+        return found
+
+    def missing(self, repository: str, manifest: Manifest) -> tuple[str, ...]:
+        """The digests of the configuration and the layers that a manifest names and the repository has lost."""
+        digests = tuple(dict.fromkeys(str(part["digest"]) for part in manifest.parts))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            there = pool.map(lambda digest: self.has_blob(repository, digest), digests)
+            return tuple(digest for digest, is_there in zip(digests, there, strict=True) if not is_there)
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """A blob as a whole: for configurations and evidence, not for layers."""
+        """A blob as a whole: for configurations and evidence, not for layers.
+
+        Raises:
+            BlobLost: the repository has no such blob.
+        """
         answer = self._ask("GET", f"{repository}/blobs/{digest}")
+        if answer.status_code == 404:
+            raise BlobLost(self.host, repository, digest)
         self._expect(answer, 200)
         if digest_of(answer.content) != digest:
             raise self._garbage(f"the blob {digest} has the digest {digest_of(answer.content)}")
@@ -160,10 +211,40 @@ class Registry:
         """Store a blob unless it is there; returns its digest."""
         digest = digest_of(content)
         if not self.has_blob(repository, digest):
-            answer = self._ask("POST", f"{repository}/blobs/uploads/")
-            self._expect(answer, 202)
-            self._upload(answer, digest, content)
+            self._upload(repository, digest, BytesIO(content))
         return digest
+
+    def put_file(self, repository: str, digest: str, content: IO[bytes]) -> None:
+        """Store a blob of any size, whose digest this is, unless it is there."""
+        if not self.has_blob(repository, digest):
+            self._upload(repository, digest, content)
+
+    def get_file(self, repository: str, digest: str, target: IO[bytes]) -> None:
+        """Write a blob of any size into an empty file; it stands at its beginning afterwards.
+
+        Raises:
+            BlobLost: the repository has no such blob.
+        """
+        self._make_sure()
+
+        def attempt() -> httpx.Response:
+            target.seek(0)
+            target.truncate()
+            with self._client.stream("GET", f"{repository}/blobs/{digest}") as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                for chunk in answer.iter_bytes() if answer.status_code == 200 else ():
+                    target.write(chunk)
+            return answer
+
+        answer = self._patiently(attempt)
+        if answer.status_code == 404:
+            raise BlobLost(self.host, repository, digest)
+        self._expect(answer, 200)
+        target.seek(0)
+        if (seen := f"sha256:{hashlib.file_digest(target, 'sha256').hexdigest()}") != digest:  # type: ignore[arg-type]
+            raise self._garbage(f"the blob {digest} has the digest {seen}")
+        target.seek(0)
 
     def put_manifest(self, repository: str, reference: str, content: bytes, media_type: str) -> str:
         """Store a manifest under a tag or its own digest; returns its digest."""
@@ -175,11 +256,24 @@ class Registry:
             raise self._garbage(f"it stored {digest} as {answer.headers['docker-content-digest']}")
         return digest
 
+    def delete(self, repository: str, digest: str) -> bool:
+        """Delete a manifest and every tag that points at it; returns whether it was there. Its blobs stay."""
+        answer = self._ask("DELETE", f"{repository}/manifests/{digest}")
+        if answer.status_code == 405:
+            raise RegistryError(
+                f"The image registry {self.host} doesn't let anything be deleted.",
+                why="It answers 405.",
+                fix="switch deleting on in its configuration (docker-registry: `storage.delete.enabled: true`).",
+            )
+        if answer.status_code != 404:
+            self._expect(answer, 202)
+        return answer.status_code == 202
+
     def try_storing(self) -> None:
         """Let the registry store something and forget it again: whoever pushes through buildah isn't told why not."""
         begun = self._ask("POST", "refit/probe/blobs/uploads/")
         self._expect(begun, 202)
-        location = str(begun.url.join(begun.headers.get("location", "")))
+        location = str(self._location(begun))
         kind = {"Content-Type": "application/octet-stream"}
         self._expect(self._send("PATCH", location, content=bytes(1 << 20), headers=kind), 202)
         self._send("DELETE", location)
@@ -191,9 +285,10 @@ class Registry:
         answer = self._ask("POST", f"{repository}/blobs/uploads/", params={"mount": digest, "from": source})
         if answer.status_code != 201:
             self._expect(answer, 202)
+            self._send("DELETE", str(self._location(answer)))
             with TemporaryFile() as copy:
-                self._download(source, digest, copy)
-                self._upload(answer, digest, copy)
+                self.get_file(source, digest, copy)
+                self._upload(repository, digest, copy)
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """All tags of a repository; none if it doesn't exist."""
@@ -204,9 +299,12 @@ class Registry:
             if answer.status_code == 404:
                 break
             self._expect(answer, 200)
-            found += self._json(answer).get("tags") or ()
+            some = self._listed(answer, "tags", lambda tag: isinstance(tag, str))
             following = answer.links.get("next", {}).get("url")
-            page = str(answer.url.join(following)) if following else None
+            if following and not set(some) - set(found):
+                raise self._garbage(f"its list of the tags of {repository} has no end")
+            found += some
+            page = str(self._join(answer, following)) if following else None
         return tuple(found)
 
     def referrers(self, repository: str, digest: str) -> list[dict[str, Any]] | None:
@@ -215,7 +313,7 @@ class Registry:
         if answer.status_code in (400, 404, 405):
             return None
         self._expect(answer, 200)
-        return list(self._json(answer).get("manifests") or ())
+        return self._listed(answer, "manifests", _is_descriptor)
 
     def credentials(self) -> bytes:
         """The content of an auth file for buildah, skopeo and podman."""
@@ -223,25 +321,36 @@ class Registry:
         return canonical({"auths": {self.host: {"auth": word}} if self._user else {}})
 
     def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        if not self._is_registry:
-            # Any web server answers "404"; only of a registry it means that an image isn't there.
-            self.ping()
+        self._make_sure()
         return self._send(method, path, **options)
+
+    def _make_sure(self) -> None:
+        """Any web server answers "404"; only of a registry it means that an image isn't there."""
+        if not self._is_registry:
+            self.ping()
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {"Accept": _ACCEPTED if "/manifests/" in path else "*/*", **options.pop("headers", {})}
+        return self._patiently(lambda: self._client.request(method, path, headers=headers, **options))
+
+    def _patiently(self, attempt: Callable[[], httpx.Response]) -> httpx.Response:
+        """Try until the registry has answered and isn't busy. What an attempt did before it failed must do no harm."""
         problem, speaks_http = "", True
-        for attempt in range(ATTEMPTS):
-            time.sleep(_PAUSE_SECONDS * (2**attempt - 1))
+        for number in range(ATTEMPTS):
+            time.sleep(_PAUSE_SECONDS * (2**number - 1))
             try:
-                answer = self._client.request(method, path, headers=headers, **options)
+                answer = attempt()
             except httpx.TransportError as error:
                 problem = str(error) or type(error).__name__
-                speaks_http = not isinstance(error, httpx.RemoteProtocolError)
-                continue
-            if answer.status_code not in _BUSY:
-                return answer
-            problem, speaks_http = f"it answers {answer.status_code}", True
+                speaks_http = self._is_registry or not isinstance(error, httpx.RemoteProtocolError)
+                if _UNTRUSTED.search(problem):
+                    raise self._untrusted(problem) from None
+            except (httpx.RequestError, httpx.InvalidURL) as error:
+                raise self._garbage(str(error)) from None
+            else:
+                if answer.status_code not in _BUSY:
+                    return answer
+                problem, speaks_http = f"it answers {answer.status_code}", True
         if not speaks_http:
             raise self._garbage(problem)
         raise RegistryError(
@@ -250,31 +359,29 @@ class Registry:
             fix="start the embedded one with `refit up`, or correct `registry` or `registry_port` in settings.yaml.",
         )
 
-    def _download(self, repository: str, digest: str, target: IO[bytes]) -> None:
-        seen = hashlib.sha256()
-        with self._client.stream("GET", f"{repository}/blobs/{digest}") as answer:
-            if answer.status_code != 200:
-                answer.read()
-            self._expect(answer, 200)
-            for chunk in answer.iter_bytes():
-                seen.update(chunk)
-                target.write(chunk)
-        if f"sha256:{seen.hexdigest()}" != digest:
-            raise self._garbage(f"the blob {digest} has the digest sha256:{seen.hexdigest()}")
-        target.seek(0)
+    def _upload(self, repository: str, digest: str, content: IO[bytes]) -> None:
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(content.seek(0, SEEK_END))}
 
-    def _upload(self, begun: httpx.Response, digest: str, content: bytes | IO[bytes]) -> None:
-        location = begun.url.join(begun.headers.get("location", ""))
-        headers = {"Content-Type": "application/octet-stream"}
-        if isinstance(content, bytes):
-            headers["Content-Length"] = str(len(content))
-        else:
-            headers["Content-Length"] = str(content.seek(0, 2))
-            content.seek(0)
-        answer = self._send(
-            "PUT", str(location.copy_merge_params({"digest": digest})), content=content, headers=headers
-        )
-        self._expect(answer, 201)
+        def attempt() -> httpx.Response:
+            # A registry keeps the part that it got before a connection broke: each attempt needs an upload of its own.
+            begun = self._client.post(f"{repository}/blobs/uploads/")
+            if begun.status_code in _BUSY:
+                return begun
+            self._expect(begun, 202)
+            location = self._location(begun).copy_merge_params({"digest": digest})
+            return self._client.put(location, content=_Whole(content), headers=headers)
+
+        self._expect(self._patiently(attempt), 201)
+
+    def _location(self, begun: httpx.Response) -> httpx.URL:
+        """Where an upload goes that was begun."""
+        return self._join(begun, begun.headers.get("location", ""))
+
+    def _join(self, answer: httpx.Response, address: str) -> httpx.URL:
+        try:
+            return answer.url.join(address)
+        except httpx.InvalidURL as error:
+            raise self._garbage(f"it sends us to {address!r}: {error}") from None
 
     def _expect(self, answer: httpx.Response, status: int) -> None:
         if answer.status_code == status:
@@ -303,6 +410,15 @@ class Registry:
             else "look into the registry's log (the embedded one's is in `logs` in Refit's home).",
         )
 
+    def _untrusted(self, said: str) -> RegistryError:
+        """The error for a connection that TLS refused."""
+        return RegistryError(
+            f"There is no secure connection to the image registry {self.host}.",
+            why=said,
+            fix="set `ca_bundle` to the certificates of the authority that signed the registry's, and `registry` to a "
+            "name that stands in it; or set `registry_tls: false` if it speaks plain http.",
+        )
+
     def _garbage(self, what: str) -> RegistryError:
         return RegistryError(
             f"{self.host} doesn't answer as an image registry does.",
@@ -316,6 +432,27 @@ class Registry:
             return answer.json()
         except ValueError:
             raise self._garbage(f"its answer to {answer.request.url.path} is no JSON: {answer.text[:80]!r}") from None
+
+    def _listed(self, answer: httpx.Response, name: str, belongs: Callable[[object], bool]) -> list[Any]:
+        """A list in an object; registries write null for one that is empty."""
+        document = self._json(answer)
+        if isinstance(document, dict):
+            found = [] if document.get(name) is None else document[name]
+            if isinstance(found, list) and all(map(belongs, found)):
+                return found
+        raise self._garbage(f"its answer to {answer.request.url.path} has no list of {name}")
+
+
+class _Whole:
+    """The content of a file from its beginning, whenever it is sent, and sent again."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while chunk := self._file.read(_CHUNK):
+            yield chunk
 
 
 class _Challenge(httpx.Auth):
@@ -340,13 +477,12 @@ class _Challenge(httpx.Auth):
         elif scheme.lower() == "bearer":
             token_answer = yield self._token_request(dict(re.findall(r'(\w+)="([^"]*)"', rest)))
             token_answer.read()
-            token = _token(token_answer)
-            if not token:
-                return
-            self._known[kind] = f"Bearer {token}"
+            if token := _token(token_answer):
+                self._known[kind] = f"Bearer {token}"
         else:
             return
-        request.headers["Authorization"] = self._known[kind]
+        request.headers["Authorization"] = self._known.get(kind, "")
+        # Without a token as well: what answers last is taken for the registry.
         yield request
 
     def _token_request(self, challenge: Mapping[str, str]) -> httpx.Request:
@@ -368,4 +504,29 @@ def _token(answer: httpx.Response) -> str:
         said = answer.json() if answer.status_code == 200 else {}
     except ValueError:
         return ""
+    if not isinstance(said, dict):
+        return ""
     return str(said.get("token") or said.get("access_token") or "")
+
+
+def _is_manifest(document: object) -> bool:
+    """Whether these are data of an image's manifest, or of an index of manifests."""
+    if not isinstance(document, dict):
+        return False
+    if "manifests" in document:
+        return _are_descriptors(document["manifests"])
+    return _is_descriptor(document.get("config")) and _are_descriptors(document.get("layers"))
+
+
+def _are_descriptors(parts: object) -> bool:
+    return isinstance(parts, list) and all(map(_is_descriptor, parts))
+
+
+def _is_descriptor(part: object) -> bool:
+    return (
+        isinstance(part, dict)
+        and isinstance(part.get("digest"), str)
+        and _DIGEST.fullmatch(part["digest"]) is not None
+        and isinstance(part.get("size"), int)
+        and isinstance(part.get("annotations", {}), dict)
+    )

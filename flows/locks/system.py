@@ -6,8 +6,9 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,7 @@ import httpx
 from flows import command
 from flows.catalog.model import Base
 from flows.errors import RefitError
-from flows.settings import Settings
+from flows.settings import Settings, authorities
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _MIRROR_SECONDS = 30.0
@@ -56,7 +57,29 @@ def sources(suite: str, mirror: str) -> str:
 
 def proxy(settings: Settings) -> Mapping[str, str]:
     """The environment in which apt goes through the proxy of the settings."""
-    return {"http_proxy": settings.apt_proxy} if settings.apt_proxy else {}
+    return dict.fromkeys(("http_proxy", "https_proxy"), settings.apt_proxy) if settings.apt_proxy else {}
+
+
+@contextmanager
+def trust(settings: Settings) -> Iterator[list[str]]:
+    """The options with which mmdebstrap trusts the authorities of the settings inside the `with` block."""
+    if not settings.ca_bundle:
+        yield []
+        return
+    # apt downloads as a user of its own, who may read neither Refit's home nor a private `ca_bundle`.
+    with tempfile.TemporaryDirectory(prefix="refit-authorities-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        readable = Path(folder) / "ca.pem"
+        readable.write_bytes(settings.ca_bundle.read_bytes())
+        readable.chmod(0o644)
+        # mmdebstrap leaves the options of apt in the image, where the next machine would stumble over them.
+        forget = 'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap'
+        yield [f'--aptopt=Acquire::https::CaInfo "{readable}"', f"--customize-hook={forget}"]
+
+
+def releases(suite: str, mirror: str) -> tuple[str, ...]:
+    """The addresses of the signed indexes of a Debian release, its updates and its security updates."""
+    return tuple(f"{root}/dists/{part}/InRelease" for root, part in _suites(suite, mirror))
 
 
 def planned(output: str) -> tuple[str, ...]:
@@ -71,9 +94,13 @@ def mirror_state(suite: str, settings: Settings) -> Mapping[str, str]:
         RefitError: the mirror doesn't answer.
     """
     urls = {part: f"{root}/dists/{part}/InRelease" for root, part in _suites(suite, settings.debian_mirror)}
-    options = {"proxy": settings.apt_proxy} if settings.apt_proxy else {}
     with (
-        httpx.Client(timeout=_MIRROR_SECONDS, follow_redirects=True, **options) as client,  # type: ignore[arg-type]
+        httpx.Client(
+            timeout=_MIRROR_SECONDS,
+            follow_redirects=True,
+            verify=authorities(settings),
+            proxy=settings.apt_proxy or None,
+        ) as client,
         ThreadPoolExecutor(len(urls)) as pool,
     ):
         found = pool.map(lambda url: _hash(client, url), urls.values())
@@ -110,16 +137,16 @@ def mirror_error(why: str) -> RefitError:
     return RefitError(
         "The Debian mirror doesn't answer as it should.",
         why=why,
-        fix="check `debian_mirror` and `apt_proxy` in settings.yaml (REFIT_DEBIAN_MIRROR, REFIT_APT_PROXY).",
+        fix="check `debian_mirror`, `apt_proxy` and `ca_bundle` in settings.yaml (REFIT_DEBIAN_MIRROR, …).",
     )
 
 
 def _simulate(base: Base, settings: Settings) -> tuple[str, ...]:
-    with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder:
+    with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder, trust(settings) as trusted:
         lines = Path(folder) / "sources.list"
         lines.write_text(sources(base.config.suite, settings.debian_mirror))
         wanted = [f"--include={','.join(base.packages)}"] if base.packages else []
-        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *wanted]
+        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *wanted, *trusted]
         try:
             argv = ["mmdebstrap", *options, base.config.suite, "-", str(lines)]
             done = command.run(argv, root=True, env=proxy(settings), limit=300)
@@ -136,6 +163,6 @@ def _explained(base: Base, error: command.ProgramFailed) -> RefitError:
             why=f"It is named in the packages of the base {base.name!r}.",
             fix=f"correct {base.folder / 'os-packages.txt'}.",
         )
-    if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)", error.tail):
+    if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)|certificate", error.tail):
         return mirror_error(error.tail)
     return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, fix=error.fix)

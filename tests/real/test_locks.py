@@ -14,8 +14,8 @@ from flows.errors import RefitError
 from flows.images import locker
 from flows.images.build import Builder, Built
 from flows.images.stages import Stage
-from flows.locks import python
-from flows.locks.python import Unresolvable
+from flows.locks import locking, python
+from flows.locks.locking import Unresolvable
 from flows.settings import Settings
 from tests.package_index import PASSWORD, USER, make_sdist, make_wheel, serve_index
 
@@ -71,14 +71,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_lock_against_pypi(folder: Path, lock_image: str, shared: Settings) -> None:
     write(folder, '[packages]\nsix = "*"\n\n[jupyter]\niniconfig = "*"\n\n[requires]\npython_version = "3.11"\n')
-    change = python.lock(folder, lock_image, shared)
+    change = locking.lock(folder, lock_image, shared)
     assert {"six", "iniconfig"} <= change.added.keys()
     python.verify(folder)
     assert "iniconfig" in python.versions(python.read(folder, ["jupyter"]))
     assert "--hash=sha256:" in (folder / "requirements-jupyter.txt").read_text()
 
     before = files(folder)
-    assert not python.lock(folder, lock_image, shared)
+    assert not locking.lock(folder, lock_image, shared)
     assert files(folder) == before
 
     # What pipenv itself would export is what we export.
@@ -101,7 +101,7 @@ def test_the_index_of_the_settings_is_used_and_named_nowhere(
     command.protect(index_url)
     write(folder, '[packages]\nbee = "*"\n\n[jupyter]\nant = "*"\n')
     with command.logged(tmp_path / "log"):
-        change = python.lock(folder, lock_image, indexed)
+        change = locking.lock(folder, lock_image, indexed)
     assert change.added == {"ant": "1.0", "bee": "1.0"}  # not 2.0: all sections are locked together
     python.verify(folder)
     assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt", "requirements-jupyter.txt"}
@@ -110,7 +110,7 @@ def test_the_index_of_the_settings_is_used_and_named_nowhere(
             assert secret not in content.decode().replace(indexed.registry_host, ""), name
 
     write(folder, '[packages]\ncow = "*"\n')
-    assert str(python.lock(folder, lock_image, indexed)) == "ant 1.0 → 2.0, +cow 1.0, -bee 1.0"
+    assert str(locking.lock(folder, lock_image, indexed)) == "ant 1.0 → 2.0, +cow 1.0, -bee 1.0"
     assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt"}
 
 
@@ -129,7 +129,7 @@ def test_what_can_not_be_resolved_is_explained_and_changes_nothing(
     write(folder, asked)
     before = files(folder)
     with pytest.raises(Unresolvable) as caught:
-        python.lock(folder, lock_image, indexed)
+        locking.lock(folder, lock_image, indexed)
     assert all(words in str(caught.value) for words in said)
     assert "Traceback" not in str(caught.value)
     assert files(folder) == before
@@ -142,7 +142,7 @@ def test_a_folder_of_wheels_supplies_what_the_index_lacks(
     wheel = make_wheel(tmp_path / "wheels", "dog", "1.0")
     write(folder, '[packages]\ndog = "*"\n')
     settings = indexed.model_copy(update={"wheel_folders": (wheel.parent,)})
-    assert python.lock(folder, lock_image, settings).added == {"dog": "1.0"}
+    assert locking.lock(folder, lock_image, settings).added == {"dog": "1.0"}
     digest = command.run(["sha256sum", wheel]).stdout.split()[0]
     assert f"sha256:{digest}" in json.loads((folder / "Pipfile.lock").read_text())["default"]["dog"]["hashes"]
     python.verify(folder)
@@ -151,4 +151,4 @@ def test_a_folder_of_wheels_supplies_what_the_index_lacks(
 def test_a_pipfile_for_another_python(folder: Path, lock_image: str, indexed: Settings) -> None:
     write(folder, '[packages]\nant = "*"\n\n[requires]\npython_version = "3.12"\n')
     with pytest.raises(RefitError, match=r"is for Python 3\.12, but the base has Python 3\.11"):
-        python.lock(folder, lock_image, indexed)
+        locking.lock(folder, lock_image, indexed)

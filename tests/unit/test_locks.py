@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from flows.documents import Mistakes
 from flows.errors import UnknownName
-from flows.locks import python
+from flows.locks import locking, python
+from flows.locks.pipfile import read_pipfile
 
 PIPFILE = """\
 [[source]]
@@ -48,9 +49,9 @@ def folder(tmp_path: Path) -> Path:
     """A bundle's folder whose lock and exports fit its Pipfile."""
     (tmp_path / "Pipfile").write_text(PIPFILE)
     lock = lock_of()
-    python._write(
+    locking._write(
         tmp_path,
-        {**python.exports(lock, python.read_pipfile(tmp_path / "Pipfile")), "Pipfile.lock": python._dump(lock)},
+        {**python.exports(lock, read_pipfile(tmp_path / "Pipfile")), "Pipfile.lock": locking._dump(lock)},
     )
     return tmp_path
 
@@ -58,12 +59,12 @@ def folder(tmp_path: Path) -> Path:
 def mistakes_of(folder: Path, text: str) -> list[str]:
     (folder / "Pipfile").write_text(text)
     with pytest.raises(Mistakes) as caught:
-        python.read_pipfile(folder / "Pipfile")
+        read_pipfile(folder / "Pipfile")
     return [str(mistake).removeprefix(f"{folder}/") for mistake in caught.value.mistakes]
 
 
 def test_a_pipfile(folder: Path) -> None:
-    pipfile = python.read_pipfile(folder / "Pipfile")
+    pipfile = read_pipfile(folder / "Pipfile")
     assert (pipfile.categories, pipfile.python) == (("packages", "jupyter"), "3.11")
     assert pipfile.digest == DIGEST
 
@@ -96,7 +97,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
 
 def test_a_missing_pipfile(tmp_path: Path) -> None:
     with pytest.raises(Mistakes, match="1 mistake"):
-        python.read_pipfile(tmp_path / "Pipfile")
+        read_pipfile(tmp_path / "Pipfile")
 
 
 def test_exports_are_sorted_and_name_no_index(folder: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
 
 
 def test_locks_that_can_not_be_used(folder: Path) -> None:
-    pipfile = python.read_pipfile(folder / "Pipfile")
+    pipfile = read_pipfile(folder / "Pipfile")
     assert python.problems(lock_of(), pipfile) == []
     other = {"six": {**SHARED, "version": "==1.16.0"}}
     assert python.problems(lock_of(jupyter=other), pipfile) == ["six is 1.17.0 in [packages] but 1.16.0 in [jupyter]"]
@@ -160,7 +161,7 @@ def test_locks_that_can_not_be_used(folder: Path) -> None:
 
 
 def test_wheels_of_folders_are_accepted_beside_those_of_the_index() -> None:
-    lock = python.with_wheels(lock_of(), {("six", "1.17.0"): ["sha256:ab"], ("requests", "3.0"): ["sha256:ee"]})
+    lock = locking.with_wheels(lock_of(), {("six", "1.17.0"): ["sha256:ab"], ("requests", "3.0"): ["sha256:ee"]})
     assert lock["default"]["six"]["hashes"] == ["sha256:aa", "sha256:ab", "sha256:bb"]
     assert lock["default"]["requests"] == EXTRA
 
@@ -209,7 +210,7 @@ The conflict is caused by:
     ],
 )
 def test_a_conflict_is_told_without_the_traceback(folder: Path, problem: str, what: str) -> None:
-    error = python.explain(python.read_pipfile(folder / "Pipfile"), SAID.format(problem).splitlines())
+    error = locking.explain(read_pipfile(folder / "Pipfile"), SAID.format(problem).splitlines())
     assert error is not None
     assert what in error.what
     assert error.why.splitlines() == [
@@ -220,18 +221,25 @@ def test_a_conflict_is_told_without_the_traceback(folder: Path, problem: str, wh
 
 
 def test_another_failure_is_not_explained(folder: Path) -> None:
-    assert python.explain(python.read_pipfile(folder / "Pipfile"), ["OSError: disk full"]) is None
+    assert locking.explain(read_pipfile(folder / "Pipfile"), ["OSError: disk full"]) is None
 
 
 def test_files_are_written_all_or_none(folder: Path) -> None:
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     (folder / ".requirements.txt.new").mkdir()  # a draft that can't be written
     with pytest.raises(OSError):
-        python._write(folder, {"requirements-jupyter.txt": "new", "requirements.txt": "new", "Pipfile.lock": "new"})
+        locking._write(folder, {"requirements-jupyter.txt": "new", "requirements.txt": "new", "Pipfile.lock": "new"})
     (folder / ".requirements.txt.new").rmdir()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_exports_of_categories_that_are_gone_go_too(folder: Path) -> None:
-    python._write(folder, {"requirements.txt": "", "Pipfile.lock": json.dumps(lock_of())})
+    locking._write(folder, {"requirements.txt": "", "Pipfile.lock": json.dumps(lock_of())})
     assert sorted(file.name for file in folder.iterdir()) == ["Pipfile", "Pipfile.lock", "requirements.txt"]
+
+
+def test_what_a_pipfile_asks_for_on_any_machine(folder: Path) -> None:
+    pipfile = read_pipfile(folder / "Pipfile")
+    assert pipfile.everywhere(("packages",)) == ("requests", "six")
+    assert pipfile.everywhere(("packages", "jupyter")) == ("iniconfig", "requests", "six")
+    assert pipfile.everywhere(("", "absent")) == ()

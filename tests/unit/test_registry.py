@@ -9,11 +9,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from tempfile import TemporaryFile
 
 import pytest
 from pydantic import SecretStr
 
-from flows.images.registry import MANIFEST, Manifest, Registry, RegistryError, canonical, descriptor, digest_of
+from flows.images.registry import (
+    MANIFEST,
+    BlobLost,
+    Manifest,
+    Registry,
+    RegistryError,
+    canonical,
+    descriptor,
+    digest_of,
+)
 from flows.settings import Settings
 from tests.conftest import free_port
 
@@ -25,7 +35,7 @@ HELLO: Answer = (200, {"Docker-Distribution-Api-Version": "registry/2.0"}, b"{}"
 def server(answer: Callable[[BaseHTTPRequestHandler], Answer]) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             status, headers, body = answer(self)
             self.send_response(status)
             for name, value in headers.items():
@@ -123,7 +133,20 @@ def test_content_that_is_not_what_its_digest_says_is_refused(settings: Settings)
             registry.blob("images", wanted)
 
 
-@pytest.mark.parametrize("body", [b"not json", b"[]"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        canonical({"config": descriptor("c", b"")}),
+        canonical({"config": descriptor("c", b""), "layers": 7}),
+        canonical({"config": descriptor("c", b""), "layers": [{"size": 1}]}),
+        canonical({"config": {"digest": "../../tags/list", "size": 1}, "layers": []}),
+        canonical({"config": descriptor("c", b"", annotations=None), "layers": []}),
+        canonical({"manifests": [descriptor("m", b""), "another"]}),
+    ],
+)
 def test_a_manifest_that_is_no_manifest(settings: Settings, body: bytes) -> None:
     with server(lambda request: HELLO if request.path == "/v2/" else (200, {}, body)) as port:
         registry = client(settings, port)
@@ -194,3 +217,199 @@ def test_bearer_token_authentication(settings: Settings) -> None:
             registry.ping()
             registry.ping()
     assert asked == ["/token?service=reg&scope=repository%3Aimages%3Apull"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"not json", b"null", b"[]", b'"tags"', b'{"tags": 7}', b'{"tags": [7]}', b'{"manifests": {}}']
+)
+def test_lists_that_are_none(settings: Settings, body: bytes) -> None:
+    with server(lambda request: HELLO if request.path == "/v2/" else (200, {}, body)) as port:
+        registry = client(settings, port)
+        asked = registry.referrers if b"manifests" in body else lambda name, _: registry.tags(name)
+        with pytest.raises(RegistryError, match="doesn't answer as"):
+            asked("images", digest_of(b""))
+
+
+def test_a_list_of_tags_without_an_end(settings: Settings) -> None:
+    def circle(request: BaseHTTPRequestHandler) -> Answer:
+        following = {"Link": '</v2/images/tags/list?n=1000>; rel="next"'}
+        return HELLO if request.path == "/v2/" else (200, following, b'{"tags": ["one"]}')
+
+    with server(circle) as port, pytest.raises(RegistryError, match="doesn't answer as"):
+        client(settings, port).tags("images")
+
+
+@pytest.mark.parametrize("config", [b"not json", b"[]", b"{}", b'{"config": null}'])
+def test_a_configuration_that_is_none(settings: Settings, config: bytes) -> None:
+    manifest = image(config)
+    with (
+        server(lambda request: HELLO if request.path == "/v2/" else (200, {}, config)) as port,
+        pytest.raises(RegistryError, match="doesn't answer as"),
+    ):
+        client(settings, port).config("images", manifest)
+
+
+@pytest.mark.parametrize("token", [b"[]", b"7", b'"t0ken"', b"not json"])
+def test_a_token_that_is_none(settings: Settings, token: bytes) -> None:
+    def tokens(request: BaseHTTPRequestHandler) -> Answer:
+        if request.path.startswith("/token"):
+            return 200, {}, token
+        return 401, {"WWW-Authenticate": f'Bearer realm="http://{request.headers["Host"]}/token"'}, b"{}"
+
+    with server(tokens) as port, pytest.raises(RegistryError, match="refuses"):
+        client(settings, port).ping()
+
+
+def test_an_upload_that_is_sent_nowhere(settings: Settings) -> None:
+    def nowhere(request: BaseHTTPRequestHandler) -> Answer:
+        return (202, {"Location": "http://[::"}, b"") if request.command == "POST" else HELLO if ping(request) else _NO
+
+    with server(nowhere) as port, pytest.raises(RegistryError, match="doesn't answer as"):
+        client(settings, port).put_blob("images", b"content")
+
+
+def ping(request: BaseHTTPRequestHandler) -> bool:
+    return request.path == "/v2/"
+
+
+def image(config: bytes, *layers: bytes) -> Manifest:
+    content = canonical({"config": descriptor("c", config), "layers": [descriptor("l", layer) for layer in layers]})
+    return Manifest(digest_of(content), MANIFEST, content)
+
+
+def test_what_the_registry_has_lost_of_an_image_is_found(settings: Settings) -> None:
+    there = {digest_of(content) for content in (b"config", b"first")}
+
+    def lossy(request: BaseHTTPRequestHandler) -> Answer:
+        if request.command == "POST":
+            return 202, {"Location": "/v2/elsewhere/blobs/uploads/1"}, b""
+        return HELLO if ping(request) or request.path.rpartition("/")[2] in there else _NO
+
+    with server(lossy) as port:
+        registry = client(settings, port)
+        lost = image(b"config", b"first", b"second", b"third", b"second")
+        assert registry.missing("images", lost) == (digest_of(b"second"), digest_of(b"third"))
+        assert registry.missing("images", image(b"config", b"first")) == ()
+        with pytest.raises(BlobLost, match=digest_of(b"second")):
+            registry.blob("images", digest_of(b"second"))
+        with pytest.raises(BlobLost, match="has lost") as caught:
+            registry.mount("elsewhere", digest_of(b"third"), "images")
+    assert "refit build" in caught.value.fix
+
+
+class Unsteady:
+    """A registry that holds blobs, and whose connections break: by what it got or gave, as often as it is told."""
+
+    def __init__(self, breaks: int, **held: bytes) -> None:
+        self.breaks, self.uploads = breaks, 0
+        self.held = {digest_of(content): content for content in held.values()}
+
+    @contextmanager
+    def serve(self) -> Iterator[int]:
+        unsteady = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def say(self, status: int, content: bytes = b"", **headers: str) -> None:
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(content)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            def breaks(self) -> bool:
+                unsteady.breaks -= 1
+                self.close_connection = unsteady.breaks >= 0
+                return self.close_connection
+
+            def do_GET(self) -> None:
+                content = b"{}" if ping(self) else unsteady.held.get(self.path.rpartition("/")[2])
+                if content is None:
+                    self.say(404)
+                elif self.command == "GET" and not ping(self) and self.breaks():
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content[: len(content) // 2])
+                else:
+                    self.say(200, content)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def do_POST(self) -> None:
+                unsteady.uploads += 1
+                self.say(202, Location=f"/v2/images/blobs/uploads/{unsteady.uploads}")
+
+            def do_DELETE(self) -> None:
+                self.say(204)
+
+            def do_PUT(self) -> None:
+                length = int(self.headers["Content-Length"])
+                if self.breaks():
+                    self.rfile.read(length // 2)
+                    return
+                content = self.rfile.read(length)
+                unsteady.held[digest_of(content)] = content
+                self.say(201)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield listening.server_port
+        finally:
+            listening.shutdown()
+            listening.server_close()
+
+
+LARGE = bytes(range(256)) * 40_000
+
+
+def test_an_upload_that_breaks_begins_anew_and_whole(settings: Settings) -> None:
+    registry = Unsteady(2)
+    with registry.serve() as port:
+        digest = client(settings, port).put_blob("images", LARGE)
+    assert registry.held[digest] == LARGE
+    assert registry.uploads == 3
+
+
+def test_a_copy_whose_download_breaks_is_whole(settings: Settings) -> None:
+    registry = Unsteady(2, large=LARGE)
+    whole = registry.held.copy()
+
+    with registry.serve() as port:
+        found = client(settings, port)
+        with TemporaryFile() as copy:
+            found.get_file("images", digest_of(LARGE), copy)
+            assert copy.read() == LARGE
+    assert whole == registry.held
+    assert registry.breaks < 0
+
+
+def test_connections_that_break_for_ever_are_an_error_of_the_registry(settings: Settings) -> None:
+    with Unsteady(1000, large=LARGE).serve() as port, TemporaryFile() as copy:
+        registry, unreachable = client(settings, port), f"The image registry 127.0.0.1:{port} doesn't answer"
+        with pytest.raises(RegistryError, match=unreachable):
+            registry.put_blob("images", b"another")
+        with pytest.raises(RegistryError, match=unreachable):
+            registry.get_file("images", digest_of(LARGE), copy)
+
+
+def test_a_body_is_sent_again_when_the_registry_wants_a_new_token(settings: Settings) -> None:
+    got: list[bytes] = []
+
+    def expiring(request: BaseHTTPRequestHandler) -> Answer:
+        if request.command == "POST":
+            return 202, {"Location": "/v2/images/blobs/uploads/1"}, b""
+        if request.command != "PUT":
+            return HELLO if ping(request) else _NO
+        got.append(request.body)  # type: ignore[attr-defined]
+        return (201, {}, b"") if len(got) > 1 else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"{}")
+
+    with server(expiring) as port:
+        client(settings, port, registry_user="ann").put_blob("images", LARGE)
+    assert got == [LARGE, LARGE]

@@ -64,3 +64,54 @@ def test_what_can_not_be_is_told_without_a_traceback(monkeypatch: pytest.MonkeyP
     with pytest.raises(Mistakes) as missing:
         settings.load()
     assert "/no/such/file.pem" in str(missing.value)
+
+
+def test_a_relative_path_starts_at_the_file_that_it_stands_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "company.pem").touch()
+    (home / "settings.yaml").write_text("ca_bundle: company.pem\ncatalog: ../recipes\nwheel_folders: [wheels, /a]\n")
+    found = []
+    for folder in (home, Path("/")):
+        monkeypatch.chdir(folder)
+        found.append(settings.load())
+    assert found[0] == found[1]
+    assert found[0].ca_bundle == home / "company.pem"
+    assert found[0].catalog.resolve() == home.parent / "recipes"
+    assert found[0].wheel_folders == (home / "wheels", Path("/a"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("REFIT_CATALOG", "recipes"),
+        ("REFIT_WHEEL_FOLDERS", "[/a, wheels]"),
+        ("REFIT_CA_BUNDLE", "company.pem"),
+        ("REFIT_DATABASE_URL", "sqlite:///refit.db"),
+        ("REFIT_HOME", "refit"),
+    ],
+)
+def test_a_relative_path_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(Mistakes) as found:
+        settings.load()
+    [mistake] = found.value.mistakes
+    assert str(mistake.file) == variable and "is relative" in mistake.what
+
+
+def test_a_database_with_a_whole_path_or_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("sqlite:////var/lib/refit.db", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg://host/refit"):
+        monkeypatch.setenv("REFIT_DATABASE_URL", url)
+        assert settings.load().database == url
+
+
+@pytest.mark.parametrize("content", ["", "no certificate"])
+def test_authorities_that_are_none_are_named(home: Path, content: str) -> None:
+    (home / "ca.pem").write_text(content)
+    with pytest.raises(Mistakes, match=r"ca\.pem.*can't be used"):
+        settings.authorities(settings.Settings(ca_bundle=home / "ca.pem"))
+
+
+def test_a_copy_with_another_registry_is_not_asked_where_the_first_was(home: Path) -> None:
+    first = settings.Settings()
+    assert first.registry_host == "127.0.0.1:5000"
+    other = first.model_copy(update={"registry_port": 5001, "registry_tls": True})
+    assert (other.registry_host, other.registry_is_secure) == ("127.0.0.1:5001", True)

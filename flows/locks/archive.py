@@ -1,0 +1,144 @@
+"""A Debian archive by its own indexes: which packages of one suite it offers, and in which versions."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO
+
+import httpx
+
+from flows.documents import Document
+from flows.errors import RefitError
+from flows.settings import Settings, authorities
+
+Offers = Mapping[str, tuple[str, ...]]
+
+_SECONDS = 60.0
+_CHUNK = 1 << 20
+_INDEX = r"^ ([0-9a-f]{64}) +\d+ (main/binary-%s/Packages\.xz)$"
+_FIELD = re.compile(rb"^(Package|Version|SHA256|Depends|Pre-Depends|Provides|Essential): (.*)$", re.MULTILINE)
+_NAME = re.compile(r"(?:^|[,|])\s*([^\s,|(:]+)")
+
+
+class Release(Document):
+    """One state of a suite: hash and address of its list of packages, as its signed index names them."""
+
+    digest: str
+    packages: str
+
+
+class ArchiveError(RefitError):
+    """An archive that doesn't answer, or with something else than its indexes say."""
+
+
+@contextmanager
+def connection(settings: Settings) -> Iterator[httpx.Client]:
+    """A client that reaches the mirror as apt does."""
+    proxy = settings.apt_proxy or None
+    with httpx.Client(timeout=_SECONDS, follow_redirects=True, verify=authorities(settings), proxy=proxy) as client:
+        yield client
+
+
+def release(client: httpx.Client, url: str, architecture: str) -> Release:
+    """The state of the suite whose `InRelease` is at `url`.
+
+    Raises:
+        ArchiveError: it doesn't answer, or it names no list of packages.
+    """
+    with download(client, url) as file:
+        content = file.read()
+    index = re.search(_INDEX % re.escape(architecture), content.decode(errors="replace"), re.MULTILINE)
+    if index is None:
+        raise ArchiveError(f"{url} names no list of packages for {architecture}.")
+    folder, _, name = index[2].rpartition("/")
+    by_hash = b"\nAcquire-By-Hash: yes" in content
+    packages = f"{folder}/by-hash/SHA256/{index[1]}" if by_hash else f"{folder}/{name}"
+    return Release(digest=index[1], packages=f"{url.rpartition('/')[0]}/{packages}")
+
+
+@contextmanager
+def download(client: httpx.Client, url: str, digest: str = "") -> Iterator[IO[bytes]]:
+    """What is at `url`, in a temporary file; where `digest` is given, it is checked.
+
+    Raises:
+        ArchiveError: it can't be had whole.
+    """
+    found = hashlib.sha256()
+    with tempfile.TemporaryFile() as file:
+        try:
+            with client.stream("GET", url) as answer:
+                if answer.status_code != 200:
+                    raise ArchiveError(f"{url} answers {answer.status_code}.")
+                for chunk in answer.iter_bytes(_CHUNK):
+                    found.update(chunk)
+                    file.write(chunk)
+        except httpx.HTTPError as error:
+            raise ArchiveError(f"{url} doesn't answer.", why=str(error) or type(error).__name__) from None
+        if digest and found.hexdigest() != digest:
+            raise ArchiveError(f"{url} is not what the archive's index says.")
+        file.seek(0)
+        yield file
+
+
+def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
+    """What a list of packages offers that concerns `names`: package → `version sha256` of each file, sorted.
+
+    That is the packages of these names, those that say that they provide one of them, and the essential ones, which
+    every system has. A file's hash stands for its dependencies, too: they are written inside.
+    """
+    wanted = frozenset(names)
+    found: dict[str, set[str]] = {}
+    for stanza in _stanzas(packages):
+        if _name(stanza) in wanted or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
+            fields = _fields(stanza)
+            own = {fields["Package"], *_mentioned(fields.get("Provides", ""))}
+            if own & wanted or fields.get("Essential") == "yes":
+                found.setdefault(fields["Package"], set()).add(f"{fields['Version']} {fields['SHA256']}")
+    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+
+
+def needed(packages: IO[bytes], names: Collection[str]) -> frozenset[str]:
+    """All names that the dependencies of the packages `names` mention: alternatives and virtual packages, too."""
+    wanted = frozenset(names)
+    found: set[str] = set()
+    for fields in (_fields(stanza) for stanza in _stanzas(packages) if _name(stanza) in wanted):
+        found |= _mentioned(fields.get("Depends", "")) | _mentioned(fields.get("Pre-Depends", ""))
+    return frozenset(found)
+
+
+def together(parts: Iterable[Offers]) -> Offers:
+    """What several suites offer, as one."""
+    found: dict[str, set[str]] = {}
+    for part in parts:
+        for name, files in part.items():
+            found.setdefault(name, set()).update(files)
+    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+
+
+def _stanzas(packages: IO[bytes]) -> Iterator[bytes]:
+    """The stanzas of a compressed list, one after the other: the whole one would take 50 MB."""
+    packages.seek(0)
+    with lzma.open(packages) as text:
+        rest = b""
+        while chunk := text.read(_CHUNK):
+            *whole, rest = (rest + chunk).split(b"\n\n")
+            yield from whole
+        yield rest
+
+
+def _name(stanza: bytes) -> str:
+    first = stanza.partition(b"\n")[0]
+    return first.removeprefix(b"Package: ").decode()
+
+
+def _fields(stanza: bytes) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in _FIELD.findall(stanza)}
+
+
+def _mentioned(relations: str) -> set[str]:
+    return set(_NAME.findall(relations))

@@ -1,0 +1,334 @@
+"""Has anything changed outside that could move a lock? The cheapest question is asked first.
+
+What was seen when a lock was made is kept as small files in Refit's home, for a week: an index can let a lock move
+without any change to what is locked (a dependency that was missing is published), so after that it is made again in any
+case. Losing these files costs time only. What can't be read is `unknown`, and never taken for `same`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from pydantic import SecretStr, ValidationError
+
+from flows.catalog.model import Base
+from flows.database import now
+from flows.documents import Document
+from flows.errors import RefitError
+from flows.locks import archive, pages, python, system
+from flows.locks.archive import ArchiveError, Offers, Release
+from flows.locks.pages import Index, Page, Unreadable
+from flows.locks.pipfile import read_pipfile
+from flows.settings import Settings
+
+KEPT = timedelta(days=7)
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# What pipenv takes for PyPI, and asks the mirror of the settings for instead.
+_PYPI = re.compile(r"https?://pypi(?:\.python)?\.org/simple/?")
+
+
+class Verdict(StrEnum):
+    """Whether a lock could come out otherwise now: `same` is the only one that lets work be skipped."""
+
+    same = "same"
+    changed = "changed"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, and the reason for it in words."""
+
+    verdict: Verdict
+    reason: str
+
+
+class Part(Document):
+    """One suite of an archive: its state, and what it offered then."""
+
+    release: Release
+    offers: Offers
+
+
+class SystemRecord(Document):
+    """A resolved set of system packages, and all of the archive that it depends on.
+
+    Attributes:
+        made: when the set was resolved.
+        exact: the set, as `name=version`.
+        names: the packages of the set, and whatever their dependencies mention.
+        parts: address of each suite's `InRelease` → what it offered of those names.
+    """
+
+    made: datetime
+    exact: tuple[str, ...]
+    names: tuple[str, ...]
+    parts: Mapping[str, Part]
+
+
+class LockRecord(Document):
+    """When a Python lock was made, and what all pages that it depends on said then, by their address."""
+
+    made: datetime
+    pages: Mapping[str, Page]
+
+
+@dataclass(frozen=True)
+class LockLook:
+    """What was found for one lock; give it to `keep` once the lock was made anew."""
+
+    folder: Path
+    finding: Finding
+    at: datetime
+    pages: Mapping[str, Page]
+
+
+Record = TypeVar("Record", SystemRecord, LockRecord)
+Resolve = Callable[[Base, Settings], tuple[str, ...]]
+
+
+# --- System packages ------------------------------------------------------------------------------------------------
+
+
+def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> tuple[str, ...]:
+    """All packages of a base as `name=version`: those of the last time if the mirror has nothing that could move one.
+
+    Raises:
+        RefitError: as `anew`, which resolves them where there is any doubt.
+    """
+    known, at, releases = _record_of(base, settings), now(), dict[str, Release]()
+    finding, parts = _look(known, base, settings, releases)
+    if known and finding.verdict is Verdict.same:
+        if parts != known.parts:
+            _write(_system_file(base, settings), known.model_copy(update={"parts": parts}))
+        return known.exact
+    exact = anew(base, settings)
+    try:
+        _write(_system_file(base, settings), _survey(exact, releases, at, settings))
+    except ArchiveError:
+        _system_file(base, settings).unlink(missing_ok=True)  # the next look resolves again
+    return exact
+
+
+def look_at_system(base: Base, settings: Settings) -> Finding:
+    """Whether the system packages of a base could be resolved to something else now."""
+    return _look(_record_of(base, settings), base, settings, {})[0]
+
+
+def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding:
+    """Whether a set of packages could come out otherwise, given what the archive offers of its names. Pure.
+
+    Versions needn't be ordered: apt took the highest of what was offered. As long as nothing came and that one stays,
+    it is the highest still.
+    """
+    if _expired(known.made, at):
+        return Finding(Verdict.changed, f"resolved on {known.made:%Y-%m-%d}: after a week it is done again")
+    before = archive.together(part.offers for part in known.parts.values())
+    moved = list(_moves(before, offers, dict(package.split("=", 1) for package in known.exact)))
+    if moved:
+        return Finding(Verdict.changed, f"the mirror has moved {_some(moved)}")
+    return Finding(Verdict.same, "the mirror has nothing new for these packages")
+
+
+def _look(
+    known: SystemRecord | None, base: Base, settings: Settings, releases: dict[str, Release]
+) -> tuple[Finding, Mapping[str, Part]]:
+    """The finding, and the suites as they are now; `releases` is filled with their states."""
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    try:
+        with archive.connection(settings) as client:
+            for url in system.releases(base.config.suite, settings.debian_mirror):
+                releases[url] = archive.release(client, url, architecture)
+            if known is None:
+                return Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved"), {}
+            parts = dict[str, Part]()
+            for url, release in releases.items():
+                part = known.parts.get(url)
+                if part is None or part.release.digest != release.digest:
+                    with archive.download(client, release.packages, release.digest) as packages:
+                        part = Part(release=release, offers=archive.offers(packages, known.names))
+                parts[url] = part
+    except ArchiveError as error:
+        return Finding(Verdict.unknown, " ".join(str(error).split())), {}
+    return system_finding(known, archive.together(part.offers for part in parts.values()), now()), parts
+
+
+def _survey(exact: tuple[str, ...], releases: Mapping[str, Release], at: datetime, settings: Settings) -> SystemRecord:
+    """What there is to know of a set that was resolved after `releases` were seen."""
+    installed = {package.partition("=")[0] for package in exact}
+    with archive.connection(settings) as client, ExitStack() as files:
+        lists = {
+            url: files.enter_context(archive.download(client, release.packages, release.digest))
+            for url, release in releases.items()
+        }
+        names = installed.union(*(archive.needed(packages, installed) for packages in lists.values()))
+        parts = {
+            url: Part(release=releases[url], offers=archive.offers(packages, names)) for url, packages in lists.items()
+        }
+    return SystemRecord(made=at, exact=exact, names=tuple(sorted(names)), parts=parts)
+
+
+def _moves(before: Offers, after: Offers, chosen: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        old, new = set(before.get(name, ())), set(after.get(name, ()))
+        stays = any(file.split(" ")[0] == chosen.get(name) for file in new & old)
+        if old == new or (new < old and stays):
+            continue
+        was, now_there = chosen.get(name) or _versions(old - new), _versions(new - old)
+        yield f"{name} {was or '(not there)'} → {now_there or '(gone)'}"
+
+
+def _versions(files: Iterable[str]) -> str:
+    return " or ".join(sorted({file.split(" ")[0] for file in files}))
+
+
+def _record_of(base: Base, settings: Settings) -> SystemRecord | None:
+    return _read(_system_file(base, settings), SystemRecord)
+
+
+def _system_file(base: Base, settings: Settings) -> Path:
+    asked = (platform.machine(), base.config.suite, settings.debian_mirror, *sorted(base.packages))
+    return _folder(settings) / f"system-{base.name}-{_hash(' '.join(asked).encode())}.json"
+
+
+# --- Python packages ------------------------------------------------------------------------------------------------
+
+
+def look_at_locks(folders: Iterable[Path], settings: Settings) -> dict[Path, LockLook]:
+    """Whether the Python lock in each folder could come out otherwise now; each page is asked for once.
+
+    A lock that is missing, or wasn't made of the Pipfile beside it, is `unknown` here; locking it says what is wrong.
+    """
+    at = now()
+    asked: dict[Path, dict[str, Index]] = {}
+    looks: dict[Path, LockLook] = {}
+    for folder in folders:
+        try:
+            asked[folder] = _pages_of(folder, settings)
+        except RefitError as error:
+            looks[folder] = LockLook(folder, Finding(Verdict.unknown, " ".join(str(error).split())), at, {})
+    known = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in asked}
+    found = _fetch(asked.values(), [record for record in known.values() if record], settings)
+    wheels = {str(path): Page(digest=_files_in(path)) for path in settings.wheel_folders}
+    for folder, addresses in asked.items():
+        seen = {**{url: found[url] for url in addresses}, **wheels}
+        readable = {url: page for url, page in seen.items() if isinstance(page, Page)}
+        looks[folder] = LockLook(folder, lock_finding(known[folder], seen, at), at, readable)
+    return looks
+
+
+def keep(look: LockLook, settings: Settings) -> None:
+    """Remember what was seen just before the lock of that folder was made anew.
+
+    Packages that only the new lock has weren't looked at; the next look will find them unknown, and the one after not.
+    """
+    _write(_lock_file(look.folder, settings), LockRecord(made=look.at, pages=look.pages))
+
+
+def lock_finding(known: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime) -> Finding:
+    """Whether a lock could come out otherwise, given what the pages say that it depends on. Pure."""
+    if unreadable := [page.reason for page in seen.values() if isinstance(page, Unreadable)]:
+        return Finding(Verdict.unknown, _some(unreadable))
+    if known is None:
+        return Finding(Verdict.unknown, "it isn't known what the index had when this lock was made")
+    if _expired(known.made, at):
+        return Finding(Verdict.changed, f"locked on {known.made:%Y-%m-%d}: after a week it is done again")
+    if new := [_last(url) for url in seen if url not in known.pages]:
+        return Finding(Verdict.unknown, f"never looked at before: {_some(new)}")
+    digests = {url: page.digest for url, page in seen.items() if isinstance(page, Page)}
+    if moved := [_last(url) for url, digest in digests.items() if digest != known.pages[url].digest]:
+        return Finding(Verdict.changed, f"the index says something else of {_some(moved)}")
+    return Finding(Verdict.same, "the index says the same of all its packages")
+
+
+def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
+    """The address of each page that the lock in `folder` depends on, and the index that it belongs to."""
+    python.verify(folder)
+    pipfile = read_pipfile(folder / "Pipfile")
+    packages = python.versions(python.read(folder, pipfile.categories))
+    indexes = [_index(source, settings) for source in pipfile.sources]
+    return {url: index for index in indexes for url in pages.urls(index, packages).values()}
+
+
+def _index(source: Mapping[str, object], settings: Settings) -> Index:
+    url, mirror = SecretStr(str(source["url"])), settings.pip_index_url
+    if mirror.get_secret_value() and _PYPI.fullmatch(url.get_secret_value()):
+        return Index(mirror)
+    return Index(url, bool(source.get("verify_ssl", True)))
+
+
+def _fetch(
+    asked: Iterable[Mapping[str, Index]], known: Iterable[LockRecord], settings: Settings
+) -> dict[str, Page | Unreadable]:
+    before = {url: page for record in known for url, page in record.pages.items()}
+    wanted: dict[Index, dict[str, Page | None]] = {}
+    for url, index in {url: index for addresses in asked for url, index in addresses.items()}.items():
+        wanted.setdefault(index, {})[url] = before.get(url)
+    found: dict[str, Page | Unreadable] = {}
+    for index, addresses in wanted.items():
+        found |= pages.fetch(index, addresses, settings)
+    return found
+
+
+def _files_in(folder: Path) -> str:
+    files = [(file.name, file.stat()) for file in sorted(folder.glob("*.whl"))]
+    return _hash(repr([(name, status.st_size, status.st_mtime_ns) for name, status in files]).encode())
+
+
+def _lock_file(folder: Path, settings: Settings) -> Path:
+    """By the lock's content: wherever the catalog is checked out, and never for a lock that was made elsewhere."""
+    return _folder(settings) / f"python-{_hash((folder / 'Pipfile.lock').read_bytes())}.json"
+
+
+# --- What was seen --------------------------------------------------------------------------------------------------
+
+
+def _expired(made: datetime, at: datetime) -> bool:
+    # A clock that was set back must not make a record last.
+    return not timedelta(0) <= at - made <= KEPT
+
+
+def _folder(settings: Settings) -> Path:
+    return settings.folder("cache", "freshness")
+
+
+def _read(file: Path, model: type[Record]) -> Record | None:
+    try:
+        return model.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _write(file: Path, record: SystemRecord | LockRecord) -> None:
+    draft = file.with_suffix(f".{uuid4().hex}")
+    draft.write_text(record.model_dump_json())
+    draft.replace(file)
+    for old in file.parent.iterdir():
+        with suppress(FileNotFoundError):  # another run tidies, too
+            if time.time() - old.stat().st_mtime > KEPT.total_seconds():
+                old.unlink()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _last(url: str) -> str:
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def _some(things: list[str], shown: int = 4) -> str:
+    more = f" and {len(things) - shown} more" if len(things) > shown else ""
+    return ", ".join(things[:shown]) + more

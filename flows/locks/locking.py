@@ -1,0 +1,205 @@
+"""Makes Python locks: pipenv resolves a Pipfile to exact versions with hashes, in a container of the base it is for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from flows import containers
+from flows.command import ProgramFailed
+from flows.containers import Mount
+from flows.errors import RefitError
+from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, read_pipfile
+from flows.locks.python import LockChange, change, exports, locked, problems
+from flows.settings import Settings
+
+LOCK_SECONDS = 1800.0
+
+_CA_BUNDLE = "/run/refit/ca.pem"
+
+# An environment of its own makes pipenv resolve for the base's Python, and write nothing beside it.
+_SCRIPT = """
+set -eu
+cd "$(mktemp -d)"
+export HOME="$PWD" VIRTUAL_ENV="$PWD/env"
+/opt/locker/bin/python -m venv --without-pip env
+mkdir project
+cd project
+cat > Pipfile
+/opt/locker/bin/pipenv lock >&2
+../env/bin/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+cat Pipfile.lock
+"""
+_ENVIRONMENT = {
+    "COLUMNS": "1000",
+    "NO_COLOR": "1",
+    "PIPENV_NOSPIN": "1",
+    "PIPENV_VERBOSITY": "-1",
+    "PIP_CONFIG_FILE": "/dev/null",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    # Building from source runs code of strangers, and its result has another hash each time.
+    "PIP_ONLY_BINARY": ":all:",
+}
+
+
+class Unresolvable(RefitError):
+    """A Pipfile for which no set of packages exists."""
+
+
+def lock(folder: Path, image: str, settings: Settings) -> LockChange:
+    """Lock the Pipfile in `folder` and write `Pipfile.lock` and the exports beside it, all or none.
+
+    Args:
+        folder: a bundle's folder for one Python.
+        image: digest of the `locker` stage in the registry, or the name of a local image.
+
+    Raises:
+        Mistakes: the Pipfile has mistakes.
+        Unresolvable: no set of packages satisfies it, or a package has no wheel for this Python.
+    """
+    pipfile = read_pipfile(folder / "Pipfile")
+    python, text = _resolve(pipfile, image, settings)
+    if pipfile.python not in ("", python):
+        raise RefitError(
+            f"{pipfile.path} is for Python {pipfile.python}, but the base has Python {python}.",
+            fix="set python_version in its [requires], or move it to the folder of the other Python.",
+        )
+    made = with_wheels(json.loads(text), _wheels(settings.wheel_folders))
+    if wrong := problems(made, pipfile):
+        raise RefitError(
+            f"The lock of {pipfile.path} can't be used.",
+            why="\n".join(f"  {line}" for line in wrong),
+            fix="take out what this base can't install (a marker that is false here), or give it another version.",
+        )
+    before = locked(folder)
+    _write(folder, {**exports(made, pipfile), "Pipfile.lock": _dump(made)})
+    return change(before, locked(folder))
+
+
+def with_wheels(lock: Mapping[str, Any], wheels: Mapping[tuple[str, str], Sequence[str]]) -> dict[str, Any]:
+    """A lock that also accepts these wheels: (name, version) → `sha256:…` of each.
+
+    pipenv finds wheels in folders, but where the index knows the version too, it writes down the index's hashes only.
+    """
+
+    def accepting(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+        further = wheels.get((canonicalize_name(name), entry.get("version", "").removeprefix("==")), ())
+        return {**entry, "hashes": sorted({*entry["hashes"], *further})} if further else dict(entry)
+
+    return {
+        key: value if key == "_meta" else {name: accepting(name, entry) for name, entry in value.items()}
+        for key, value in lock.items()
+    }
+
+
+def _resolve(pipfile: Pipfile, image: str, settings: Settings) -> tuple[str, str]:
+    """Run pipenv; returns the Python that it ran with, and the text of the lock."""
+    if image.startswith("sha256:"):
+        image = f"docker://{settings.registry_host}/{settings.repository}/stages@{image}"
+    mounts, env = _belongings(settings)
+    said: list[str] = []
+    try:
+        done = containers.run_once(
+            settings,
+            image,
+            ["/bin/sh", "-c", _SCRIPT],
+            mounts=mounts,
+            env={**_ENVIRONMENT, **env},
+            network="host",  # as in builds: the index may be on loopback
+            stdin=pipfile.path.read_text(encoding="utf-8"),
+            limit=LOCK_SECONDS,
+            on_line=said.append,
+        )
+    except ProgramFailed as error:
+        raise explain(pipfile, said) or error from None
+    python, _, text = done.stdout.partition("\n")
+    return python, text
+
+
+def _belongings(settings: Settings) -> tuple[list[Mount], dict[str, str]]:
+    """The host's authorities, index and wheels, as mounts and variables."""
+    mounts: list[Mount] = []
+    env: dict[str, str] = {}
+    if settings.ca_bundle:
+        mounts.append(Mount(settings.ca_bundle, _CA_BUNDLE))
+        env |= dict.fromkeys(("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"), _CA_BUNDLE)
+    if index := settings.pip_index_url.get_secret_value():
+        env["PIPENV_PYPI_MIRROR"] = index
+    targets = [f"/run/refit/wheels/{number}" for number, _ in enumerate(settings.wheel_folders)]
+    mounts += [Mount(folder, target) for folder, target in zip(settings.wheel_folders, targets, strict=True)]
+    if targets:
+        env["PIP_FIND_LINKS"] = " ".join(targets)
+    return mounts, env
+
+
+def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
+    """What pipenv's output says about a Pipfile that can't be resolved, without its traceback; none: something else."""
+    conflict = _conflict(said)
+    if conflict and any("Success" in line for line in said):
+        conflict.append(f"  What [{FIRST_CATEGORY}] was resolved to holds for the other sections, too.")
+    missing = sorted({m[1] for line in said if (m := re.search(r"No matching distribution found for (.+)", line))})
+    if missing:
+        return Unresolvable(
+            f"{pipfile.path} can't be locked: the index has no wheel of {', '.join(missing)} for this Python.",
+            why="\n".join(conflict),
+            fix="check name and version; of a package that is published as source only, build a wheel "
+            "and put it into a folder of the setting wheel_folders.",
+        )
+    if conflict:
+        return Unresolvable(
+            f"{pipfile.path} can't be locked: what it asks for contradicts itself.",
+            why="\n".join(conflict),
+            fix="loosen or change one of these versions in the Pipfile.",
+        )
+    return None
+
+
+def _conflict(said: Sequence[str]) -> list[str]:
+    """The lines below the last "The conflict is caused by"."""
+    starts = [number for number, line in enumerate(said) if line.startswith("The conflict is caused by")]
+    lines: list[str] = []
+    for line in said[starts[-1] + 1 :] if starts else ():
+        if not line.startswith("    "):
+            break
+        lines.append(f"  {line.strip()}")
+    return lines
+
+
+def _wheels(folders: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for file in (file for folder in folders for file in sorted(folder.glob("*.whl"))):
+        try:
+            name, version, *_ = parse_wheel_filename(file.name)
+        except InvalidWheelFilename:
+            continue  # pip doesn't see it either
+        with file.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        found.setdefault((name, str(version)), []).append(f"sha256:{digest}")
+    return found
+
+
+def _dump(lock: Mapping[str, Any]) -> str:
+    """As pipenv writes it."""
+    return json.dumps(lock, indent=4, separators=(",", ": "), sort_keys=True) + "\n"
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all drafts before the first takes its place, so that a full disk changes nothing; the lock comes last."""
+    drafts = {folder / f".{name}.new": folder / name for name in files}
+    try:
+        for (draft, _), content in zip(drafts.items(), files.values(), strict=True):
+            draft.write_text(content, encoding="utf-8")
+        for draft, file in drafts.items():
+            draft.replace(file)
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
+    for old in folder.glob("requirements-*.txt"):
+        if old.name not in files:
+            old.unlink()

@@ -1,0 +1,133 @@
+"""Pages of Python package indexes: what each says of its files, asked for all at once."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+from packaging.utils import canonicalize_name
+from pydantic import SecretStr
+
+from flows.documents import Document
+from flows.settings import Settings, authorities
+
+AT_ONCE = 16
+_SECONDS = 30.0
+_ATTEMPTS = 3
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+# A cache on the way may answer only after asking the index whether its copy still holds.
+_HEADERS = {"Accept": _ACCEPT, "Cache-Control": "max-age=0"}
+_LINK = re.compile(r"<a\s([^>]*)>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"""(href|data-yanked|data-requires-python)(?:\s*=\s*["']([^"']*)["'])?""", re.IGNORECASE)
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Index:
+    """A package index: its URL, which may hold a password, and whether its certificate is checked."""
+
+    url: SecretStr
+    verify: bool = True
+
+
+class Page(Document):
+    """What an index said of one package: a hash of its list of files, and the mark to ask it by whether that holds."""
+
+    digest: str
+    etag: str = ""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Why a page can't be judged."""
+
+    reason: str
+
+
+def urls(index: Index, packages: Iterable[str]) -> dict[str, str]:
+    """Package → address of its page, without the password."""
+    scheme, place, path, _, _ = urlsplit(index.url.get_secret_value())
+    bare = urlunsplit((scheme, place.rpartition("@")[2], path.rstrip("/"), "", ""))
+    return {name: f"{bare}/{canonicalize_name(name)}/" for name in packages}
+
+
+def fetch(index: Index, wanted: Mapping[str, Page | None], settings: Settings) -> dict[str, Page | Unreadable]:
+    """The pages at these addresses of one index now; each is given what was known of it before, if anything."""
+    with _connection(index, settings) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda asked: _fetch(client, *asked), wanted.items())
+        return dict(zip(wanted, found, strict=True))
+
+
+def digest(body: str, is_json: bool) -> str:
+    """A hash of what a page says of its files: names, hashes, Python versions, withdrawals; not where they lie. Pure.
+
+    Raises:
+        ValueError: it is no page of an index, or has no files.
+    """
+    files = sorted(json.dumps(entry) for entry in (_from_json(body) if is_json else _from_html(body)))
+    if not files:
+        raise ValueError("it names no files")
+    return hashlib.sha256("\n".join(files).encode()).hexdigest()
+
+
+def _from_json(body: str) -> Iterator[list[object]]:
+    try:
+        for file in json.loads(body)["files"]:
+            hashes = sorted(file["hashes"].items())
+            yield [file["filename"], hashes, file.get("requires-python") or "", file.get("yanked", False)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"it is no page of an index: {error!r}") from None
+
+
+def _from_html(body: str) -> Iterator[list[object]]:
+    for link in _LINK.findall(body):
+        attributes = {name.lower(): html.unescape(value) for name, value in _ATTRIBUTE.findall(link)}
+        where = urlsplit(attributes.pop("href", ""))
+        yield [where.path.rpartition("/")[2], where.fragment, sorted(attributes.items())]
+
+
+def _fetch(client: httpx.Client, url: str, known: Page | None) -> Page | Unreadable:
+    try:
+        answer = _ask(client, url, {"If-None-Match": known.etag} if known and known.etag else {})
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Unreadable(f"{url} doesn't answer: {str(error) or type(error).__name__}")
+    if answer.status_code == 304 and known:
+        return known
+    if answer.status_code == 404:
+        return Page(digest=ABSENT)
+    if answer.status_code != 200:
+        return Unreadable(f"{url} answers {answer.status_code}")
+    try:
+        is_json = "json" in answer.headers.get("Content-Type", "")
+        return Page(digest=digest(answer.text, is_json), etag=answer.headers.get("ETag", ""))
+    except ValueError as error:
+        return Unreadable(f"{url} can't be read: {error}")
+
+
+def _ask(client: httpx.Client, url: str, headers: Mapping[str, str]) -> httpx.Response:
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(httpx.TransportError):
+            return client.get(url, headers=headers)
+    return client.get(url, headers=headers)
+
+
+@contextmanager
+def _connection(index: Index, settings: Settings) -> Iterator[httpx.Client]:
+    url = httpx.URL(index.url.get_secret_value())
+    with httpx.Client(
+        verify=index.verify and authorities(settings),
+        auth=(url.username, url.password) if url.userinfo else None,
+        headers=_HEADERS,
+        timeout=_SECONDS,
+        limits=httpx.Limits(max_connections=AT_ONCE),
+        follow_redirects=True,
+    ) as client:
+        yield client

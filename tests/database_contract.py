@@ -1,0 +1,167 @@
+"""What every database has to do: derive a class from `DatabaseContract` and give it the fixture `url`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, inspect
+from sqlalchemy.orm import Session as Transaction
+
+from flows import database
+from flows.catalog.model import Access
+from flows.database import LeaseLost, LeaseTaken, lease
+from flows.errors import RefitError
+from flows.images.ledger import Entry as Build
+from flows.images.ledger import Ledger
+from flows.migrations.journal import Journal
+from flows.migrations.move import Entry, Phase, State
+from flows.sessions.model import Session
+from flows.sessions.store import NameTaken, Store
+from flows.settings import Span
+
+
+def open_many(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(database.open_database, [url] * 8))
+
+
+def count(url: str, file: Path) -> None:
+    engine = database.open_database(url)
+    for _ in range(10):
+        with lease(engine, "counter"):
+            number = int(file.read_text())
+            time.sleep(0.002)
+            file.write_text(str(number + 1))
+
+
+def hold_and_die(url: str) -> None:
+    with lease(database.open_database(url), "tag", seconds=600):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_processes(number: int, target: Callable[..., None], *args: object) -> list[int | None]:
+    """Call a function in so many new processes at once; returns their exit codes."""
+    processes = [get_context("spawn").Process(target=target, args=args) for _ in range(number)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def a_session(uid: int = 200_000, port: int | None = 18_000) -> Session:
+    return Session("ann", "p", "2026a", "sha256:1", uid, port, Path("/home"), Path("/token"), Access())
+
+
+class DatabaseContract:
+    """Fixture: `url`, of a database in which nothing is yet."""
+
+    @pytest.fixture
+    def engine(self, url: str) -> Iterator[Engine]:
+        opened = database.open_database(url)
+        yield opened
+        opened.dispose()
+
+    def test_the_schema_is_brought_up_to_date_and_matches_the_models(self, url: str, engine: Engine) -> None:
+        database.open_database(url).dispose()
+        for table in database.Table.metadata.sorted_tables:
+            assert {c["name"] for c in inspect(engine).get_columns(table.name)} == {c.name for c in table.columns}
+
+    def test_many_may_open_a_new_database_at_once(self, url: str) -> None:
+        assert in_processes(3, open_many, url) == [0, 0, 0]
+
+    def test_a_schema_from_the_future_is_a_clear_error(self, url: str, engine: Engine) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        with pytest.raises(RefitError, match="newer Refit"):
+            database.open_database(url)
+
+    def test_a_lease_has_one_holder_and_a_growing_fence(self, engine: Engine) -> None:
+        with lease(engine, "tag") as first:
+            with pytest.raises(LeaseTaken, match="being written by another run"), lease(engine, "tag", wait=0.2):
+                pass
+            with lease(engine, "another tag"):
+                pass
+        with lease(engine, "tag") as second:
+            assert second.fence == first.fence + 1
+
+    def test_a_crashed_holder_loses_the_lease(self, engine: Engine) -> None:
+        crashed = database._take(engine, "tag", "crashed", seconds=0.3)
+        assert crashed is not None
+        with lease(engine, "tag", wait=5) as held:
+            assert held.fence == crashed.fence + 1
+
+    def test_a_holder_that_was_killed_loses_the_lease_at_once(self, url: str, engine: Engine) -> None:
+        assert in_processes(1, hold_and_die, url) == [-signal.SIGKILL]
+        with lease(engine, "tag", wait=5) as held:
+            assert held.fence == 2
+
+    def test_processes_exclude_each_other(self, url: str, engine: Engine, tmp_path: Path) -> None:
+        file = tmp_path / "counter"
+        file.write_text("0")
+        assert in_processes(3, count, url, file) == [0, 0, 0]
+        assert file.read_text() == "30"
+
+    def test_a_lease_is_renewed_for_as_long_as_its_holder_lives(self, engine: Engine) -> None:
+        first, second = lease(engine, "tag", seconds=0.6), lease(engine, "tag", wait=1.5)
+        with first, pytest.raises(LeaseTaken), second:
+            pass
+
+    def test_who_has_lost_the_lease_writes_nothing(self, engine: Engine) -> None:
+        slept = database._take(engine, "tag", "slept too long", seconds=0.01)
+        assert slept
+        time.sleep(0.02)
+        later = lease(engine, "tag")
+        with later, pytest.raises(LeaseLost), Transaction(engine) as transaction, transaction.begin():
+            database.still_held(transaction, slept)
+
+    def test_a_journal_tells_a_move_in_order(self, engine: Engine) -> None:
+        journal, before = Journal(engine), a_session()
+        after = replace(before, image="sha256:2", generation=2)
+        with lease(engine, "session ann") as held:
+            move = journal.begin(held, before, after, "vim 1 → 2")
+            for phase in (Phase.intent, Phase.done):
+                journal.write(held, move, Entry("check", phase, phase.value))
+            assert journal.unfinished() == (journal.move(move.id),)
+            ended = journal.end(held, move, State.cleaned, "")
+        assert [(entry.step, entry.phase, entry.note) for entry in journal.entries(move)] == [
+            ("check", Phase.intent, "intent"),
+            ("check", Phase.done, "done"),
+        ]
+        assert (ended.before, ended.after, ended.state) == (before, after, State.cleaned)
+        assert ended.created == move.created and ended.created.tzinfo == UTC
+        assert journal.unfinished() == ()
+        assert journal.latest() == {"ann": ended}
+        with pytest.raises(LeaseLost):
+            journal.write(replace(held, fence=held.fence + 1), move, Entry("clean", Phase.intent))
+
+    def test_the_digest_of_a_stage_that_was_recorded_first_counts(self, engine: Engine) -> None:
+        ledger = Ledger(engine)
+        with lease(engine, "stage 1") as mine:
+            assert ledger.record("bundle", Build("1", "sha256:a", {"files": {"a": "1"}}, 2.0), mine) == "sha256:a"
+            assert ledger.record("bundle", Build("1", "sha256:b", {}, 3.0), mine) == "sha256:a"
+        assert ledger.latest(["bundle", "another"]) == {"bundle": Build("1", "sha256:a", {"files": {"a": "1"}}, 2.0)}
+        with lease(engine, "stage 1"), pytest.raises(LeaseLost):
+            ledger.forget("1", mine)
+
+    def test_two_sessions_never_share_a_name_a_uid_or_a_port(self, engine: Engine) -> None:
+        store, uids, ports = Store(engine), Span(first=200_000, last=200_009), Span(first=18_000, last=18_009)
+
+        def add(name: str) -> Session:
+            return store.add(name, lambda uid, port: replace(a_session(uid, port), name=name), uids=uids, ports=ports)
+
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(add, [f"dev-{number}" for number in range(8)]))
+        assert len({session.uid for session in made}) == len({session.port for session in made}) == 8
+        assert store.sessions() == tuple(made)
+        with pytest.raises(NameTaken):
+            add("dev-3")

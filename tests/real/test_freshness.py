@@ -1,0 +1,51 @@
+"""The mirror and the package index of this machine, looked at before anything is locked again."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from flows.catalog.model import Base, Catalog
+from flows.locks import freshness, system
+from flows.locks.freshness import Verdict
+from flows.settings import Settings
+
+
+@pytest.fixture
+def own(shared: Settings, settings: Settings) -> Settings:
+    """The machine's own mirror and index, and a home in which nothing was seen yet."""
+    return shared.model_copy(update={"home": settings.home})
+
+
+def test_no_program_is_started_until_the_mirror_moves(
+    base_recipe: Base, own: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "refit.command")
+    exact = freshness.resolve(base_recipe, own)
+    assert len(caplog.messages) == 1
+    assert exact == system.resolve(base_recipe, own)
+    caplog.clear()
+    (file,) = own.folder("cache", "freshness").iterdir()
+    record = json.loads(file.read_text())
+    for part in record["parts"].values():
+        part["release"]["digest"] = ""  # as if each list had changed: then all are read
+    file.write_text(json.dumps(record))
+    assert freshness.resolve(base_recipe, own) == exact
+    assert caplog.messages == []
+    first = next(iter(record["parts"].values()))
+    first["offers"]["libc6"] = ["1.0 an-older-file"]
+    file.write_text(json.dumps(record))
+    found = freshness.look_at_system(base_recipe, own)
+    assert found.verdict is Verdict.changed
+    assert "libc6" in found.reason
+
+
+def test_the_catalogs_own_lock_is_fresh_once_it_was_looked_at(catalog: Catalog, own: Settings) -> None:
+    folder = catalog.bundles["minimal"].pythons["py311"]
+    first = freshness.look_at_locks([folder], own)[folder]
+    assert first.finding.verdict is Verdict.unknown
+    assert "when this lock was made" in first.finding.reason
+    freshness.keep(first, own)
+    assert freshness.look_at_locks([folder], own)[folder].finding.verdict is Verdict.same
