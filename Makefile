@@ -1,6 +1,6 @@
 # Two commands do all set-up: `make run` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint setup clean
+.PHONY: help run test test-all lint bench setup clean
 BIN := .venv/bin
 
 help: ## show this list
@@ -21,6 +21,9 @@ lint: setup ## formatting, lint and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+bench: setup ## measure Refit beside other tools; make bench ONLY=matrix measures one thing
+	$(BIN)/python -m bench $(ONLY)
 
 setup: ## only set up: system packages, and Python packages into .venv
 	@scripts/setup

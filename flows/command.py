@@ -15,14 +15,15 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import sh
@@ -143,16 +144,12 @@ def run(
         ProgramFailed: it failed, or ran out of time.
     """
     words = [str(word) for word in argv]
-    environment = {**{k: os.environ[k] for k in _PASSED_ON if k in os.environ}, "LANG": "C.UTF-8", **(env or {})}
-    called = _elevated(words, env or {}) if root and os.geteuid() != 0 else words
-    program = shutil.which(called[0], path=environment.get("PATH"))
-    if program is None:
-        raise ProgramMissing(called[0])
+    program, called, environment = _prepared(words, root, env or {})
     with _Output(None if secret else _recording.get().log, on_line) as output:
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
         started = monotonic()
-        problem, code = _execute(program, called[1:], environment, cwd, stdin, limit, output)
+        problem, code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
     if problem or code not in accepted:
         problem = problem or (f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}")
         raise ProgramFailed(words, problem, output.tail(), output.path, code)
@@ -198,6 +195,37 @@ def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log:
         )
 
 
+def become(argv: Sequence[str | Path], *, root: bool = False) -> NoReturn:
+    """Let this process become a program: terminal, input, outputs, signals and exit code are the program's from now on.
+
+    It is for programs that a person works with: nothing is captured or logged, and there is no time limit.
+
+    Args:
+        argv: the program and its arguments.
+        root: run it as root, by sudo where the caller isn't root.
+
+    Raises:
+        ProgramMissing: it is not installed.
+    """
+    words = [str(word) for word in argv]
+    program, called, environment = _prepared(words, root, {})
+    logger.info("+ %s", redacted(shlex.join(words)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so in the program
+    os.execve(program, called, environment)
+
+
+def _prepared(words: list[str], root: bool, env: Mapping[str, str]) -> tuple[str, list[str], dict[str, str]]:
+    """The path of what is executed, its arguments from its name on (`words` itself without sudo), its environment."""
+    environment = {**{k: os.environ[k] for k in _PASSED_ON if k in os.environ}, "LANG": "C.UTF-8", **env}
+    called = _elevated(words, env) if root and os.geteuid() != 0 else words
+    program = shutil.which(called[0], path=environment.get("PATH"))
+    if program is None:
+        raise ProgramMissing(called[0])
+    return program, called, environment
+
+
 def _elevated(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     # Names only: values may be secret, and sudo's argv is public.
     kept = [f"--preserve-env={','.join(env)}"] if env else []
@@ -212,6 +240,7 @@ def _execute(
     stdin: str | None,
     limit: float,
     output: _Output,
+    elevated: bool,
 ) -> tuple[str, int]:
     """Returns what went wrong in words (empty: nothing but maybe the exit code) and the exit code."""
     options: dict[str, Any] = {
@@ -223,8 +252,11 @@ def _execute(
         "_env": dict(environment),
         "_decode_errors": "replace",
         "_tty_out": False,
-        # A session or group of its own would hide it from a worker that cancels the whole group.
+        # A worker that cancels signals the whole group: a program in a group of its own would not hear of it. One that
+        # sudo runs as root doesn't anyway, and the worker would wait for the group's end in vain. But no session of its
+        # own: sudo remembers a password for the terminal.
         "_new_session": False,
+        "_new_group": elevated,
         "_return_cmd": True,
         "_preexec_fn": _notes_itself(_recording.get().processes),
     }
@@ -333,8 +365,7 @@ def noted(folder: Path) -> tuple[ProcessId, ...]:
 def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
     """End every process tree that was noted in `folder` and forget it; returns how many still ran."""
     running = noted(folder)
-    for process in running:
-        end_tree(process.pid, grace)
+    end_tree(*(process.pid for process in running), grace=grace)
     for note in folder.iterdir() if folder.is_dir() else ():
         note.unlink(missing_ok=True)
     return len(running)
@@ -345,30 +376,54 @@ def _read_note(note: Path) -> ProcessId:
     return ProcessId(int(note.name), boot, started)
 
 
-def end_tree(pid: int, grace: float = GRACE_SECONDS) -> None:
-    """End a process and all its descendants: SIGTERM, `grace` seconds, SIGKILL."""
+def end_tree(*pids: int, grace: float = GRACE_SECONDS) -> None:
+    """End processes and all their descendants: SIGTERM, `grace` seconds, SIGKILL."""
+    tree = [process for pid in pids for process in _tree(pid)]
+    _signal(tree, signal.SIGTERM)
+    _, alive = psutil.wait_procs(tree, timeout=grace)
+    _signal({process for parent in alive for process in _tree(parent.pid)}, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=grace)
+
+
+def _tree(pid: int) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(pid)
-        tree = [*parent.children(recursive=True), parent]
-        for process in tree:
-            _signal(process, "TERM")
-        _, alive = psutil.wait_procs(tree, timeout=grace)
-        for process in {*alive, *(child for p in alive for child in _children(p))}:
-            _signal(process, "KILL")
-        psutil.wait_procs(alive, timeout=grace)
-
-
-def _children(process: psutil.Process) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return process.children(recursive=True)
+        return [*parent.children(recursive=True), parent]
     return []
 
 
-def _signal(process: psutil.Process, name: str) -> None:
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    roots = []
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            pass
+        except psutil.AccessDenied:  # it runs as root, by sudo
+            roots.append(str(process.pid))
+    if roots:
+        with suppress(ProgramFailed):  # one may have ended before its turn came
+            run(["kill", f"-{number.name.removeprefix('SIG')}", *roots], root=True, limit=10)
+
+
+@contextmanager
+def ending_all() -> Iterator[None]:
+    """End what all threads run when the `with` block is left since this process was told to end (Ctrl-C, SIGTERM).
+
+    Python tells the main thread alone, which then waits for the others; and of programs that run by sudo, nobody but
+    sudo can end any.
+    """
     try:
-        process.terminate() if name == "TERM" else process.kill()
-    except psutil.NoSuchProcess:
-        pass
-    except psutil.AccessDenied:  # it runs as root, by sudo
-        with suppress(ProgramFailed):
-            run(["kill", f"-{name}", str(process.pid)], root=True, limit=10)
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        # What `start` started outlives this process, and has a session of its own.
+        end_tree(*(child.pid for child in psutil.Process().children() if _session(child.pid) == os.getsid(0)))
+        raise
+
+
+def _session(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None

@@ -42,6 +42,7 @@ def run_once(
     mounts: Sequence[Mount] = (),
     env: Mapping[str, str] | None = None,
     user: str = NOBODY,
+    capabilities: Sequence[str] = (),
     network: str = "none",
     stdin: str | None = None,
     limit: float = 600.0,
@@ -54,7 +55,7 @@ def run_once(
         image: `docker://host/repository@sha256:…`, or the name of an image in Refit's own Podman storage.
         argv: the program and its arguments, in the place of the image's command.
         env: variables of the program. They reach Podman by its environment, so that no value is in any argv.
-        user: uid:gid, without any capability.
+        user: uid:gid, without any capability but `capabilities`.
         network: `none`, `bridge`, or `host` (for an index or registry on loopback).
         stdin: text for its standard input; without it the input is empty.
         limit: seconds after which it is ended.
@@ -70,6 +71,7 @@ def run_once(
     options = [
         *("--rm", "--init", "--name", name, "--label", f"{LABEL}={creator()}", "--pull", "never"),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
+        *(word for capability in capabilities for word in ("--cap-add", capability)),
         *("--user", user, "--network", network, *host.run_limits(settings)),
         *(word for mount in mounts for word in ("--mount", str(mount))),
         *(word for variable in env or {} for word in ("--env", variable)),

@@ -1,6 +1,7 @@
 """The whole loop, once and for real: build, start a session, change something, build again, move the session.
 
-`make run` is this. Everything it does can be repeated: a second time it finds all of it and builds nothing.
+`make run` is this. Everything it does can be repeated: a second time it finds all of it and builds nothing. Catalog and
+release are its own, so that nothing of it shows in a release that people work with.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows import documents
 from flows.build_profiles import BuildReport, build_profiles
 from flows.catalog import load
 from flows.catalog.load import PARTS
@@ -22,12 +24,15 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
 
-RELEASE = "2026a"
+# A year without Refit: a release that nobody ships.
+RELEASE = "2000a"
 PROFILE = "jupyter-minimal-deb12-py311"
+SHIPPED = tuple({"ide": ide, "bundle": "minimal", "os": "deb12", "python": "py311"} for ide in ("jupyter", "runtime"))
 SESSION = "demo"
 BUNDLE = "minimal"
 # What the next build has more: small, pure Python, and of no use to anything else in the bundle.
 ADDITION = ("humanize", "~=4.9")
+RECIPES = tuple(part for part in PARTS if part != "releases")
 NOTE, NOTEBOOK = "notes.txt", "first.ipynb"
 
 Step = Callable[[str], AbstractContextManager[None]]
@@ -51,25 +56,26 @@ class Story:
 
 def play(settings: Settings, step: Step) -> Story:
     """Run the loop; `step` announces each part by its title."""
-    with step("Build release 2026a"):
-        first = build_profiles(RELEASE)
+    here = settings.home / "demo" / "catalog"
+    with step(f"Build release {RELEASE}, the demo's own, from a copy of the catalog"):
+        copy_catalog(settings.catalog, here)
+        first = build_profiles(RELEASE, catalog=here)
     sessions = Sessions.open(settings)
     with step(f"Start the session {SESSION!r} from {PROFILE}, and work in it"):
-        _start(sessions)
+        _start(sessions, here)
         written = _work(sessions)
-    with step(f"Make the next build: {ADDITION[0]} comes into the bundle {BUNDLE!r} of a copy of the catalog"):
-        copy = next_catalog(settings)
-        second = build_profiles(RELEASE, catalog=copy)
+    with step(f"Make the next build: {ADDITION[0]} comes into the bundle {BUNDLE!r}"):
+        second = build_profiles(RELEASE, catalog=next_catalog(here))
     with step("Migrate the session to it"):
         moves = migrate_sessions([SESSION]) if _is_behind(sessions, second) else ()
     return Story(first, second, moves, sessions.address(SESSION), _read(sessions) == written)
 
 
-def _start(sessions: Sessions) -> None:
+def _start(sessions: Sessions, catalog: Path) -> None:
     try:
         found = sessions.show(SESSION)
     except UnknownName:
-        create_session(SESSION, PROFILE, RELEASE)
+        create_session(SESSION, PROFILE, RELEASE, catalog)
     else:
         if found.running is not Running.running:
             sessions.start(SESSION)
@@ -88,14 +94,21 @@ def _read(sessions: Sessions) -> dict[str, str]:
     return {name: sessions.execute(SESSION, ["cat", name]) for name in (NOTE, NOTEBOOK)}
 
 
-def next_catalog(settings: Settings) -> Path:
-    """A copy of the catalog in which the bundle has one package more, locked; made once per state of the catalog."""
-    copy, mark = settings.home / "demo" / "catalog", settings.home / "demo" / "made-from"
-    state = _state(settings.catalog)
+def copy_catalog(source: Path, copy: Path) -> None:
+    """Copy all recipes, and let the demo's release ship two profiles of them."""
+    shutil.rmtree(copy, ignore_errors=True)
+    for part in RECIPES:
+        shutil.copytree(source / part, copy / part)
+    (copy / "releases").mkdir()
+    (copy / "releases" / f"{RELEASE}.yaml").write_text(documents.dump({"release": RELEASE, "profiles": list(SHIPPED)}))
+
+
+def next_catalog(catalog: Path) -> Path:
+    """A copy in which the bundle has one package more, locked; made once per state of the catalog."""
+    copy, mark = catalog.with_name("next"), catalog.with_name("made-from")
+    state = _state(catalog)
     if not mark.exists() or mark.read_text() != state:
-        shutil.rmtree(copy.parent, ignore_errors=True)
-        for part in PARTS:
-            shutil.copytree(settings.catalog / part, copy / part)
+        copy_catalog(catalog, copy)
         for folder in load.load_catalog(copy).bundles[BUNDLE].pythons.values():
             _add_package(folder / "Pipfile", *ADDITION)
         lock_requirements(RELEASE, [BUNDLE], catalog=copy)
@@ -105,7 +118,7 @@ def next_catalog(settings: Settings) -> Path:
 
 def _state(catalog: Path) -> str:
     """A hash of all files of the catalog."""
-    files = sorted(file for part in PARTS for file in (catalog / part).rglob("*") if file.is_file())
+    files = sorted(file for file in catalog.rglob("*") if file.is_file())
     text = "".join(f"{file.relative_to(catalog)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files)
     return hashlib.sha256(text.encode()).hexdigest()
 

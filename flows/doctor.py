@@ -10,7 +10,7 @@ import re
 import shutil
 import ssl
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ import httpx
 import psutil
 from packaging.version import Version
 
-from flows import command, host
+from flows import command, forwarding, host
 from flows.command import ProgramFailed, ProgramMissing
 from flows.errors import RefitError
+from flows.forwarding import Forwarding
 from flows.settings import Settings
 
 FREE_GIGABYTES = 10
@@ -223,6 +224,22 @@ def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> 
     return Finding(thing, False, f"is held by {holder}", fix)
 
 
+def forwardings(settings: Settings) -> Iterable[Finding]:
+    """Whether all ports that Refit may use are forwarded to nobody who is gone."""
+    span = settings.session_ports
+    ours = {settings.prefect_port, settings.registry_port, *range(span.first, span.last + 1)}
+    yield judge_forwardings([found for found in forwarding.stale() if ours.intersection(found.ports)])
+
+
+def judge_forwardings(stale: Sequence[Forwarding]) -> Finding:
+    """Whether there is any port that is forwarded to a container that is gone."""
+    if not stale:
+        return Finding("forwarded ports", True, "none leads to a container that is gone")
+    ports = ", ".join(str(port) for found in stale for port in found.ports)
+    seen = f"{ports}: forwarded to containers that are gone; nothing that listens there is reached"
+    return Finding("forwarded ports", False, seen, "; ".join(found.removal for found in stale))
+
+
 # --- The world outside ----------------------------------------------------------------------------------------------
 
 
@@ -253,4 +270,4 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
     return Finding(thing, status < 400, f"answers with status {status}", fix)
 
 
-CHECKS: tuple[Check, ...] = (python, programs, root, containers, kernel, disk, ports, index)
+CHECKS: tuple[Check, ...] = (python, programs, root, containers, kernel, disk, ports, forwardings, index)

@@ -6,10 +6,10 @@ kept in the home and holds for this boot and these programs, so that later calls
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+import psutil
+
 from flows import command
+from flows.alone import one_at_a_time
 from flows.errors import RefitError
 from flows.settings import Settings
 
@@ -27,6 +30,8 @@ TRIAL_SECONDS = 30.0
 # Soft and hard: what a login shell has, and enough for one person. Podman's own default is above many hard limits.
 OPEN_FILES = (1024, 1_048_576)
 PROCESSES = (4096, 4096)
+# What one build is given room for (bytes): pip unpacks in memory; a layer is written, committed and compressed.
+BUILD_MEMORY, BUILD_DISK = 1 << 30, 6 << 30
 _ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/lib/cni:/usr/libexec/cni"
 # Those whose version can change what is found out; `portmap` stands for the CNI plugins.
 _PROGRAMS = ("podman", "buildah", "sudo", "iptables", "netavark", "portmap")
@@ -116,6 +121,17 @@ def runtime_folder(settings: Settings) -> Path:
     return Path(f"/run/refit-{name}")
 
 
+def mounts_below(folder: Path) -> tuple[Path, ...]:
+    """Mount points at or below `folder`, in the order in which they were mounted."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    return tuple(point for point in map(_mount_point, lines) if point.is_relative_to(folder.resolve()))
+
+
+def _mount_point(line: str) -> Path:
+    # Spaces, tabs, newlines and backslashes stand there as octal numbers: proc(5).
+    return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
+
+
 def program(name: str) -> str | None:
     """Where a program lies, also one that only root has in its PATH; none: it isn't installed."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_ADMIN_FOLDERS}")
@@ -130,7 +146,7 @@ def facts(settings: Settings) -> Facts:
     boot, asked = _boot(), _asked(settings)
     if (known := _known(settings, boot, asked)) is not None:
         return known
-    with _alone(settings.folder() / "host.lock"):
+    with one_at_a_time(settings.folder() / "host.lock"):
         if (known := _known(settings, boot, asked)) is not None:
             return known
         _forget_earlier_boot(settings, boot)
@@ -165,13 +181,6 @@ def _known(settings: Settings, boot: str, asked: str) -> Facts | None:
     except (OSError, ValueError, TypeError):  # never asked, half written, or written by another version of Refit
         return None
     return known if (known.boot, known.asked) == (boot, asked) else None
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _forget_earlier_boot(settings: Settings, boot: str) -> None:
@@ -308,3 +317,12 @@ def hard_limits(limits: str) -> tuple[int, int]:
         OPEN_FILES[1] if open_files == "unlimited" else int(open_files),
         PROCESSES[1] if processes == "unlimited" else int(processes),
     )
+
+
+def builds_at_once(settings: Settings) -> int:
+    """How many stages this machine can build at the same time: as its cores, free memory and free disk let, never 0."""
+    if settings.builds_at_once:
+        return settings.builds_at_once
+    memory = psutil.virtual_memory().available
+    disk = shutil.disk_usage(settings.folder()).free
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BUILD_MEMORY, disk // BUILD_DISK))

@@ -15,10 +15,20 @@ import pytest
 
 from flows.settings import Settings, Span
 
-# Prefect makes this folder when it is imported, and nobody's own is to be touched.
-os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="refit-tests-")
+# Prefect fills this folder when it is imported, and nobody's own is to be touched. It goes when this process ends.
+_PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
+os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
+
+LONG_SECONDS = 3600
 
 pytest_plugins = ["tests.machine"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give a test that is marked long an hour, unless it says itself how long it takes."""
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_SECONDS))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,15 +38,14 @@ class RegistryServer:
 
 
 @contextmanager
-def serve_registry(folder: Path, port: int | None = None, **http: object) -> Iterator[RegistryServer]:
-    """Run a registry that keeps its images below `folder`; `http` goes into its configuration."""
+def serve_registry(folder: Path, port: int | None = None, **more: Mapping[str, object]) -> Iterator[RegistryServer]:
+    """Run a registry that keeps its images below `folder`; `more` goes into its configuration."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "registry.yml"
     storage = {"filesystem": {"rootdirectory": str(folder / "images")}, "delete": {"enabled": True}}
-    config.write_text(
-        yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": f"127.0.0.1:{port}"}, **http})
-    )
+    http = {"addr": f"127.0.0.1:{port}", **more.pop("http", {})}
+    config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": http, **more}))
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", config], stdout=log, stderr=log)
         try:
@@ -59,7 +58,8 @@ def serve_registry(folder: Path, port: int | None = None, **http: object) -> Ite
 
 def _answers(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/v2/", timeout=1).status_code in (200, 401)
+        # One that speaks https answers 400.
+        return httpx.get(f"http://127.0.0.1:{port}/v2/", timeout=1).status_code in (200, 400, 401)
     except httpx.TransportError:
         return False
 
@@ -88,9 +88,8 @@ def _remove(settings: Settings) -> None:
     if (settings.home / "containers").exists():
         everything = ["rm", "--all", "--force", "--time", "0"]
         command.run([*host.podman(settings), *everything], root=True, accepted=range(256))
-    below = (str(settings.home), str(host.runtime_folder(settings)))
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in reversed([point for point in points if point.startswith(below)]):
+    below = (settings.home, host.runtime_folder(settings))
+    for point in reversed([point for folder in below for point in host.mounts_below(folder)]):
         command.run(["umount", "--lazy", point], root=True, accepted=range(256))
     command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
 

@@ -88,11 +88,12 @@ def registry(settings: Settings) -> Service:
         port=settings.registry_port,
         setting="registry_port",
         url=url,
-        files={folder / "config.yml": documents.dump(_registry_config(settings))},
+        files={folder / "config.yml": documents.dump(registry_config(settings))},
     )
 
 
-def _registry_config(settings: Settings) -> dict[str, Any]:
+def registry_config(settings: Settings) -> dict[str, Any]:
+    """The configuration of docker-registry."""
     return {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},

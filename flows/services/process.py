@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import httpx
 import psutil
 
 from flows import command
+from flows.alone import one_at_a_time
 from flows.errors import RefitError
 from flows.services.embedded import Service
 from flows.settings import Settings
@@ -26,17 +25,14 @@ END_SECONDS = 15.0
 _TAIL = 15
 
 
-@contextmanager
-def alone(settings: Settings) -> Iterator[None]:
+def alone(settings: Settings) -> AbstractContextManager[None]:
     """Only one process at a time starts and ends the services of a home."""
-    with (settings.folder("services") / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return one_at_a_time(settings.folder("services") / "lock")
 
 
 def find(service: Service) -> psutil.Process | None:
     """Its running process, whoever started it: `up`, or systemd by our unit."""
-    for known in command.noted(_notes(service)):
+    for known in command.noted(notes(service)):
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(known.pid)
     for process in psutil.process_iter():
@@ -49,7 +45,7 @@ def find(service: Service) -> psutil.Process | None:
 
 def as_wanted(service: Service) -> bool:
     """Whether it runs, with these settings. One that `up` did not start is not judged."""
-    if not command.noted(_notes(service)):
+    if not command.noted(notes(service)):
         return find(service) is not None
     started = service.folder / "started-with"
     return started.is_file() and started.read_text() == _fingerprint(service)
@@ -132,7 +128,7 @@ def start(service: Service) -> None:
         env={**service.inherited, **service.environment},
         cwd=service.folder,
         log=service.log,
-        notes=_notes(service),
+        notes=notes(service),
     )
 
 
@@ -168,10 +164,11 @@ def _failed(service: Service, problem: str) -> RefitError:
 
 def end(service: Service) -> bool:
     """End it if `up` started it, with everything that it started; whether it ran."""
-    return command.end_recorded(_notes(service), END_SECONDS) > 0
+    return command.end_recorded(notes(service), END_SECONDS) > 0
 
 
-def _notes(service: Service) -> Path:
+def notes(service: Service) -> Path:
+    """The folder in which its programs are noted: `end` ends them all."""
     return service.folder / "processes"
 
 

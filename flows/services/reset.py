@@ -38,7 +38,11 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
     home = settings.home
     parts = (
         Part("containers", "all containers of sessions, and the images on this machine", _containers(settings)),
-        Part("services", "the embedded registry with its images, Prefect's history, all logs", _services(home)),
+        Part(
+            "services",
+            "the embedded registry with its images, Prefect's history, all logs, the demo's catalog",
+            _services(home),
+        ),
         Part("database", "Refit's record of sessions and migrations", tuple(home.glob("refit.db*"))),
         Part("homes", "the homes of all sessions, with everything that people saved in them", _homes(home)),
     )
@@ -81,7 +85,7 @@ def _containers(settings: Settings) -> tuple[Path, ...]:
 
 
 def _services(home: Path) -> tuple[Path, ...]:
-    return tuple(home / name for name in ("services", "registry", "prefect", "logs"))
+    return tuple(home / name for name in ("services", "registry", "prefect", "logs", "demo"))
 
 
 def _homes(home: Path) -> tuple[Path, ...]:
@@ -101,13 +105,6 @@ def _end_containers(settings: Settings) -> None:
 
 
 def _remove(path: Path) -> None:
-    for mount in reversed(_mounts_below(path)):
+    for mount in reversed(host.mounts_below(path)):
         command.run(["umount", mount], root=True)
     command.run(["rm", "-rf", "--one-file-system", "--", path], root=True)
-
-
-def _mounts_below(path: Path) -> list[str]:
-    """Mount points at or below `path`, in the order in which they were mounted."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]  # spaces stand as \040: proc(5)
-    return [point for point in points if Path(point).is_relative_to(path.resolve())]

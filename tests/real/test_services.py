@@ -269,6 +269,7 @@ def test_reset_removes_what_is_refits_and_leaves_the_neighbour(tmp_path: Path) -
     settings = make_settings(tmp_path)
     services.up(settings)
     (settings.folder("homes", "ada") / "work.txt").write_text("hers")
+    settings.folder("demo", "catalog")
     (tmp_path / "settings.yaml").write_text("stop_grace: 10\n")
     (tmp_path / "neighbour.txt").write_text("somebody else's")
     (tmp_path / "refit.db").write_text("")

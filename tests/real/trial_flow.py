@@ -15,12 +15,13 @@ class Wait(BaseModel):
     seconds: int = 0
     note: Path
     in_a_thread: bool = False
+    root: bool = False
 
 
 @task
 def run_program(wait: Wait) -> str:
     script = 'echo $$ >"$1"; sleep "$2" & echo $! >>"$1"; wait; echo waited'
-    return command.run(["bash", "-c", script, "trial", wait.note, str(wait.seconds)]).stdout
+    return command.run(["bash", "-c", script, "trial", wait.note, str(wait.seconds)], root=wait.root).stdout
 
 
 @flow(name="trial")
@@ -32,4 +33,8 @@ def trial(wait: Wait) -> str:
     """
     settings = load()
     get_run_logger().info("home %s, registry port %s", settings.home, settings.registry_port)
-    return run_program.submit(wait).result() if wait.in_a_thread else run_program(wait)
+    if not wait.in_a_thread:
+        return run_program(wait)
+    future = run_program.submit(wait)
+    with command.ending_all():
+        return future.result()

@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing import Process
@@ -10,6 +12,7 @@ import pytest
 
 from flows import command
 from flows.command import ProcessId, ProgramFailed, ProgramMissing, run
+from tests.terminal import CTRL_C, Terminal
 
 
 def eventually(condition, seconds: float = 10.0) -> bool:
@@ -123,3 +126,31 @@ def test_without_root_a_program_goes_through_sudo_with_names_of_variables_only(m
     assert command._elevated(["podman", "ps"], {"TOKEN": "value"}) == [
         "sudo", "-n", "--preserve-env=TOKEN", "--", "podman", "ps",
     ]  # fmt: skip
+
+
+BECOME = [sys.executable, "-c", "import sys; from flows import command; command.become(sys.argv[1:])"]
+
+
+def test_a_process_becomes_a_program_with_its_input_outputs_and_exit_code() -> None:
+    script = "echo first; read -r line; echo $line; echo wrong >&2; exit 7"
+    process = subprocess.Popen(
+        [*BECOME, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin and process.stdout
+    assert process.stdout.readline() == "first\n"  # before it has its input, so before its end
+    assert process.communicate("in\n") == ("in\n", "wrong\n")
+    assert process.returncode == 7
+
+
+def test_what_a_process_has_become_has_the_terminal_and_its_ctrl_c() -> None:
+    script = "trap 'echo caught; exit 5' INT; test -t 0 && test -t 1 && echo ready; while :; do sleep 0.1; done"
+    terminal = Terminal([*BECOME, "sh", "-c", script])
+    terminal.wait_for("ready")
+    terminal.type(CTRL_C)
+    terminal.wait_for("caught")
+    assert terminal.exit_code() == 5
+
+
+def test_a_process_cant_become_a_program_that_is_missing() -> None:
+    with pytest.raises(ProgramMissing, match="no-such-program"):
+        command.become(["no-such-program"])

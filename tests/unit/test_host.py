@@ -81,3 +81,10 @@ def test_programs_that_only_root_has_in_its_path_are_found(monkeypatch: pytest.M
     monkeypatch.setenv("PATH", "/usr/bin")
     assert host.program("iptables")
     assert host.program("surely-not-a-program") is None
+
+
+def test_mount_points_below_a_folder_are_found_by_their_real_names(tmp_path: Path) -> None:
+    line = r"36 35 98:0 / /homes/a\040b\134c/é rw,noatime - ext4 /dev/root rw"
+    assert host._mount_point(line) == Path("/homes/a b\\c/é")
+    assert Path("/proc") in host.mounts_below(Path("/"))
+    assert host.mounts_below(tmp_path) == ()

@@ -1,0 +1,185 @@
+"""What is different for a user who isn't root: programs run by sudo, and nobody's signals reach them but sudo's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+import psutil
+import pytest
+
+from flows.images.workspace import mounts
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+from tests.machine import ROOT, private_home
+from tests.real.test_services import FINAL, launch, pids
+
+# A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
+# Checkout and Python may lie in folders that are closed to others: the user may read everything, and the Python is
+# bound to where it can be started.
+ENTER = """
+set -e
+mount --bind "$1/passwd" /etc/passwd
+mount --bind "$1/sudoers" /etc/sudoers
+mount --bind "$2" "$1/python"
+uid=$3; shift 3
+exec setpriv --reuid "$uid" --regid "$uid" --clear-groups \\
+    --inh-caps +dac_read_search --ambient-caps +dac_read_search "$@"
+"""
+UID = 64_321
+WAITING = 'echo $$ >>"$1"; sleep 600 & echo $! >>"$1"; wait'
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who isn't root; who these tests run as, if that isn't root."""
+
+    folder: Path
+    python: Path
+    become: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def starts(self, code: str, *arguments: str | Path) -> subprocess.Popen[str]:
+        mine = {**os.environ, **self.environment, "HOME": str(self.folder), "REFIT_HOME": str(self.home)}
+        words = [*self.become, self.python, "-c", code, *arguments]
+        return subprocess.Popen(words, env=mine, cwd=self.folder, text=True, stdout=subprocess.PIPE)
+
+    def runs(self, code: str, *arguments: str | Path) -> str:
+        process = self.starts(code, *arguments)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        return output
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    # pytest's own folders are closed to others.
+    with TemporaryDirectory(prefix="refit-user-") as name:
+        folder = Path(name)
+        yield User(folder, Path(sys.executable)) if os.geteuid() != 0 else somebody(folder)
+
+
+def somebody(folder: Path) -> User:
+    """A user with a Python of their own that finds what is installed for these tests."""
+    (folder / "passwd").write_text(f"root:*:0:0::/root:/bin/sh\nuser:*:{UID}:{UID}::{folder}:/bin/sh\n")
+    (folder / "sudoers").write_text("Defaults use_pty\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n")
+    (folder / "sudoers").chmod(0o440)
+    python = folder / "venv" / "bin" / "python"
+    packages = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    for made in (folder / "python", python.parent, packages):
+        made.mkdir(parents=True)
+    python.symlink_to(folder / "python" / "bin" / f"python{sysconfig.get_python_version()}")
+    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {folder}/python/bin\n")
+    (packages / "tests.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    os.chown(folder, UID, UID)
+    folder.chmod(0o755)
+    become = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(folder), sys.base_prefix, str(UID))
+    return User(folder, python, become)
+
+
+def left(note: Path) -> list[int]:
+    return [pid for pid in pids(note) if psutil.pid_exists(pid)]
+
+
+THREADED = f"""
+import signal, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from flows import command
+
+def leave(*_):
+    raise SystemExit(7)
+
+signal.signal(signal.SIGTERM, leave)
+with ThreadPoolExecutor() as pool, command.ending_all():
+    for note in sys.argv[1:]:
+        pool.submit(command.run, ["sh", "-c", {WAITING!r}, "sh", note], root=True)
+    while True:
+        time.sleep(0.05)  # signal.pause() would sleep through a signal that comes right before it
+"""
+
+
+def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) -> None:
+    notes = [tmp_path / name for name in "ab"]
+    process = user.starts(THREADED, *notes)
+    wait_until(lambda: [len(pids(note)) for note in notes] == [2, 2])
+    assert {psutil.Process(pid).uids().real for note in notes for pid in pids(note)} == {0}
+    assert psutil.Process(process.pid).uids().real != 0
+    process.terminate()
+    assert process.wait(20) == 7
+    assert [left(note) for note in notes] == [[], []]
+
+
+BUILDING = f"""
+import sys
+from flows import command, host, settings
+from flows.images.workspace import workspace
+mine = settings.load()
+with workspace(mine):
+    container = command.run([*host.buildah(mine), "from", "scratch"], root=True).stdout.strip()
+    command.run([*host.buildah(mine), "mount", container], root=True)
+    command.run(["sh", "-c", {WAITING!r}, "sh", sys.argv[1]], root=True)
+"""
+RECOVERING = "from flows import settings; from flows.images.workspace import recover; print(recover(settings.load()))"
+
+
+def test_what_a_killed_build_ran_as_root_is_ended_and_removed_by_the_next(user: User, tmp_path: Path) -> None:
+    with private_home(user.home, free_port()) as settings:
+        note = tmp_path / "pids"
+        process = user.starts(BUILDING, note)
+        wait_until(lambda: len(pids(note)) == 2)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(left(note)) == 2
+        assert user.runs(RECOVERING) == "1\n"
+        assert not left(note) and not mounts(settings)
+        assert list((settings.home / "running").iterdir()) == []
+        assert user.runs(RECOVERING) == "0\n"
+
+
+UP = """
+import os
+from flows import services, settings
+mine = settings.load()
+services.up(mine)
+os.environ.update(services.prefect_environment(mine))
+from flows.deploy import deploy
+from tests.real.trial_flow import trial
+deploy([trial])
+"""
+DOWN = "from flows import services, settings; services.down(settings.load())"
+
+
+@pytest.fixture
+def prefect(user: User) -> Iterator[httpx.Client]:
+    """Prefect, its worker and the flow `trial`, all of them that user's."""
+    settings = Settings(home=user.home, prefect_port=free_port(), registry="127.0.0.1:1")
+    user.environment.update({"REFIT_PREFECT_PORT": str(settings.prefect_port), "REFIT_REGISTRY": settings.registry})
+    try:
+        user.runs(UP)
+        with httpx.Client(base_url=settings.prefect_api, trust_env=False, timeout=30) as client:
+            yield client
+    finally:
+        user.runs(DOWN)
+
+
+def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Client, user: User) -> None:
+    note = user.folder / "pids"
+    run = launch(prefect, seconds=600, note=str(note), in_a_thread=True, root=True)
+    wait_until(lambda: len(pids(note)) == 2, 60)
+    assert {psutil.Process(pid).uids().real for pid in pids(note)} == {0}
+    run.cancel()
+    wait_until(lambda: run.state() in FINAL, 60)
+    assert run.state() == "CANCELLED"
+    wait_until(lambda: not left(note), 10)

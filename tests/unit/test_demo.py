@@ -1,0 +1,26 @@
+"""The demo's own catalog and release."""
+
+from pathlib import Path
+
+from flows import demo
+from flows.catalog import load
+from tests.machine import ROOT
+
+
+def test_the_demo_has_a_release_that_nobody_else_has(tmp_path: Path) -> None:
+    demo.copy_catalog(ROOT, tmp_path / "catalog")
+    copied = load.load_catalog(tmp_path / "catalog")
+    assert list(copied.releases) == [demo.RELEASE]
+    assert demo.PROFILE in {profile.stem for profile in copied.releases[demo.RELEASE].profiles}
+    assert demo.RELEASE not in load.load_catalog(ROOT).releases
+
+
+def test_a_copy_changes_with_the_recipes_alone(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    demo.copy_catalog(ROOT, first)
+    demo.copy_catalog(first, second)
+    assert demo._state(first) == demo._state(second)
+    (second / "snippets" / "more.j2").write_text("RUN true\n")
+    assert demo._state(first) != demo._state(second)
+    demo.copy_catalog(first, second)
+    assert demo._state(first) == demo._state(second)
