@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.errors import RefitError
-from flows.images.publish import current
+from flows.images.publish import access_of, current
 from flows.images.registry import Registry
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -32,8 +32,9 @@ def find_image(profile: Profile, settings: Settings) -> str:
 @task(task_run_name="start {name}", cache_policy=NO_CACHE)
 def start(name: str, profile: Profile, image: str, settings: Settings) -> Session:
     """Make home, token and container, and wait until the IDE answers."""
-    sessions = Sessions.open(settings)
-    return sessions.create(name, profile.stem, profile.release, image, profile.ide.config.access)
+    # The image knows how it is reached; the catalog may have changed since it was built.
+    access = access_of(image, Registry(settings)) or profile.ide.config.access
+    return Sessions.open(settings).create(name, profile.stem, profile.release, image, access)
 
 
 @flow(name="create-session", flow_run_name="create session {name}")

@@ -9,6 +9,7 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from flows import command
 from flows.errors import RefitError
 from flows.images import evidence
 from flows.images.publish import current
@@ -55,7 +56,7 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) ->
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    with ThreadPoolExecutor(PARALLEL_MOVES) as pool:
+    with ThreadPoolExecutor(PARALLEL_MOVES) as pool, command.ending_all():
         return tuple(pool.map(move, decisions))
 
 

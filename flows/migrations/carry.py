@@ -15,9 +15,11 @@ from sqlalchemy.orm import Session as Transaction
 from flows import command
 from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError
+from flows.images.publish import access_of
+from flows.images.registry import Registry
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Phase, Seen, State, Undo, decide, unsettled
-from flows.migrations.plan import Action, Decision
+from flows.migrations.plan import Action, Decision, moved
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.sessions.lifecycle import Sessions
@@ -78,6 +80,7 @@ class Carrier:
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self.sessions, self.journal = settings, sessions, journal
+        self._registry = Registry(settings)
         self._effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
             "pull": self._pull,
@@ -111,7 +114,8 @@ class Carrier:
             packages: what changes between the images, in words.
 
         Raises:
-            RefitError: another run holds the session, or the database can't be written; nothing was begun.
+            RefitError: another run holds the session, the new image doesn't fit it, or registry or database don't do
+                their part; nothing was begun.
         """
         stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
         if decision.action is Action.skip:
@@ -120,7 +124,7 @@ class Carrier:
             if reason := self._outdated(decision):
                 return replace(stays, reason=reason)
             before = self.sessions.store.session(decision.session)
-            after = replace(before, image=decision.new, generation=before.generation + 1)
+            after = moved(before, decision.new, access_of(decision.new, self._registry))
             return self._drive(held, self.journal.begin(held, before, after, packages))
 
     def resume_all(self) -> tuple[Result, ...]:
@@ -232,6 +236,7 @@ class Carrier:
     def _check(self, move: Move) -> str:
         # A session that is ill already could neither be compared with its new image nor be brought back.
         self.sessions.wait_ready(move.before)
+        self.sessions.homes.check_room(move.before)
         return ""
 
     def _pull(self, move: Move) -> str:

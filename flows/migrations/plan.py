@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
 from flows.sessions.model import Session
 
@@ -123,3 +124,26 @@ _FIXES = {
     Reason.unfinished: "`refit migrate resume`.",
     Reason.held: "`refit migrate history {name}`.",
 }
+
+
+def moved(session: Session, image: str, access: Access | None) -> Session:
+    """The session on another image, in its next container.
+
+    Args:
+        session: as it is.
+        image: digest of the other image.
+        access: how the IDE in that is reached; none: as before.
+
+    Raises:
+        RefitError: the one has an IDE to reach and the other has not.
+    """
+    access = access or session.access
+    if bool(access.port) != bool(session.port):
+        raise RefitError(
+            f"The session {session.name!r} can't be moved to {image}.",
+            why="That image has an IDE, and the session has no port on which it could be reached."
+            if access.port
+            else "That image has no IDE, and the session has one.",
+            fix=f"`refit session rm {session.name}` keeps its home; then create it anew.",
+        )
+    return replace(session, image=image, generation=session.generation + 1, access=access)

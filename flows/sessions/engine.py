@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from flows.sessions.model import Container, Session
 
@@ -34,6 +34,9 @@ class Engine(Protocol):
 
     def execute(self, container: str, argv: Sequence[str], stdin: str = "") -> str:
         """Run a program inside a running container as the session's user; returns its standard output."""
+
+    def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        """Let this process become a program inside a running container, with a terminal of its own if so wished."""
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote."""

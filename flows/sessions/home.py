@@ -7,14 +7,17 @@ links and never followed: what they point at is none of ours.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 from flows import command
 from flows.errors import RefitError
 from flows.sessions.model import Session, check_name
 from flows.settings import Settings
 
+SPARE = 250_000_000  # bytes
 _COPY_LIMIT = 6 * 3600.0
 _VANISHED = 24  # rsync: a file was there when it listed the folder and gone when it came to copy it
 _NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
@@ -62,6 +65,24 @@ class Homes:
             raise ValueError(f"{id!r} can't be the name of a snapshot")
         return self._snapshots / check_name(session) / id
 
+    def check_room(self, session: Session) -> None:
+        """Find out before a move whether the disk can take a snapshot of this session's home.
+
+        Raises:
+            RefitError: it can't.
+        """
+        # Files that vanish while they are counted are no failure.
+        options = ["--summarize", "--block-size=1", "--one-file-system", "--"]
+        counted = command.run(["du", *options, session.home], root=True, limit=_COPY_LIMIT, accepted=(0, 1)).stdout
+        size, free = int(counted.split()[0]), shutil.disk_usage(self._snapshots).free
+        if (missing := lacking(size, free)) and not self._shares_blocks():
+            raise RefitError(
+                f"There is no room for a snapshot of the home of {session.name!r}: {_mb(missing)} are missing.",
+                why=f"The home takes {_mb(size)}, and {_mb(free)} are free in {self._snapshots}. The session writes on "
+                f"while it is copied, so a tenth more has to be free, and {_mb(SPARE)} for everybody else.",
+                fix="make room on that disk, or let the session's owner delete what nobody needs.",
+            )
+
     def copy(self, session: Session, id: str) -> Path:
         """Copy the home of a running session; what changes meanwhile, `delta` brings in."""
         snapshot = self._ready(session.name, id)
@@ -105,10 +126,22 @@ class Homes:
         doomed = self.snapshot(session, id)
         command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
 
+    def _shares_blocks(self) -> bool:
+        """Whether a copy of a home takes no space until the home changes, as on XFS and Btrfs."""
+        with TemporaryDirectory(dir=self._snapshots) as folder:
+            (original := Path(folder, "original")).write_bytes(b"x")
+            tried = command.run(["cp", "--reflink=always", "--", original, Path(folder, "copy")], accepted=(0, 1))
+        return tried.exit_code == 0 and self._homes.stat().st_dev == self._snapshots.stat().st_dev
+
     def _ready(self, session: str, id: str) -> Path:
         snapshot = self.snapshot(session, id)
         command.run(["install", "-d", "-m", "0711", snapshot.parent], root=True)
         return snapshot
+
+
+def lacking(home: int, free: int) -> int:
+    """Bytes that are missing for a snapshot of a home that takes `home` bytes; 0: there is room. Pure."""
+    return max(0, home + home // 10 + SPARE - free)
 
 
 def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple[str, ...]:
@@ -119,6 +152,10 @@ def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple
         for code, _, name in (item.partition(" ") for item in items)
         if not (code.startswith("cd+") and name.strip().rstrip("/") in holders)
     )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
 
 
 def _word(code: str) -> str:

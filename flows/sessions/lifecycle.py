@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from sqlalchemy import Engine as Database
 
-from flows import command
+from flows import command, forwarding
 from flows.catalog.model import Access
 from flows.database import Lease, open_database
 from flows.errors import RefitError, UnknownName
@@ -111,7 +112,12 @@ class Sessions:
         with self.alone(name):
             ports = self._settings.session_ports if access.port else None
             session = self.store.add(
-                name, make, uids=self._settings.session_uids, ports=ports, avoid=self.homes.owners()
+                name,
+                make,
+                uids=self._settings.session_uids,
+                ports=ports,
+                avoid=self.homes.owners(),
+                avoid_ports=forwarding.taken_ports() if ports else (),
             )
             self._start(session)
         return session
@@ -201,10 +207,21 @@ class Sessions:
             UnknownName: there is no such session.
             RefitError: it doesn't run, or the program fails.
         """
-        session = self.store.session(name)
-        if self._running(session) is not Running.running:
-            raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
-        return self.engine.execute(session.container, argv, stdin)
+        return self.engine.execute(self._that_runs(name).container, argv, stdin)
+
+    def attach(self, name: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        """Let this process become a program inside a session, for the person who called it.
+
+        Args:
+            name: the session.
+            argv: the program and its arguments.
+            terminal: give it a terminal, connected with ours.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it doesn't run.
+        """
+        self.engine.attach(self._that_runs(name).container, argv, terminal)
 
     def logs(self, name: str, lines: int = 100) -> str:
         """The last lines that a session wrote."""
@@ -250,6 +267,12 @@ class Sessions:
             with suppress(JupyterError):  # a server that is ill has to be stopped all the more
                 self.jupyter(session).shut_down_kernels()
         self.engine.stop(session.container, self._settings.stop_grace)
+
+    def _that_runs(self, name: str) -> Session:
+        session = self.store.session(name)
+        if self._running(session) is not Running.running:
+            raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
+        return session
 
     def _halt_all(self, session: Session) -> None:
         self.halt(session)

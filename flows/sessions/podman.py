@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from flows import command, containers, host
 from flows.command import ProgramFailed
@@ -22,6 +24,10 @@ HOME = "/home/dev"
 TOKEN_FILE = "/run/refit/token"
 PROCESSES = 4096
 
+# One file for each address that CNI has given to a container of Podman's default network.
+_ADDRESSES = Path("/var/lib/cni/networks/podman")
+
+_RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
 _LABEL = "io.refit."
 _QUICK = 60.0
 _STATES = {
@@ -110,7 +116,12 @@ class Podman:
 
     def start(self, container: str) -> None:
         """Start a created or stopped container."""
-        self._podman("start", container)
+        try:
+            self._podman("start", container)
+        except ProgramFailed as error:
+            if not self._mended(container, error):
+                raise
+            self._podman("start", container)
 
     def stop(self, container: str, grace: float) -> None:
         """SIGTERM to every process in it, the main program last, up to `grace` seconds, then SIGKILL."""
@@ -131,6 +142,12 @@ class Podman:
         """Run a program inside a running container as the session's user; returns its standard output."""
         return self._podman("exec", "--interactive", container, *argv, stdin=stdin, limit=limit).stdout
 
+    def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        """Let this process become a program inside a running container, with a terminal of its own if so wished."""
+        # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
+        options = ["--interactive", *(["--tty", "--detach-keys="] if terminal else [])]
+        command.become(self._call("exec", *options, container, *argv), root=True)
+
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""
         seen: list[str] = []
@@ -140,6 +157,19 @@ class Podman:
     def _find(self, session: Session) -> Container | None:
         made = self.containers(session.name)
         return next((container for container in made if container.name == session.container), None)
+
+    def _mended(self, container: str, error: ProgramFailed) -> bool:
+        """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""
+        if reserved := _RESERVED.search(error.tail):
+            # `podman start` was killed: its address stays reserved, and Podman never asks whether by itself.
+            command.run(["rm", "-f", "--", _ADDRESSES / reserved[1]], root=True)
+            return True
+        asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
+        if self._podman(*asked, accepted=(0, 125)).stdout.strip() == "stopping":
+            # `podman stop` was killed: Podman waits for it to do the rest.
+            self.stop(container, self._settings.stop_grace)
+            return True
+        return False
 
     def _call(self, *words: str) -> list[str]:
         return [*host.podman(self._settings), *words]

@@ -84,6 +84,7 @@ class Store:
         uids: Span,
         ports: Span | None,
         avoid: Collection[int] = (),
+        avoid_ports: Collection[int] = (),
     ) -> Session:
         """Record a new session with a uid and a port of its own: those that nobody else on this host has.
 
@@ -93,6 +94,7 @@ class Store:
             uids: the range of host uids.
             ports: the range of loopback ports; none for a session without a port.
             avoid: uids that are in use though nobody recorded it.
+            avoid_ports: the same for ports.
 
         Raises:
             NameTaken: there is a session of that name.
@@ -101,7 +103,7 @@ class Store:
         for _ in range(_ATTEMPTS):
             # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
             with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
-                return _add(transaction, name, make, uids, ports, avoid)
+                return _add(transaction, name, make, uids, ports, avoid, avoid_ports)
         raise RefitError(f"Other runs kept taking the uids and ports for {name!r}.", fix="try again.")
 
     def session(self, name: str) -> Session:
@@ -162,12 +164,13 @@ def _add(
     uids: Span,
     ports: Span | None,
     avoid: Collection[int],
+    avoid_ports: Collection[int],
 ) -> Session:
     if transaction.get(SessionRow, name):
         raise NameTaken(name)
     kept = transaction.get(HomeRow, name)
     uid = kept.uid if kept else _free_uid(transaction, uids, avoid)
-    port = _free_port(transaction, ports) if ports else None
+    port = _free_port(transaction, ports, avoid_ports) if ports else None
     session = make(uid, port)
     if not kept:
         transaction.add(HomeRow(name=name, uid=uid, created=now()))
@@ -184,8 +187,8 @@ def _free_uid(transaction: Transaction, uids: Span, avoid: Collection[int]) -> i
     raise Exhausted("uid", uids, "session_uids")
 
 
-def _free_port(transaction: Transaction, ports: Span) -> int:
-    taken = set(transaction.scalars(select(SessionRow.port)))
+def _free_port(transaction: Transaction, ports: Span, avoid: Collection[int]) -> int:
+    taken = {*transaction.scalars(select(SessionRow.port)), *avoid}
     for port in range(ports.first, ports.last + 1):
         if port not in taken and _is_free(port):
             return port

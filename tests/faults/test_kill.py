@@ -14,24 +14,29 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import pytest
 
-from flows.command import noted
+from flows import command, host
+from flows.command import ProcessId, noted
 from flows.database import Lease, open_database
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import STEPS, Entry, Phase, State
+from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
 from flows.migrations.plan import Decision
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
-from tests.real.variants import LIGHT, light
+from tests.real.variants import JUPYTER, LIGHT, light, variant
 
 NAME = "ada"
+ADDRESSES = Path("/var/lib/cni/networks/podman")
+OWN = (".cache", ".ipython", ".jupyter", ".local")  # what JupyterLab and its kernels write
 BEFORE_AND_AFTER = [Phase.intent, pytest.param(Phase.done, marks=pytest.mark.long)]
 FORWARD = [step.name for step in STEPS]
 BACKWARD = [step.undo for step in reversed(STEPS) if step.undo]
@@ -57,13 +62,19 @@ class DeadlyJournal(Journal):
 
 @dataclass(frozen=True)
 class Scene:
-    """One session on one of two images that work; `bad` is an image whose "IDE" ends at once."""
+    """The session `ada` on one of two images that work.
+
+    Attributes:
+        bad: an image that spoils the home and whose "IDE" ends at once.
+        own: folders in the home that belong to the IDE.
+    """
 
     settings: Settings
     sessions: Sessions
     journal: Journal
     good: tuple[str, str]
     bad: str
+    own: tuple[str, ...] = ()
 
     @property
     def other(self) -> str:
@@ -119,17 +130,17 @@ def move_until_killed(scene: Scene, decision: Decision, step: str, phase: Phase)
 
 
 def check(scene: Scene, expected: State, image: str, home: object) -> None:
+    move = scene.journal.latest()[NAME]
+    assert move.state is expected, move.reason
+    assert Phase.interrupted in {entry.phase for entry in scene.journal.entries(move)}
     check_nothing_is_left(scene.settings, scene.sessions, scene.journal, NAME)
     session = scene.sessions.store.session(NAME)
-    assert manifest(session.home) == home
+    assert manifest(session.home, scene.own) == home
     assert session.image == image
-    move = scene.journal.latest()[NAME]
-    assert move.state is expected
-    assert Phase.interrupted in {entry.phase for entry in scene.journal.entries(move)}
 
 
 def home_of(scene: Scene) -> object:
-    return manifest(scene.sessions.store.session(NAME).home)
+    return manifest(scene.sessions.store.session(NAME).home, scene.own)
 
 
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
@@ -156,16 +167,27 @@ def test_killed_while_a_program_of_the_step_runs(scene: Scene, step: str) -> Non
     decision = to(scene.sessions, NAME, image)
     process = in_a_process(lambda: Carrier.open(scene.settings).carry_out(decision))
     wait_until(lambda: programs(scene, step))
-    assert process.pid
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    kill(process)
     resume(scene.settings)
     check(scene, State.cleaned, image, home)
 
 
-def programs(scene: Scene, step: str) -> list[Path]:
-    """The folders of this step in which a program that runs has noted itself."""
-    return [folder for folder in (scene.settings.home / "running").glob(f"*-{step}") if noted(folder)]
+def programs(scene: Scene, step: str) -> tuple[ProcessId, ...]:
+    """The programs of this step that run now."""
+    move = scene.journal.latest().get(NAME)
+    return running(scene, NAME) if move and unsettled(scene.journal.entries(move)) == step else ()
+
+
+def running(scene: Scene, name: str) -> tuple[ProcessId, ...]:
+    """The programs on record for a session that run now."""
+    return noted(scene.settings.home / "running" / f"session-{name}")
+
+
+def kill(process: BaseProcess) -> None:
+    """SIGKILL for the process alone: its child programs survive."""
+    assert process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
 
 
 def test_killed_again_and_again(scene: Scene) -> None:
@@ -186,3 +208,108 @@ def resume_until_killed(scene: Scene, step: str) -> None:
     process = in_a_process(work)
     process.join()
     assert process.exitcode == -signal.SIGKILL
+
+
+def words(program: ProcessId) -> list[str]:
+    """What a program was called with; empty if it has ended meanwhile."""
+    try:
+        return psutil.Process(program.pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture
+def bob(scene: Scene, registry: Registry, shared: Settings, base: Built) -> Iterator[str]:
+    """A session whose main program ends by SIGKILL alone, so that stopping it takes the whole grace."""
+    stubborn = light(shared, registry, base, "stubborn", before="trap '' TERM")
+    yield scene.sessions.create("bob", "light-minimal-deb12-py311", "2026a", stubborn, LIGHT).name
+    if "bob" in scene.sessions.store.homes():
+        scene.sessions.remove("bob", purge=True)
+
+
+@pytest.mark.parametrize("verb", [Sessions.start, Sessions.stop, Sessions.remove], ids=lambda verb: verb.__name__)
+def test_what_a_killed_holder_left_running_is_ended_by_the_next_verb(
+    scene: Scene, bob: str, verb: Callable[[Sessions, str], object]
+) -> None:
+    def hold() -> None:
+        with Sessions.open(scene.settings).alone(bob):
+            command.run(["sleep", "300"])
+
+    process = in_a_process(hold)
+    wait_until(lambda: running(scene, bob))
+    kill(process)
+    left = running(scene, bob)
+    assert left
+    verb(scene.sessions, bob)
+    assert not any(program.alive for program in left)
+    expected = {Sessions.start: [Running.running], Sessions.stop: [Running.stopped], Sessions.remove: []}
+    assert [container.running for container in scene.sessions.engine.containers(bob)] == expected[verb]
+
+
+def test_a_session_that_is_started_after_a_killed_stop_is_not_stopped_afterwards(scene: Scene, bob: str) -> None:
+    process = in_a_process(lambda: Sessions.open(scene.settings).stop(bob))
+    wait_until(lambda: any("stop" in words(program) for program in running(scene, bob)))
+    kill(process)
+    left = running(scene, bob)
+    assert left, "the grace was over too early"
+    session = scene.sessions.start(bob)
+    assert not any(program.alive for program in left)
+    assert [container.running for container in scene.sessions.engine.containers(bob)] == [Running.running]
+    scene.sessions.wait_ready(session)
+
+
+def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(scene: Scene, bob: str) -> None:
+    """What `podman start` leaves when it is killed while CNI sets up the network: a file that names the container."""
+    if not ADDRESSES.exists():
+        pytest.skip("this machine's network isn't CNI's")
+    scene.sessions.stop(bob)
+    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.Id}}", scene.sessions.show(bob).session.container]
+    reserved = ADDRESSES / "10.88.255.254"
+    command.run(["tee", reserved], root=True, stdin=f"{command.run(asked, root=True).stdout.strip()}\r\neth0")
+    scene.sessions.wait_ready(scene.sessions.start(bob))
+    assert not reserved.exists()
+
+
+@pytest.fixture(scope="module")
+def lab(
+    registry: Registry,
+    jupyter_image: str,
+    shared: Settings,
+    registry_server: RegistryServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Scene]:
+    """The scene with real JupyterLabs in which somebody has worked."""
+    folder = tmp_path_factory.mktemp("lab") / "home"
+    with private_home(folder, registry_server.port, stop_grace=10.0) as settings:
+        sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
+        other = variant(shared, registry, jupyter_image, shared.repository, "the next")
+        spoils = ["sh", "-c", "echo spoiled >>project/work.py; exit 3"]
+        bad = variant(shared, registry, jupyter_image, shared.repository, "bad", spoils)
+        session = sessions.create(NAME, "jupyter-minimal-deb12-py311", "2026a", jupyter_image, JUPYTER)
+        try:
+            furnish(sessions, NAME)
+            sessions.jupyter(session).write_notebook("work.ipynb", ["6 * 7"])
+            sessions.jupyter(session).execute("open('from-a-kernel', 'w').write('kept')")
+            yield Scene(settings, sessions, journal, (jupyter_image, other), bad, OWN)
+        finally:
+            sessions.remove(NAME, purge=True)
+
+
+@pytest.mark.long
+def test_jupyterlab_arrives_though_its_move_is_killed_twice(lab: Scene) -> None:
+    home, image = home_of(lab), lab.other
+    move_until_killed(lab, to(lab.sessions, NAME, image), "snapshot", Phase.intent)
+    resume_until_killed(lab, "verify")  # a cell was executed, and nobody has written that down
+    resume(lab.settings)
+    check(lab, State.cleaned, image, home)
+    jupyter = lab.sessions.jupyter(lab.sessions.store.session(NAME))
+    assert jupyter.execute("print(open('from-a-kernel').read())") == "kept\n"
+
+
+@pytest.mark.long
+def test_jupyterlab_comes_back_though_its_way_back_is_killed_twice(lab: Scene) -> None:
+    home, image = home_of(lab), lab.sessions.store.session(NAME).image
+    move_until_killed(lab, to(lab.sessions, NAME, lab.bad), "restore", Phase.intent)
+    resume_until_killed(lab, "revive")
+    resume(lab.settings)
+    check(lab, State.rolled_back, image, home)

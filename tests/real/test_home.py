@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -193,3 +193,28 @@ def test_a_snapshot_is_forgotten_alone(homes: Homes, session: Session) -> None:
     homes.forget("ana", "one")
     homes.forget("ana", "one")
     assert (first.exists(), second.exists()) == (False, True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command.run(["mount", "-t", "tmpfs", "-o", "size=300m", "refit-test", folder], root=True)
+    yield folder
+    command.run(["umount", folder], root=True)
+
+
+def test_a_home_whose_snapshot_the_disk_cant_take_is_told_before_the_move(small_disk: Path, tmp_path: Path) -> None:
+    homes = Homes(Settings(home=small_disk))
+    session = Session("ana", "p", "2026a", "sha256:0", UID, None, homes.make("ana", UID), tmp_path / "token", Access())
+    (session.home / "holes").touch()
+    os.truncate(session.home / "holes", 10 * 2**30)  # takes no space, neither here nor in the copy
+    homes.check_room(session)
+    (session.home / "data").write_bytes(bytes(40 * 2**20))
+    with pytest.raises(RefitError, match=r"no room .* 'ana': \d+ MB are missing") as refused:
+        homes.check_room(session)
+    assert "The home takes 42 MB, and 273 MB are free" in str(refused.value)
+    (session.home / "data").unlink()
+    homes.check_room(session)
+    assert sorted(path.name for path in small_disk.rglob("*")) == ["ana", "holes", "homes", "snapshots"]

@@ -9,6 +9,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.database import open_database
+from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
@@ -19,17 +20,10 @@ from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
-from tests.real.variants import LIGHT, light, variant
+from tests.real.variants import JUPYTER, LIGHT, light, variant
 
 NAME = "grace"
 OWN = LIGHT.model_copy(update={"own_paths": ("/.cache/",)})
-JUPYTER = Access(
-    port=8888,
-    health="/api",
-    page="/lab?token={token}",
-    protocol="jupyter",
-    own_paths=("/.cache/", "/.ipython/", "/.jupyter/", "/.local/share/jupyter/"),
-)
 
 
 @dataclass(frozen=True)
@@ -42,8 +36,9 @@ class Scene:
     shared: Settings
     base: Built
 
-    def image(self, name: str, before: str = "true") -> str:
-        return light(self.shared, self.registry, self.base, name, before)
+    def image(self, name: str, before: str = "true", **labels: str) -> str:
+        written = {f"io.refit.{label}": value for label, value in labels.items()}
+        return light(self.shared, self.registry, self.base, name, before, written)
 
     def create(self, image: str, access: Access = OWN) -> None:
         self.sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, access)
@@ -97,6 +92,29 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
         before.token_file,
     )
     assert scene.home == home
+
+
+def test_a_session_takes_over_how_its_new_image_is_reached(scene: Scene) -> None:
+    access = Access(port=8001, health="/health", page="/new", own_paths=("/.new-ide/",))
+    elsewhere = "mkdir -p /tmp/www ~/.new-ide && cd /tmp/www && touch health ~/.new-ide/mine && "
+    before = f"{elsewhere} exec python3 -m http.server 8001"
+    new = scene.image("elsewhere", before, access=access.model_dump_json())
+    scene.create(scene.image("old"))
+    address = scene.sessions.store.session(NAME).url
+    result = scene.move(new)
+    assert result.moved, result.reason
+    healthy_on(scene, new)
+    assert scene.sessions.store.session(NAME).access == access
+    assert scene.sessions.address(NAME) == f"{address}/new"
+
+
+@pytest.mark.parametrize("written", ['{"port": 8000, "colour": "blue"}', '{"port": "eight"}', "no JSON"])
+def test_an_image_whose_access_cant_be_understood_is_not_moved_to(scene: Scene, written: str) -> None:
+    old = scene.image("old")
+    scene.create(old)
+    with pytest.raises(RefitError, match="can't be understood"):
+        scene.move(scene.image("odd", access=written))
+    healthy_on(scene, old)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +22,10 @@ from flows.sessions.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken
-from flows.settings import Settings, Span
+from flows.settings import Settings, Span, variables
+from tests.real.variants import JUPYTER
+from tests.terminal import CTRL_C, Terminal
 
-JUPYTER = Access(port=8888, health="/api", page="/lab?token={token}", protocol="jupyter")
 _numbers = itertools.count(1)
 
 
@@ -102,10 +105,66 @@ def test_kernels_are_seen_and_shut_down(sessions: Sessions, ana: Session) -> Non
     assert jupyter.kernels() == ()
 
 
+def run_a_cell(sessions: Sessions, session: Session) -> None:
+    sessions.jupyter(session).execute("1 + 1")
+
+
+def open_a_terminal(sessions: Sessions, session: Session) -> None:
+    headers = {"Authorization": f"token {sessions.token(session)}"}
+    httpx.post(f"{session.url}/api/terminals", headers=headers, trust_env=False).raise_for_status()
+
+
+def read_a_file(sessions: Sessions, session: Session) -> None:
+    sessions.jupyter(session).read_file("notes.txt")
+
+
+def test_a_server_is_used_when_somebody_did_something_and_not_when_it_was_asked(
+    sessions: Sessions, create: Callable[..., Session]
+) -> None:
+    session = create()
+    jupyter = sessions.jupyter(session)
+    jupyter.write_file("notes.txt", "kept")
+    for use in (run_a_cell, open_a_terminal, read_a_file):
+        sessions.stop(session.name)
+        sessions.start(session.name)
+        assert jupyter.shut_down_kernels() == 0
+        sessions.wait_ready(session)
+        assert not jupyter.used()
+        assert not jupyter.used()
+        use(sessions, session)
+        assert jupyter.used()
+
+
 def test_a_program_runs_inside_and_the_log_is_shown(sessions: Sessions, ana: Session) -> None:
     assert sessions.execute("ana", ["pwd"]) == "/home/dev\n"
     assert sessions.execute("ana", ["printenv", "REFIT_SESSION"]) == "ana\n"
     assert "Jupyter Server" in sessions.logs("ana", lines=5000)
+
+
+def exec_in_ana(sessions: Sessions, *words: str) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment of `refit session exec ana -- …`."""
+    refit = Path(sys.executable).parent / "refit"
+    return [str(refit), "session", "exec", "ana", "--", *words], {**os.environ, **variables(sessions._settings)}
+
+
+def test_exec_passes_input_outputs_and_the_exit_code_on_as_they_come(sessions: Sessions, ana: Session) -> None:
+    script = "id -u; read -r line; echo $line; echo wrong >&2; exit 7"
+    argv, environment = exec_in_ana(sessions, "sh", "-c", script)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(argv, env=environment, text=True, **pipes)
+    assert process.stdin and process.stdout
+    assert process.stdout.readline() == f"{ana.uid}\n"
+    assert process.communicate("as it came\n") == ("as it came\n", "wrong\n")
+    assert process.returncode == 7
+
+
+def test_exec_at_a_terminal_gives_the_program_one_and_its_ctrl_c(sessions: Sessions, ana: Session) -> None:
+    script = "trap 'echo caught; exit 5' INT; test -t 0 && test -t 2 && echo ready; while :; do sleep 0.1; done"
+    terminal = Terminal(*exec_in_ana(sessions, "sh", "-c", script))
+    terminal.wait_for("ready")
+    terminal.type(CTRL_C)
+    terminal.wait_for("caught")
+    assert terminal.exit_code() == 5
 
 
 def test_two_sessions_side_by_side_cant_read_each_others_homes(
@@ -136,6 +195,8 @@ def test_stop_and_start_keep_url_token_and_home(sessions: Sessions, create: Call
     assert sessions.show(session.name).running is Running.stopped
     with pytest.raises(RefitError, match="doesn't run"):
         sessions.execute(session.name, ["true"])
+    with pytest.raises(RefitError, match="doesn't run"):
+        sessions.attach(session.name, ["true"], terminal=False)
     sessions.start(session.name)
     sessions.start(session.name)
     assert sessions.address(session.name) == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flows.catalog.model import Access
 from flows.images.build import Built
@@ -10,20 +10,33 @@ from flows.images.registry import Registry, canonical, digest_of
 from flows.settings import Settings
 
 LIGHT = Access(port=8000, health="/api", protocol="none")
+JUPYTER = Access(
+    port=8888,
+    health="/api",
+    page="/lab?token={token}",
+    protocol="jupyter",
+    own_paths=("/.cache/", "/.ipython/", "/.jupyter/", "/.local/share/jupyter/"),
+)
 _ANSWER = "mkdir -p /tmp/www && cd /tmp/www && touch api && exec python3 -m http.server 8000"
 
 
 def variant(
-    settings: Settings, registry: Registry, digest: str, source: str, name: str, command: Sequence[str] = ()
+    settings: Settings,
+    registry: Registry,
+    digest: str,
+    source: str,
+    name: str,
+    command: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> str:
-    """Put an image into the repository that is the one in `source` but for a label and maybe what it starts.
+    """Put an image into the repository that is the one in `source` but for labels and maybe what it starts.
 
     Returns its digest.
     """
     manifest = registry.manifest(source, digest)
     document, config = dict(manifest.document), registry.config(source, manifest)
     inner = dict(config.get("config", {}))
-    inner["Labels"] = {**(inner.get("Labels") or {}), "io.refit.variant": name}
+    inner["Labels"] = {**(inner.get("Labels") or {}), "io.refit.variant": name, **(labels or {})}
     if command:
         inner["Cmd"] = list(command)
     content = canonical({**config, "config": inner})
@@ -35,7 +48,14 @@ def variant(
     return registry.put_manifest(settings.repository, digest_of(written), written, manifest.media_type)
 
 
-def light(settings: Settings, registry: Registry, base: Built, name: str, before: str = "true") -> str:
+def light(
+    settings: Settings,
+    registry: Registry,
+    base: Built,
+    name: str,
+    before: str = "true",
+    labels: Mapping[str, str] | None = None,
+) -> str:
     """An image whose "IDE" is a small web server, up in a tenth of a second; `before` is shell text that runs first."""
     start = ["sh", "-c", f"{before}; {_ANSWER}"]
-    return variant(settings, registry, base.digest, f"{settings.repository}/stages", name, start)
+    return variant(settings, registry, base.digest, f"{settings.repository}/stages", name, start, labels)

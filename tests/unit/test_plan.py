@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.migrations.plan import Action, Candidate, Reason, plan, plan_named
+from flows.migrations.plan import Action, Candidate, Reason, moved, plan, plan_named
 from flows.sessions.model import Session
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
@@ -90,3 +91,22 @@ def test_a_missing_image_says_how_to_make_it() -> None:
     with pytest.raises(RefitError) as refused:
         plan_named("ada", [candidate()], {})
     assert RELEASE in refused.value.fix
+
+
+IDE = Access(port=8888, health="/api", own_paths=("/.cache/",))
+
+
+def test_a_session_that_moves_takes_over_how_the_new_image_is_reached() -> None:
+    session = candidate().session
+    ide = replace(session, access=IDE)
+    next_ide = IDE.model_copy(update={"port": 9999, "own_paths": ()})
+    assert moved(ide, NEW, next_ide) == replace(ide, image=NEW, generation=2, access=next_ide)
+    assert moved(ide, NEW, None) == replace(ide, image=NEW, generation=2)
+
+
+@pytest.mark.parametrize(("port", "access"), [(None, IDE), (18001, Access())], ids=["no port", "no IDE"])
+def test_a_session_never_gets_or_loses_an_ide_by_a_move(port: int | None, access: Access) -> None:
+    session = replace(candidate().session, port=port)
+    with pytest.raises(RefitError, match="can't be moved") as refused:
+        moved(session, NEW, access)
+    assert "refit session rm ada" in refused.value.fix

@@ -20,7 +20,7 @@ from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError, UnknownName
 from flows.sessions import jupyter
-from flows.sessions.home import described
+from flows.sessions.home import SPARE, described, lacking
 from flows.sessions.jupyter import Jupyter, JupyterError
 from flows.sessions.model import IllegalName, Running, Session, check_name, nearest_legal
 from flows.sessions.podman import as_container, labels
@@ -237,3 +237,13 @@ def test_a_server_that_is_not_there_is_an_error_without_its_token(tmp_path: Path
     with pytest.raises(RefitError, match="doesn't answer") as absent:
         Jupyter(f"http://127.0.0.1:{port}", "my-token").kernels()
     assert "my-token" not in str(absent.value)
+
+
+@pytest.mark.parametrize(
+    ("home", "free", "missing"),
+    [(0, SPARE, 0), (0, SPARE - 1, 1), (1000, SPARE + 1100, 0), (1000, SPARE + 1000, 100), (2**40, 0, None)],
+)
+def test_a_snapshot_needs_the_size_of_the_home_a_tenth_and_something_to_spare(
+    home: int, free: int, missing: int | None
+) -> None:
+    assert lacking(home, free) == (home + home // 10 + SPARE if missing is None else missing)
