@@ -1,34 +1,43 @@
 """Build and publish the images of a release: each distinct stage once, then each image's labels, checks and tags."""
 
+import base64
 import datetime
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
 from prefect import flow, get_run_logger, runtime, task
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import command, containers, database
-from flows.catalog import load
-from flows.catalog.model import Catalog, Profile
+from flows import command, containers, database, host, progress
+from flows.catalog.model import Profile
 from flows.errors import RefitError
-from flows.images import evidence, stages
-from flows.images.build import Builder, Built, recover
-from flows.images.publish import Published, publish
-from flows.images.recipe import Assembler
-from flows.images.registry import Registry
-from flows.images.stages import Graph, Stage
-from flows.locks import system
+from flows.images import evidence, picture, statements
+from flows.images.build import Builder, Built
+from flows.images.gate import building
+from flows.images.ledger import Ledger
+from flows.images.order import Order
+from flows.images.plan import Action, Plan, urgency
+from flows.images.publish import Published, already, publish
+from flows.images.registry import AT_ONCE, Registry
+from flows.images.stages import Stage
+from flows.images.statements import Made
+from flows.images.workspace import recover
+from flows.plan_release import ReleasePlan, plan_release
+from flows.progress import State
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
-# More than this many builds at once fight over one disk (docs/decisions.md).
-PARALLEL_STAGES = 4
+# The start of the name of a job that publishes an image; the other jobs have the names of stages.
+PUBLISH = "publish "
+MOST_THREADS = 64  # for Prefect; how many jobs run at once is decided by what the machine has
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,13 @@ class BuildReport:
 
     @property
     def built(self) -> tuple[Built, ...]:
-        """The stages that had to be built."""
-        return tuple(stage for stage in self.stages if not stage.reused)
+        """The stages that had to be made."""
+        return tuple(stage for stage in self.stages if stage.log)
+
+    @property
+    def grafted(self) -> tuple[Built, ...]:
+        """The stages that were put together without a build."""
+        return tuple(stage for stage in self.stages if stage.grafted)
 
 
 class BuildFailed(RefitError):
@@ -56,28 +70,53 @@ class BuildFailed(RefitError):
         )
 
 
-@task(task_run_name="assemble", cache_policy=NO_CACHE)
-def assemble(profiles: Sequence[Profile], recipes: Catalog, settings: Settings) -> Graph:
-    """Resolve system packages, render all Containerfiles, and join them into one graph of distinct stages."""
-    assembler = Assembler(recipes, partial(system.resolve, settings=settings))
-    return stages.join({profile.stem: assembler.chain(profile) for profile in profiles})
+@task(task_run_name="plan", cache_policy=NO_CACHE)
+def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, settings: Settings) -> ReleasePlan:
+    """Resolve, render and look up all stages: what is there, what has to be built, and why."""
+    planned = plan_release(release, profiles, catalog, settings, thorough=True)
+    for step in planned.plan.steps.values():
+        progress.report(step.stage, State.reused if step.action is Action.reuse else State.waiting, step.reason)
+        if step.action is not Action.reuse:
+            get_run_logger().info("%s: %s (%s)", step.stage, step.action, step.reason)
+    return planned
 
 
 @task(task_run_name="stage {stage.name}", cache_policy=NO_CACHE)
 def build_stage(stage: Stage, parent: Built | None, builder: Builder) -> Built:
     """Find the stage by its key, or build it."""
     built = builder.build(stage, parent)
-    get_run_logger().info("%s: %s as %s", stage.name, "reused" if built.reused else "built", built.digest)
+    get_run_logger().info("%s: %s as %s", stage.name, built.how, built.digest)
     return built
 
 
 @task(task_run_name="publish {profile.stem}", cache_policy=NO_CACHE)
 def publish_image(
-    profile: Profile, top: Built, ancestry: tuple[Stage, ...], date: datetime.date, settings: Settings
+    profile: Profile,
+    ancestry: tuple[Stage, ...],
+    built: tuple[Built, ...],
+    date: datetime.date,
+    settings: Settings,
 ) -> Published:
-    """Label, check and tag one image."""
-    return publish(
-        profile, top, evidence.of_stages(ancestry), date, settings, database.open_database(settings.database)
+    """Label, check and tag one image; `built` is what came out of the stages of its ancestry."""
+    opened = database.open_database(settings.database)
+    made = _made(built, Ledger(opened))
+    predicate = statements.predicate(profile, ancestry, made, run=f"flow-runs/{runtime.flow_run.id}")
+    return publish(profile, built[-1], evidence.of_stages(ancestry), date, settings, opened, predicate)
+
+
+def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
+    """How the stages of an image came about, with what went in when they were built."""
+    entries = ledger.of([stage.key for stage in built])
+    return tuple(
+        Made(
+            stage=stage.stage,
+            key=stage.key,
+            digest=stage.digest,
+            inputs=entries[stage.key].inputs if stage.key in entries else {},
+            how=stage.how,
+            why=stage.reason,
+        )
+        for stage in built
     )
 
 
@@ -96,13 +135,14 @@ def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
     flow_run_name="build {release}",
     on_cancellation=[clear_away],
     on_crashed=[clear_away],
-    task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=PARALLEL_STAGES)),
+    task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=MOST_THREADS)),
 )
 def build_profiles(
     release: str = "2026a",
     profiles: list[str] | None = None,
     date: datetime.date | None = None,
     catalog: Path | None = None,
+    graft: bool = True,
 ) -> BuildReport:
     """Build and publish the images of a release.
 
@@ -111,16 +151,14 @@ def build_profiles(
         profiles: Profiles to build, e.g. jupyter-minimal-deb12-py311. Empty means all of the release.
         date: Date of the tags. Empty means the UTC date on which this run was due.
         catalog: Folder of the catalog. Empty means the one of the settings.
+        graft: Carry layers over to a new base where that gives what a build would give, instead of building them.
     """
     settings = load_settings()
     recover(settings)
-    recipes = load.load_catalog(catalog or settings.catalog)
-    wanted = load.release(recipes, release).profiles
-    if profiles:
-        wanted = tuple(load.profile(recipes, release, stem) for stem in profiles)
-    graph = assemble(wanted, recipes, settings)
-    with command.ending_all():
-        report = _carry_out(graph, wanted, date or due_date(), settings)
+    with building(database.open_database(settings.database)), command.ending_all():
+        planned = make_plan(release, profiles or (), catalog, settings)
+        _show_plan(planned, release)
+        report = _report(planned, carry_out(planned, date or due_date(), settings, graft=graft))
     _show(report, release)
     if report.failures:
         raise BuildFailed(report)
@@ -133,37 +171,89 @@ def due_date() -> datetime.date:
     return due.astimezone(datetime.UTC).date() if due else datetime.datetime.now(datetime.UTC).date()
 
 
-def _carry_out(graph: Graph, profiles: tuple[Profile, ...], date: datetime.date, settings: Settings) -> BuildReport:
-    """Hand everything to the task runner at once; where a task is given a future, Prefect awaits its result first."""
-    builder = Builder(settings, Registry(settings))
-    building: dict[str, PrefectFuture[Built]] = {}
-    for name, stage in graph.stages.items():
-        parent = building[stage.parent] if stage.parent else None
-        building[name] = build_stage.submit(stage, cast("Built | None", parent), builder)
-    publishing: dict[str, PrefectFuture[Published]] = {}
-    for profile in profiles:
-        top = graph.tops[profile.stem]
-        ancestry = graph.ancestry(top)
-        publishing[profile.stem] = publish_image.submit(profile, cast("Built", building[top]), ancestry, date, settings)
-    outcomes = {name: future.result(raise_on_failure=False) for name, future in publishing.items()}
-    built = {name: future.result(raise_on_failure=False) for name, future in building.items()}
+def carry_out(
+    planned: ReleasePlan, date: datetime.date, settings: Settings, *, graft: bool = True
+) -> dict[str, object]:
+    """Do what is planned, each job as soon as the one that it needs is done; returns job → what came out, or an error.
+
+    Jobs are the stages that aren't there, by their names, and the publishing of each image.
+    """
+    builder, graph = Builder(settings, Registry(settings), graft=graft), planned.graph
+    profiles = {profile.stem: profile for profile in planned.profiles}
+    outcomes = {**_reused(planned.plan), **_already_published(planned, Registry(settings))}
+
+    def submit(job: str) -> PrefectFuture[Any]:
+        if stage := graph.stages.get(job):
+            return build_stage.submit(stage, cast("Built | None", outcomes.get(stage.parent or "")), builder)
+        profile = profiles[job.removeprefix(PUBLISH)]
+        ancestry = graph.ancestry(graph.tops[profile.stem])
+        built = tuple(cast("Built", outcomes[stage.name]) for stage in ancestry)
+        return publish_image.submit(profile, ancestry, built, date, settings)
+
+    order, at_once = _order(planned, outcomes), host.builds_at_once(settings)
+    running: dict[str, PrefectFuture[Any]] = {}
+    ended: SimpleQueue[str] = SimpleQueue()
+    while True:
+        while len(running) < at_once and (job := order.start()):
+            running[job] = submit(job)
+            running[job].add_done_callback(partial(_put, ended, job))
+        if not running:
+            return outcomes
+        job = ended.get()
+        outcomes[job] = outcome = running.pop(job).result(raise_on_failure=False)
+        if isinstance(outcome, Built | Published):
+            order.done(job)
+        else:
+            outcomes |= dict.fromkeys(order.failed(job), outcome)
+
+
+def _put(ended: SimpleQueue[str], job: str, _: object) -> None:
+    ended.put(job)
+
+
+def _reused(plan: Plan) -> dict[str, object]:
+    return {
+        name: Built(name, step.key, step.layer, step.digest)
+        for name, step in plan.steps.items()
+        if step.key and step.digest
+    }
+
+
+def _already_published(planned: ReleasePlan, registry: Registry) -> dict[str, object]:
+    """The images for which nothing is to be done: looking costs some requests, publishing them again a task each."""
+    tags = registry.tags(registry.repository)
+
+    def look(profile: Profile) -> Published | None:
+        content = planned.plan.steps[planned.graph.tops[profile.stem]].digest
+        return already(profile, content, tags, registry) if content else None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {f"{PUBLISH}{image.profile}": image for image in pool.map(look, planned.profiles) if image}
+
+
+def _order(planned: ReleasePlan, there: Mapping[str, object]) -> Order:
+    stages = {name: stage.parent for name, stage in planned.graph.stages.items()}
+    images = {f"{PUBLISH}{stem}": top for stem, top in planned.graph.tops.items()}
+    needs = {job: need for job, need in {**stages, **images}.items() if job not in there}
+    return Order(needs, urgency(planned.graph, planned.plan))
+
+
+def _report(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport:
+    published = {profile.stem: outcomes[f"{PUBLISH}{profile.stem}"] for profile in planned.profiles}
     return BuildReport(
-        images=tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Published)),
-        stages=tuple(outcome for outcome in built.values() if isinstance(outcome, Built)),
-        failures={
-            profile: _reason(outcome, graph, graph.tops[profile], built)
-            for profile, outcome in outcomes.items()
-            if not isinstance(outcome, Published)
-        },
+        images=tuple(outcome for outcome in published.values() if isinstance(outcome, Published)),
+        stages=tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Built)),
+        failures={stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)},
     )
 
 
-def _reason(outcome: object, graph: Graph, top: str, built: Mapping[str, object]) -> str:
-    """The error of the lowest stage that failed, else that of publishing."""
-    for stage in graph.ancestry(top):
-        if not isinstance(built[stage.name], Built):
-            return str(built[stage.name])
-    return str(outcome)
+def _show_plan(planned: ReleasePlan, release: str) -> None:
+    drawn = base64.b64encode(picture.svg(planned.graph, planned.plan).encode()).decode()
+    create_image_artifact(
+        key=f"plan-{release}",
+        description=f"Plan of release {release}: what is there, and what is built",
+        image_url=f"data:image/svg+xml;base64,{drawn}",
+    )
 
 
 def _show(report: BuildReport, release: str) -> None:
@@ -178,7 +268,7 @@ def _show(report: BuildReport, release: str) -> None:
         key=f"stages-{release}",
         description=f"Stages of release {release}",
         table=[
-            {"stage": s.stage, "digest": s.digest, "reused": s.reused, "seconds": round(s.seconds, 1)}
+            {"stage": s.stage, "digest": s.digest, "how": s.how, "seconds": round(s.seconds, 2), "why": s.reason}
             for s in report.stages
         ],
     )

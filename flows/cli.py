@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,9 +20,11 @@ from flows import doctor, screen, services, tables
 from flows.catalog.tag import tags_among
 from flows.database import open_database
 from flows.errors import RefitError
+from flows.images import cache, evidence, picture
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
+from flows.plan_release import plan_release
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
 from flows.sessions.lifecycle import Sessions
@@ -46,6 +49,8 @@ app = typer.Typer(
 )
 session_app = typer.Typer(no_args_is_help=True, help="Sessions: one developer's running environment each.")
 migrate_app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
+cache_app = typer.Typer(invoke_without_command=True, help="Caches of what builds download.")
+app.add_typer(cache_app, name="cache", rich_help_panel="Images")
 app.add_typer(session_app, name="session", rich_help_panel="Sessions")
 app.add_typer(migrate_app, name="migrate", rich_help_panel="Sessions")
 
@@ -92,16 +97,34 @@ def build(
     release: Release = "2026a",
     profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
     date: Annotated[datetime.datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC date of the tags.")] = None,
+    graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
     as_json: Json = False,
 ) -> None:
     """Build and publish the images of a release; what is there already is not built again."""
     with _flows(quiet=as_json):
         from flows.build_profiles import build_profiles
 
-        report = build_profiles(release, profile, date.date() if date else None)
+        report = build_profiles(release, profile, date.date() if date else None, graft=graft)
     _print(as_json, report, tables.images(report))
     if not as_json:
         out.print(tables.built(report))
+
+
+@app.command(rich_help_panel="Images")
+def plan(
+    release: Release = "2026a",
+    profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Name every input that changed.")] = False,
+    drawing: Annotated[Path | None, typer.Option("--picture", help="Write the graph of all stages as SVG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what building a release would do to each stage, and why; nothing is touched."""
+    planned = plan_release(release, profile or (), None, load())
+    if drawing:
+        drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
+    _print(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
+    if not as_json:
+        out.print(tables.planned(planned.plan))
 
 
 @app.command(rich_help_panel="Images")
@@ -111,6 +134,86 @@ def images(as_json: Json = False) -> None:
     tags = map(str, tags_among(registry.tags(registry.repository)))
     found = {tag: registry.digest(registry.repository, tag) or "" for tag in tags}
     _print(as_json, found, tables.table("Images", ("tag", "digest"), sorted(found.items())))
+
+
+Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
+
+
+@app.command("evidence", rich_help_panel="Images")
+def show_evidence(
+    image: Image,
+    file: Annotated[str, typer.Option("--file", metavar="NAME", help="Print this file and nothing else.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show what is attached to an image: its locks, its packages, how it was made, what its checks found."""
+    registry = Registry(load())
+    digest = evidence.find(registry, image).digest
+    if file:
+        typer.echo(evidence.read(registry, digest, file), nl=False)
+        return
+    files, findings = evidence.listed(registry, digest), evidence.findings(registry, digest)
+    _print(as_json, {"digest": digest, "files": files, "checks": findings}, tables.evidence(digest, files))
+    if not as_json:
+        out.print(tables.findings(findings))
+
+
+@app.command("diff", rich_help_panel="Images")
+def compare_images(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Tag, alias or digest of the older image.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same of the newer one.")],
+    as_json: Json = False,
+) -> None:
+    """Show what differs between two images: packages, layers, and what a host must pull that has the first."""
+    registry = Registry(load())
+    found = evidence.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
+    _print(as_json, found, tables.changes(found.packages))
+    if not as_json:
+        out.print(tables.layers(found))
+
+
+@app.command(rich_help_panel="Images")
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Remove images, stages and logs that nobody needs, and free their space; shows them first, and asks."""
+    with _flows(quiet=as_json):
+        from flows.prune_images import prune_images
+
+        report = prune_images(dry_run=True)
+    if not dry_run and not yes:
+        if as_json or not sys.stdin.isatty():
+            dry_run = True
+        else:
+            out.print(tables.prune(report))
+            typer.confirm("Remove them?", abort=True)
+    if not dry_run:
+        with _flows(quiet=as_json):
+            report = prune_images(dry_run=False)
+    _print(as_json, report, tables.prune(report))
+    if not as_json:
+        out.print(tables.pruned(report))
+
+
+@cache_app.callback()
+def show_caches(context: typer.Context, as_json: Json = False) -> None:
+    """Show the caches of what builds download: size, limit, last use."""
+    if context.invoked_subcommand is None:
+        found = cache.caches(load())
+        _print(as_json, found, tables.caches(found))
+
+
+@cache_app.command("prune")
+def prune_caches(
+    name: Annotated[list[str] | None, typer.Argument(help="Only these caches.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Empty them, whatever their size is.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring the caches under their limit, least recently used first; waits until nothing is built."""
+    freed = cache.prune(load(), name or (), everything)
+    rows = ((cache_name, f"{size / 1e6:.1f} MB") for cache_name, size in freed.items())
+    _print(as_json, freed, tables.table("Freed", ("cache", "size"), rows))
 
 
 # --- Sessions -----------------------------------------------------------------------------------------------------
@@ -177,8 +280,8 @@ def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How
 def execute_in_session(
     name: SessionName, command: Annotated[list[str], typer.Argument(help="Program and arguments.")]
 ) -> None:
-    """Run a program inside a session, as its user."""
-    typer.echo(Sessions.open(load()).execute(name, command), nl=False)
+    """Run a program inside a session, as its user, with a terminal if there is one; the exit code is the program's."""
+    Sessions.open(load()).attach(name, command, terminal=sys.stdin.isatty() and sys.stdout.isatty())
 
 
 @session_app.command("rm")
@@ -313,8 +416,9 @@ def serve() -> None:
         from flows.lock_requirements import lock_requirements
         from flows.migrate_sessions import migrate_sessions
         from flows.migrate_sessions import resume_migrations as resume
+        from flows.prune_images import prune_images
 
-        names = deploy((lock_requirements, build_profiles, create, migrate_sessions, resume))
+        names = deploy((lock_requirements, build_profiles, create, migrate_sessions, resume, prune_images))
     out.print(f"Offered at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
 
 

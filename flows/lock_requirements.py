@@ -13,12 +13,14 @@ from prefect.cache_policies import NO_CACHE
 from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Profile
+from flows.database import open_database
 from flows.errors import UnknownName
 from flows.images import locker
 from flows.images.build import Builder
+from flows.images.gate import building
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.locks import python, system
+from flows.locks import freshness, locking
 from flows.locks.python import LockChange
 from flows.progress import reported
 from flows.settings import Settings
@@ -39,7 +41,7 @@ class Lock:
 def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Settings) -> str:
     """Find or build the image in which locks for a base are made; returns its digest."""
     builder = Builder(settings, Registry(settings))
-    foundation = Assembler(recipes, partial(system.resolve, settings=settings)).foundation(base, python_name)
+    foundation = Assembler(recipes, partial(freshness.resolve, settings=settings)).foundation(base, python_name)
     return builder.build(locker.stage(foundation, python_name, recipes.root), builder.build(foundation, None)).digest
 
 
@@ -48,7 +50,7 @@ def lock_bundle(bundle: Bundle, python_name: str, image: str, settings: Settings
     """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them."""
     log = settings.folder("logs", "locks") / f"{bundle.name}-{python_name}.log"
     with reported(f"lock {bundle.name} {python_name}"), command.logged(log):
-        return python.lock(bundle.pythons[python_name], image, settings)
+        return locking.lock(bundle.pythons[python_name], image, settings)
 
 
 @flow(name="lock-requirements", flow_run_name="lock {release}")
@@ -65,15 +67,15 @@ def lock_requirements(
     settings = load_settings()
     recipes = load.load_catalog(catalog or settings.catalog)
     wanted = _targets(load.release(recipes, release).profiles, bundles)
-    images = {
-        (base.name, python_name): build_locker.submit(base, python_name, recipes, settings)
-        for _, base, python_name in wanted
-    }
-    locks = [
-        (bundle, base, name, lock_bundle.submit(bundle, name, cast("str", images[base.name, name]), settings))
-        for bundle, base, name in wanted
-    ]
-    with command.ending_all():
+    with building(open_database(settings.database)), command.ending_all():
+        images = {
+            (base.name, python_name): build_locker.submit(base, python_name, recipes, settings)
+            for _, base, python_name in wanted
+        }
+        locks = [
+            (bundle, base, name, lock_bundle.submit(bundle, name, cast("str", images[base.name, name]), settings))
+            for bundle, base, name in wanted
+        ]
         done = tuple(Lock(bundle.name, base.name, name, future.result()) for bundle, base, name, future in locks)
     _show(done, release)
     return done

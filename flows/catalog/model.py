@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from flows.documents import Document
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(MB|GB|MiB|GiB)")
+_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+
+
+def _bytes(size: object) -> object:
+    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    if match is None:
+        raise ValueError("a size is a number with its unit, MB, GB, MiB or GiB, e.g. 450 MB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+# Bytes, written as a number with its unit.
+Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 
 
 def python_version(name: str) -> str:
@@ -85,7 +100,8 @@ class Ide:
 class Profile:
     """One image of a release, and its configuration.
 
-    `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`.
+    `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `size_budget` is how
+    many bytes (compressed) its image may have.
     """
 
     stem: str
@@ -95,6 +111,7 @@ class Profile:
     bundle: Bundle
     base: Base
     python: str
+    size_budget: int | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows import documents
 from flows.catalog import tag
-from flows.catalog.model import Catalog, Name, Profile, PythonName, Release
+from flows.catalog.model import Catalog, Name, Profile, PythonName, Release, Size
 from flows.documents import Document, Mistake
 
 
@@ -22,6 +22,7 @@ class Choice(Document):
     bundle: Name
     os: Name
     python: PythonName
+    size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
 
     @property
     def stem(self) -> str:
@@ -50,6 +51,7 @@ def _profile(choice: Choice, release: str, catalog: Catalog) -> Profile:
         bundle=catalog.bundles[choice.bundle],
         base=catalog.bases[choice.os],
         python=choice.python,
+        size_budget=choice.size_budget,
     )
 
 

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
 from flows import command, containers, host
 from flows.catalog.model import Access
 from flows.errors import RefitError
+from flows.images import probe
 from flows.settings import Settings
 
 # Nobody's uid: an image has to work with any.
 UID = 65_537
 STEADY_SECONDS = 2.0
+MOST_GROWTH = 0.05  # of the image before
+MOST_NAMED = 8
+SHORTEST_SECRET = 8
 _PIP_CHECK = (
     "test -e /opt/app-root/pyvenv.cfg || exit 0; "
     "PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) exec /opt/app-root/bin/python -m pip check"
 )
+_PROBE = Path(probe.__file__)
+_PROBE_INSIDE = "/run/refit/probe.py"
+# Names of variables whose value is a secret, or belongs to the machine that builds.
+_PRIVATE = re.compile(
+    r"(?i)(https?|ftp|all|no|npm_config(_https)?)_proxy|(pip|uv)_.*(index|find_links|proxy).*|npm_config_registry|"
+    r"(?!.*_file$).*(password|passwd|secret|token|credential|api_?key|private_key).*"
+)
+_ASSIGNED = re.compile(r"\b(\w+)=[^\s$]")
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,25 @@ class Finding:
     check: str
     passed: bool
     seen: str
-    seconds: float
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in an image, and how many bytes each of its packages takes there (`deb/tmux`, `pypi/rich`)."""
+
+    findings: tuple[Finding, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the image may be used."""
+        return all(finding.passed for finding in self.findings)
+
+    @property
+    def seconds(self) -> float:
+        """How long all checks took."""
+        return sum(finding.seconds for finding in self.findings)
 
 
 class ChecksFailed(RefitError):
@@ -52,40 +85,143 @@ class ChecksFailed(RefitError):
         )
 
 
-def run(image: str, content: str, access: Access, settings: Settings) -> tuple[Finding, ...]:
+def run(image: str, content: str, access: Access, distributions: Sequence[str], settings: Settings) -> Report:
     """Start an image as a session would, and look at it.
 
     Args:
         image: `docker://host/repository@sha256:…`.
         content: its content digest: what passed once with the same content isn't done again.
         access: how its IDE is reached.
-        settings: limits, storage, runtime.
+        distributions: what people ask of it by name, and have to be able to import.
+        settings: limits, storage, runtime, and the secrets that may not be inside.
 
     Raises:
         RefitError: the image can't be pulled.
     """
-    asked = sha256(f"{content} {access.model_dump_json()} {_PIP_CHECK}".encode()).hexdigest()[:32]
-    known = settings.folder("cache", "checks") / f"{asked}.json"
+    rules = f"{_PIP_CHECK} {_PRIVATE.pattern} {_PROBE.read_text()}"
+    asked = f"{content} {access.model_dump_json()} {sorted(distributions)} {rules}"
+    known = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
     if known.exists():
-        return tuple(Finding(**finding) for finding in json.loads(known.read_text()))
+        kept = json.loads(known.read_text())
+        return Report(tuple(Finding(**finding) for finding in kept["findings"]), kept["sizes"])
     containers.remove_orphans(settings)
     local = containers.pull(settings, image)
     try:
-        findings = _look(local, access, settings)
+        report = _look(local, access, distributions, settings)
     except command.ProgramFailed as error:
-        findings = (Finding("container", False, error.tail, 0.0),)
-    if all(finding.passed for finding in findings):
+        report = Report((Finding("container", False, error.tail),))
+    if report.passed:
         draft = known.with_suffix(f".{secrets.token_hex(4)}")
-        draft.write_text(json.dumps([asdict(finding) for finding in findings]))
+        draft.write_text(json.dumps(asdict(report)))
         draft.replace(known)
-    return findings
+    return report
 
 
-def _look(image: str, access: Access, settings: Settings) -> tuple[Finding, ...]:
+def size(now: int, before: int | None, budget: int | None, sizes: Mapping[str, int], old: Mapping[str, int]) -> Finding:
+    """Whether an image has a size that it may have. Pure.
+
+    Args:
+        now: its bytes (compressed).
+        before: those of the image in whose place it comes; none: it is the first.
+        budget: bytes that it may have; none: nobody has said.
+        sizes: package → bytes in the image, to name those responsible.
+        old: the same in the image before.
+    """
+    grown = before is not None and now >= before * (1 + MOST_GROWTH)
+    if budget is not None and now > budget:
+        return Finding("size", False, f"{megabytes(now)}, over its budget of {megabytes(budget)}{_largest(sizes, {})}")
+    if before is None or not grown:
+        return Finding("size", True, megabytes(now))
+    seen = f"{megabytes(now)}, {now / before - 1:.0%} more than the image before{_largest(sizes, old)}"
+    # A budget is a person's word on how large an image may be; without one, somebody has to look.
+    word = "" if budget is not None else "\nTo allow it, give the profile a `size_budget` in its release."
+    return Finding("size", budget is not None, seen + word)
+
+
+def megabytes(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e6:.1f} MB"
+
+
+def _largest(sizes: Mapping[str, int], old: Mapping[str, int]) -> str:
+    more = {name: bytes_ - old.get(name, 0) for name, bytes_ in sizes.items()}
+    first = sorted((-count, name) for name, count in more.items() if count > 0)[:MOST_NAMED]
+    return "".join(f"\n  {name} {'+' if old else ''}{megabytes(-count)}" for count, name in first)
+
+
+def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]:
+    """What an image's configuration tells that it must not. Pure.
+
+    Args:
+        config: as the OCI image spec has it: `config.Env`, `history`.
+        values: what → the secret itself.
+    """
+    variables = [variable.partition("=") for variable in config.get("config", {}).get("Env") or ()]
+    steps = [str(step.get("created_by", "")) for step in config.get("history") or ()]
+    named = [f"environment: {name}" for name, _, value in variables if value and _PRIVATE.fullmatch(name)]
+    told = [
+        f"history: {found[1]}" for step in steps for found in _ASSIGNED.finditer(step) if _PRIVATE.fullmatch(found[1])
+    ]
+    texts = {"environment": "\n".join(value for _, _, value in variables), "history": "\n".join(steps)}
+    held = [
+        f"{place}: holds {what}" for place, text in texts.items() for what, value in values.items() if value in text
+    ]
+    return sorted({*named, *told, *held})
+
+
+def secret_values(settings: Settings) -> dict[str, str]:
+    """What must not be in any image: setting → value. Too short a word would be found everywhere by chance."""
+    urls = {
+        "pip_index_url": settings.pip_index_url.get_secret_value(),
+        "database_url": settings.database_url,
+        "apt_proxy": settings.apt_proxy,
+        "npm_registry": settings.npm_registry,
+    }
+    found = {
+        "registry_password": settings.registry_password.get_secret_value(),
+        "auth": settings.auth.get_secret_value(),
+        "apt_proxy": settings.apt_proxy,
+        **{f"the password of {name}": unquote(urlsplit(url).password or "") for name, url in urls.items()},
+    }
+    return {what: value for what, value in found.items() if len(value) >= SHORTEST_SECRET}
+
+
+def _look(image: str, access: Access, distributions: Sequence[str], settings: Settings) -> Report:
     with _container(image, access, settings) as name:
         first = _answers if access.port else _stays_up
         alive = _timed("ide" if access.port else "steady", lambda: first(name, access, settings))
-        return (alive, _timed("pip", lambda: _pip(name, settings))) if alive.passed else (alive,)
+        if not alive.passed:
+            return Report((alive,))
+        inside = (
+            _timed("pip", lambda: _pip(name, settings)),
+            _timed("imports", lambda: _imports(name, distributions, settings)),
+        )
+    return _look_at_files(image, (alive, *inside), settings)
+
+
+def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings) -> Report:
+    """In a container that does nothing else, because one that was used has files that aren't the image's."""
+    started, values = time.monotonic(), secret_values(settings)
+    done = containers.run_once(
+        settings,
+        image,
+        ["python3", "-B", _PROBE_INSIDE, "files"],
+        mounts=[containers.Mount(_PROBE, _PROBE_INSIDE)],
+        user="0:0",
+        capabilities=["dac_read_search"],
+        stdin=json.dumps(values),
+    )
+    found = json.loads(done.stdout)
+    config = json.loads(command.run([*host.podman(settings), "image", "inspect", image], root=True).stdout)[0]
+    leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *found["secrets"]]
+    seconds = round(time.monotonic() - started, 2)
+    findings = (_none_of("stale", found["stale"], seconds), _none_of("secrets", leaks))
+    return Report((*before, *findings), found["sizes"])
+
+
+def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
+    more = f"\nand {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+    return Finding(check, not wrong, "\n".join(wrong[:MOST_NAMED]) + more if wrong else "none", seconds)
 
 
 @contextmanager
@@ -93,8 +229,10 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
     podman = host.podman(settings)
     name = f"refit-check-{secrets.token_hex(6)}"
     folder = Path(tempfile.mkdtemp(prefix="refit-check-"))
-    token = folder / "token"
+    token, looks = folder / "token", folder / "probe.py"
     folder.chmod(0o711)
+    shutil.copyfile(_PROBE, looks)
+    looks.chmod(0o444)
     # Whoever reads it can run programs in the container, over the port that is published.
     private = ["-m", "0400", "-o", str(UID), "-g", "0"]
     command.run(["install", *private, "/dev/stdin", token], root=True, stdin=secrets.token_urlsafe(32))
@@ -111,6 +249,7 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
         ),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
         *("--user", f"{UID}:0", *host.run_limits(settings), "--tmpfs", "/home/dev:rw,mode=1777"),
+        *("--volume", f"{looks}:{_PROBE_INSIDE}:ro"),
         *("--volume", f"{token}:/run/refit/token:ro", "--env", "REFIT_TOKEN_FILE=/run/refit/token"),
         *("--env", f"REFIT_SESSION={name}"),
         *(("--publish", f"127.0.0.1::{access.port}") if access.port else ("--network", "none")),
@@ -164,6 +303,15 @@ def _pip(name: str, settings: Settings) -> tuple[bool, str]:
     except command.ProgramFailed as error:
         return False, error.tail
     return True, done.stdout.strip()
+
+
+def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tuple[bool, str]:
+    inside = ["python3", "-B", _PROBE_INSIDE, "modules"]
+    argv = [*host.podman(settings), "exec", "--interactive", name, *inside]
+    limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
+    found = json.loads(command.run(argv, root=True, stdin=json.dumps(list(distributions)), limit=limit).stdout)
+    problems = [f"{distribution}: {problem}" for distribution, problem in found.items()]
+    return not problems, "\n".join(problems) or f"{len(distributions)} packages"
 
 
 def _running(name: str, settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""What is attached to an image in the registry: its locks and the list of its packages.
+"""What is attached to an image in the registry: its locks, its packages, how it was made, what checks found.
 
 An attachment is a manifest whose `subject` is the image. Registries that don't list such referrers by themselves get
 the index that the OCI distribution spec wants clients to keep: the tag `sha256-<hex of the subject>`.
@@ -15,15 +15,41 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.database import lease
-from flows.images.registry import INDEX, MANIFEST, Manifest, Registry, RegistryError, canonical, descriptor
+from flows.errors import UnknownName
+from flows.images import statements
+from flows.images.registry import (
+    EMPTY,
+    EMPTY_KIND,
+    INDEX,
+    MANIFEST,
+    Manifest,
+    Registry,
+    RegistryError,
+    canonical,
+    descriptor,
+    digest_of,
+)
 from flows.images.stages import Stage
 
 KIND = "application/vnd.refit.evidence.v1"
-PACKAGES = "packages.json"
+PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
+PROVENANCE, CHECKS, LOCK = "provenance.json", "checks.json", "Pipfile.lock"
 MOST_NAMED = 8
-_EMPTY_KIND, _EMPTY = "application/vnd.oci.empty.v1+json", b"{}"
+_OF_A_RUN = {PROVENANCE, CHECKS}
+_MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: statements.STATEMENT_TYPE}
 _TITLE = "org.opencontainers.image.title"
-_REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)")
+_REFERENCE = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
+_INDEX_TAG = re.compile(r"sha256-[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that is attached to an image: its name, media type, digest and size (bytes)."""
+
+    name: str
+    media_type: str
+    digest: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -47,11 +73,35 @@ class Changes:
         return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What a newer image has otherwise than an older one.
+
+    Attributes:
+        old: digest of the older.
+        new: digest of the newer.
+        packages: what differs between their packages.
+        layers: how many layers the newer has.
+        layers_shared: how many of these the older has, too.
+        bytes_shared: how many bytes (compressed) these are.
+        bytes_to_pull: bytes (compressed) that a host downloads that has the older and wants the newer.
+    """
+
+    old: str
+    new: str
+    packages: Changes
+    layers: int
+    layers_shared: int
+    bytes_shared: int
+    bytes_to_pull: int
+
+
 def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
     """The evidence that follows from an image's stages: file name → content."""
     stages = tuple(stages)
     return {
         PACKAGES: canonical(packages_of(stages)),
+        SBOM: canonical(statements.sbom(stages)),
         **{f"{s.name}.system.txt": "".join(f"{p}\n" for p in s.system).encode() for s in stages if s.system},
         **{f"{s.name}.requirements.txt": "\n".join((*s.requirements, "")).encode() for s in stages if s.requirements},
     }
@@ -59,15 +109,7 @@ def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
 
 def packages_of(stages: Iterable[Stage]) -> dict[str, str]:
     """All packages of an image: `deb/tzdata` or `pypi/tzdata` → version, because both worlds use the same names."""
-    found: dict[str, str] = {}
-    for stage in stages:
-        for package in stage.system:
-            name, _, version = package.partition("=")
-            found[f"deb/{name}"] = version
-        for line in stage.requirements:
-            if match := _REQUIREMENT.match(line):
-                found[f"pypi/{_normal(match[1])}"] = match[2]
-    return found
+    return {f"{p.kind}/{p.name}": p.version for p in statements.packages_of(stages)}
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
@@ -79,19 +121,22 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
     )
 
 
-def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> str:
-    """Attach files to an image; the same files a second time change nothing. Returns the attachment's digest."""
+def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> None:
+    """Attach files to an image, unless it has all of them, but for those that tell of one run alone."""
     repository = registry.repository
-    registry.put_blob(repository, _EMPTY)
+    there = {file.name: file.digest for file in listed(registry, subject.digest)}
+    if all(name in there and (name in _OF_A_RUN or there[name] == digest_of(files[name])) for name in files):
+        return
+    registry.put_blob(repository, EMPTY)
     for content in files.values():
         registry.put_blob(repository, content)
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
         "artifactType": KIND,
-        "config": descriptor(_EMPTY_KIND, _EMPTY),
+        "config": descriptor(EMPTY_KIND, EMPTY),
         "layers": [
-            descriptor("application/octet-stream", content, annotations={_TITLE: name})
+            descriptor(_media_type(name), content, annotations={_TITLE: name})
             for name, content in sorted(files.items())
         ],
         "subject": descriptor(subject.media_type, subject.content),
@@ -101,23 +146,93 @@ def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], da
     registry.put_manifest(repository, str(entry["digest"]), content, MANIFEST)
     if registry.referrers(repository, subject.digest) is None:
         _list(registry, subject.digest, entry, database)
-    return str(entry["digest"])
+
+
+def listed(registry: Registry, digest: str) -> tuple[File, ...]:
+    """The files that are attached to the image with this digest, by name; of two with one name the newer."""
+    found: dict[str, File] = {}
+    for entry in _attachments(registry, digest):
+        attached = registry.find(registry.repository, str(entry["digest"]))
+        # One that somebody deleted, or a registry's `garbage-collect --delete-untagged`, is attached anew some day.
+        for layer in attached.document["layers"] if attached else ():
+            name = layer.get("annotations", {}).get(_TITLE, "")
+            found[name] = File(name, layer["mediaType"], layer["digest"], layer["size"])
+    return tuple(found[name] for name in sorted(found))
+
+
+def read(registry: Registry, digest: str, name: str) -> bytes:
+    """The content of a file that is attached to the image with this digest.
+
+    Raises:
+        UnknownName: it has no such file.
+    """
+    files = {file.name: file for file in listed(registry, digest)}
+    if name not in files:
+        raise UnknownName("file", name, files, where=f"the evidence of {digest}")
+    return registry.blob(registry.repository, files[name].digest)
 
 
 def packages(registry: Registry, digest: str) -> dict[str, str]:
     """The packages of the image with this digest (see `packages_of`); empty if nothing is known of it."""
-    for entry in reversed(_attachments(registry, digest)):
-        manifest = registry.manifest(registry.repository, str(entry["digest"]))
-        for layer in manifest.document["layers"]:
-            if layer.get("annotations", {}).get(_TITLE) == PACKAGES:
-                return dict(json.loads(registry.blob(registry.repository, layer["digest"])))
-    return {}
+    return dict(_json(registry, digest, PACKAGES))
+
+
+def sizes(registry: Registry, digest: str) -> dict[str, int]:
+    """Package → bytes that it takes in the image with this digest; empty if nothing is known of it."""
+    return dict(_json(registry, digest, SIZES))
+
+
+def findings(registry: Registry, digest: str) -> list[dict[str, Any]]:
+    """What the checks of the image with this digest found; empty if nothing is known of it."""
+    return list(_json(registry, digest, CHECKS) or ())
+
+
+def find(registry: Registry, name: str) -> Manifest:
+    """The image that a tag, an alias or a digest names.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    image = registry.find(registry.repository, name) if _REFERENCE.fullmatch(name) else None
+    if image is None or "layers" not in image.document:
+        tags = [tag for tag in registry.tags(registry.repository) if not _INDEX_TAG.fullmatch(tag)]
+        raise UnknownName("image", name, tags, where=f"{registry.host}/{registry.repository}")
+    return image
+
+
+def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
+    """What `new` has otherwise than `old`, and what a host that has `old` must pull to have `new`."""
+    there = {str(part["digest"]) for part in old.parts}
+    shared = [part for part in new.document["layers"] if part["digest"] in there]
+    return Comparison(
+        old=old.digest,
+        new=new.digest,
+        packages=changes(packages(registry, old.digest), packages(registry, new.digest)),
+        layers=len(new.document["layers"]),
+        layers_shared=len(shared),
+        bytes_shared=sum(int(part["size"]) for part in shared),
+        bytes_to_pull=sum({str(p["digest"]): int(p["size"]) for p in new.parts if p["digest"] not in there}.values()),
+    )
+
+
+def _json(registry: Registry, digest: str, name: str) -> Any:
+    found = [file for file in listed(registry, digest) if file.name == name]
+    return json.loads(registry.blob(registry.repository, found[0].digest)) if found else {}
+
+
+def _media_type(name: str) -> str:
+    return _MEDIA_TYPES.get(name, "application/json" if name.endswith(".json") else "text/plain")
+
+
+def attached(registry: Registry, digest: str) -> bool:
+    """Whether any evidence of the image with this digest is there."""
+    return bool(_attachments(registry, digest))
 
 
 def _attachments(registry: Registry, digest: str) -> list[dict[str, Any]]:
     entries = registry.referrers(registry.repository, digest)
     if entries is None:
-        entries = _listed(registry, digest)
+        entries = _indexed(registry, digest)
     return [entry for entry in entries if entry.get("artifactType") == KIND]
 
 
@@ -126,7 +241,7 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
     repository, tag = registry.repository, _index_tag(digest)
     # Reading and writing again is two steps, and registries can't compare and swap.
     with lease(database, f"tag/{registry.host}/{repository}:{tag}"):
-        entries = [*(e for e in _listed(registry, digest) if e["digest"] != entry["digest"]), entry]
+        entries = [*(e for e in _indexed(registry, digest) if e["digest"] != entry["digest"]), entry]
         index = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries})
         written = registry.put_manifest(repository, tag, index, INDEX)
         if registry.digest(repository, tag) != written:
@@ -137,7 +252,7 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
             )
 
 
-def _listed(registry: Registry, digest: str) -> list[dict[str, Any]]:
+def _indexed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     index = registry.find(registry.repository, _index_tag(digest))
     return list(index.document.get("manifests", ())) if index else []
 
@@ -148,7 +263,3 @@ def _bare(name: str) -> str:
 
 def _index_tag(digest: str) -> str:
     return digest.replace(":", "-")
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -7,7 +7,7 @@ digest counts if one key ever yields two.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.database import Instant, Lease, Table, now, still_held
+from flows.images.stages import Inputs
 
 _AT_ONCE = 500  # names in one question: SQLite takes a limited number of them
 
@@ -38,7 +39,7 @@ class Entry:
 
     key: str
     digest: str
-    inputs: Mapping[str, Mapping[str, str]]
+    inputs: Inputs
     seconds: float
 
 
@@ -70,6 +71,20 @@ class Ledger:
             still_held(session, lease)
             if row := session.get(StageRow, key):
                 session.delete(row)
+
+    def all(self) -> tuple[tuple[str, Entry, datetime], ...]:
+        """Every stage that was ever built and counts: name, build, and when it was."""
+        with Session(self._database) as session:
+            return tuple(
+                (row.name, Entry(row.key, row.digest, json.loads(row.inputs), row.seconds), row.built)
+                for row in session.scalars(select(StageRow).order_by(StageRow.built))
+            )
+
+    def of(self, keys: Collection[str]) -> dict[str, Entry]:
+        """Key → the build that counts for it, of those that were built with this database."""
+        with Session(self._database) as session:
+            rows = session.scalars(select(StageRow).where(StageRow.key.in_(keys)))
+            return {row.key: Entry(row.key, row.digest, json.loads(row.inputs), row.seconds) for row in rows}
 
     def latest(self, names: Collection[str]) -> dict[str, Entry]:
         """The newest build of each of these stages that was ever built."""

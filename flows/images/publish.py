@@ -7,20 +7,25 @@ next is only taken when the one before is done: a tag that exists points at an i
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 
+from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from flows import progress
-from flows.catalog.model import Profile
+from flows.catalog.model import Access, Profile
 from flows.catalog.tag import Tag
 from flows.database import lease
-from flows.images import checks, evidence
+from flows.errors import RefitError
+from flows.images import checks, evidence, statements
 from flows.images.build import Built
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, RegistryError, canonical, descriptor, digest_of
+from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.progress import State
 from flows.settings import Settings
+
+_ACCESS = "io.refit.access"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ def publish(
     date: datetime.date,
     settings: Settings,
     database: Engine,
+    predicate: Mapping[str, object] | None = None,
 ) -> Published:
     """Publish the top stage of a profile as its image.
 
@@ -63,6 +69,7 @@ def publish(
         date: UTC date for the tag, the same for all images of a run.
         settings: where the registry is, and what checks need.
         database: holds the leases under which tags are written.
+        predicate: how the image was made (see `statements.predicate`).
 
     Raises:
         ChecksFailed: the image was pushed, but no tag points at it.
@@ -74,20 +81,57 @@ def publish(
         image = _push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
-        findings = checks.run(reference, top.digest, profile.ide.config.access, settings)
-        if not all(finding.passed for finding in findings):
-            raise checks.ChecksFailed(tag.alias, findings)
-        evidence.attach(registry, image, files, database)
+        report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
+        report = replace(report, findings=(*report.findings, _size(registry, profile, tag, image, report.sizes)))
+        if not report.passed:
+            raise checks.ChecksFailed(tag.alias, report.findings)
+        evidence.attach(registry, image, {**files, **_found(registry, profile, image, report, predicate)}, database)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)
-    seconds = sum(finding.seconds for finding in findings)
-    return Published(profile.stem, given, image.digest, top.digest, image.size, moved, seconds)
+    return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
+
+
+def already(profile: Profile, content: str, tags: Iterable[str], registry: Registry) -> Published | None:
+    """The image of a profile, if everything is done for it; none if it has to be published. Nothing is written.
+
+    Args:
+        profile: whose image it is.
+        content: digest of its top stage.
+        tags: all tags of the repository of images.
+        registry: where it is.
+    """
+    alias = f"{profile.stem}_{profile.release}"
+    image, _ = _labelled_image(registry, profile, content)
+    if registry.digest(registry.repository, alias) != image.digest or not evidence.attached(registry, image.digest):
+        return None
+    dated = sorted((tag for tag in tags if tag.startswith(f"{alias}_")), reverse=True)
+    given = next((tag for tag in dated if registry.digest(registry.repository, tag) == image.digest), None)
+    return Published(profile.stem, given, image.digest, content, image.size, new=False) if given else None
 
 
 def current(profile_stem: str, release: str, registry: Registry) -> str | None:
     """The digest that the alias of a profile and release points at; none before it was published."""
     return registry.digest(registry.repository, f"{profile_stem}_{release}")
+
+
+def access_of(image: str, registry: Registry) -> Access | None:
+    """How the IDE in the image with this digest is reached; none if there is no such image, or it doesn't say.
+
+    Raises:
+        RefitError: what it says can't be understood.
+    """
+    manifest = registry.find(registry.repository, image)
+    config = registry.config(registry.repository, manifest) if manifest else {"config": {}}
+    written = (config["config"].get("Labels") or {}).get(_ACCESS)
+    try:
+        return Access.model_validate_json(written) if written else None
+    except ValidationError as error:
+        raise RefitError(
+            f"The label {_ACCESS} of the image {image} can't be understood.",
+            why=str(error),
+            fix="bring Refit to the version that built the image, or build it with this one.",
+        ) from None
 
 
 def labelled(config: Mapping[str, object], profile: Profile, content: str) -> dict[str, object]:
@@ -101,6 +145,7 @@ def labelled(config: Mapping[str, object], profile: Profile, content: str) -> di
         "io.refit.profile": profile.stem,
         "io.refit.release": profile.release,
         "io.refit.content": content,
+        _ACCESS: profile.ide.config.access.model_dump_json(),
     }
     return {**config, "config": {**inside, "Labels": labels}}
 
@@ -117,17 +162,50 @@ def _tag(profile: Profile, date: datetime.date) -> Tag:
     )
 
 
+def _found(
+    registry: Registry, profile: Profile, image: Manifest, report: checks.Report, predicate: Mapping[str, object] | None
+) -> dict[str, bytes]:
+    """The evidence that is there only once the image is."""
+    found = {
+        evidence.SIZES: canonical(report.sizes),
+        evidence.CHECKS: canonical([asdict(finding) for finding in report.findings]),
+    }
+    if folder := profile.bundle.pythons.get(profile.python):
+        found[evidence.LOCK] = (folder / evidence.LOCK).read_bytes()
+    if predicate:
+        found[evidence.PROVENANCE] = canonical(statements.statement(registry.repository, image.digest, predicate))
+    return found
+
+
+def _asked(profile: Profile) -> tuple[str, ...]:
+    """The Python packages that the image's Pipfile names for it."""
+    folder = profile.bundle.pythons.get(profile.python)
+    categories = (FIRST_CATEGORY, profile.ide.config.category)
+    return read_pipfile(folder / "Pipfile").everywhere(categories) if folder else ()
+
+
+def _size(registry: Registry, profile: Profile, tag: Tag, image: Manifest, sizes: Mapping[str, int]) -> checks.Finding:
+    """Whether the image has a size that it may have, beside the one that people have now."""
+    before = registry.find(registry.repository, tag.alias)
+    known = evidence.sizes(registry, before.digest) if before else {}
+    return checks.size(image.size, before.size if before else None, profile.size_budget, sizes, known)
+
+
+def _labelled_image(registry: Registry, profile: Profile, content: str) -> tuple[Manifest, bytes]:
+    """Manifest and configuration of a profile's image; the layers are those of the stage with the digest `content`."""
+    stage = registry.manifest(registry.stages, content)
+    config = canonical(labelled(registry.config(registry.stages, stage), profile, content))
+    document = canonical({**stage.document, "mediaType": MANIFEST, "config": descriptor(CONFIG, config)})
+    return Manifest(digest_of(document), MANIFEST, document), config
+
+
 def _push_labelled(registry: Registry, profile: Profile, top: Built) -> Manifest:
-    """Write the image's configuration and manifest; the layers are those of the stage."""
-    source, repository = registry.stages, registry.repository
-    stage = registry.manifest(source, top.digest)
-    config = canonical(labelled(registry.config(source, stage), profile, top.digest))
-    for layer in stage.document["layers"]:
-        registry.mount(repository, layer["digest"], source)
-    registry.put_blob(repository, config)
-    content = canonical({**stage.document, "mediaType": MANIFEST, "config": descriptor(CONFIG, config)})
-    digest = registry.put_manifest(repository, digest_of(content), content, MANIFEST)
-    return Manifest(digest, MANIFEST, content)
+    image, config = _labelled_image(registry, profile, top.digest)
+    for layer in image.document["layers"]:
+        registry.mount(registry.repository, layer["digest"], registry.stages)
+    registry.put_blob(registry.repository, config)
+    registry.put_manifest(registry.repository, image.digest, image.content, MANIFEST)
+    return image
 
 
 def _give_date_tag(registry: Registry, wanted: Tag, image: Manifest) -> str:

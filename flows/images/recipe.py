@@ -15,12 +15,16 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, 
 
 from flows.catalog.model import Base, Catalog, Profile, python_version
 from flows.documents import Mistake, Mistakes
+from flows.images.configuration import instructions
 from flows.images.stages import Kind, Stage
 from flows.locks import python as python_locks
+from flows.locks.pipfile import FIRST_CATEGORY
 
 Resolve = Callable[[Base], tuple[str, ...]]
 
 REQUIREMENTS = "requirements.txt"  # in the build context of any stage that installs Python packages
+PIP = "python3-pip-whl"  # Debian's package of the pip that a base has
+ENVIRONMENT = "/opt/app-root"  # where all Python packages are
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,11 @@ class Assembler:
         catalog: where the recipes come from.
         resolve: gives the exact system packages of a base as `name=version`. Where a bundle has system packages, it is
             asked again with a base that has these as well.
+        installer: what installs Python packages, `uv` or `pip`.
     """
 
-    def __init__(self, catalog: Catalog, resolve: Resolve) -> None:
-        self._root = catalog.root
+    def __init__(self, catalog: Catalog, resolve: Resolve, installer: str = "uv") -> None:
+        self._root, self._installer = catalog.root, installer
         self._templates = read_templates(catalog.root)
         self._resolve = cache(resolve)
         self._verify, self._lock = cache(python_locks.verify), cache(python_locks.read)
@@ -86,7 +91,7 @@ class Assembler:
         """
         self._verify(profile.bundle.pythons[profile.python])
         stages = [self.foundation(profile.base, profile.python)]
-        for step in (self._system, self._python, self._ide):
+        for step in (self._system, self._python, self._custom, self._ide_packages, self._ide):
             if stage := step(profile, stages[-1]):
                 stages.append(stage)
         return tuple(stages)
@@ -110,36 +115,76 @@ class Assembler:
 
         def make(name: str) -> Stage:
             text = self._templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
-            return Stage(name, Kind.instructions, parent.name, text, system=system)
+            return Stage(name, Kind.instructions, parent.name, text, system=system, suite=profile.base.config.suite)
 
         return self._once("system", f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}", make)
 
     def _python(self, profile: Profile, parent: Stage) -> Stage:
-        """The bundle's Python packages, then its own instructions."""
+        """The bundle's Python packages."""
 
         def make(name: str) -> Stage:
-            requirements = self._requirements(profile, python_locks.FIRST_CATEGORY)
-            text = self._templates.render("snippets/python.snippet.j2", **_variables(profile))
-            custom = self._path(profile.bundle.folder / "custom" / "custom.snippet.j2")
-            if custom in self._templates.texts:
-                text += self._templates.render(custom, **_variables(profile))
-            files = {REQUIREMENTS: _as_file(requirements)}
-            return Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
+            requirements = self._requirements(profile, FIRST_CATEGORY)
+            return self._packages(profile, name, parent, "environment", requirements)
 
         return self._once("python", f"{profile.bundle.name}-{profile.base.name}-{profile.python}", make)
 
+    def _custom(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The bundle's own instructions."""
+        template = self._path(profile.bundle.folder / "custom" / "custom.snippet.j2")
+        if template not in self._templates.texts:
+            return None
+
+        def make(name: str) -> Stage:
+            text = self._templates.render(template, **_variables(profile))
+            return Stage(name, Kind.instructions, parent.name, text)
+
+        return self._once("custom", f"{profile.bundle.name}-custom-{profile.base.name}-{profile.python}", make)
+
+    def _ide_packages(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The Python packages that the IDE needs, locked together with the bundle's."""
+        category = profile.ide.config.category
+        if not category:
+            return None
+
+        def make(name: str) -> Stage:
+            stage = self._packages(profile, name, parent, "packages", self._requirements(profile, category))
+            # What the bundle's own instructions have left in the environment can't be told.
+            return stage if parent.kind is Kind.closed else replace(stage, kind=Kind.instructions, abi={}, writes=())
+
+        return self._once("packages", f"{profile.stem}-packages", make)
+
     def _ide(self, profile: Profile, parent: Stage) -> Stage:
+        """What the IDE itself brings: programs, files, and how it starts."""
         ide = profile.ide
 
         def make(name: str) -> Stage:
-            requirements = self._requirements(profile, ide.config.category) if ide.config.category else ()
             variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
             text = self._templates.render(self._path(ide.folder / f"{ide.name}.snippet.j2"), **variables)
-            own = {REQUIREMENTS: _as_file(requirements)} if requirements else {}
-            files = {**read_files(ide.folder / "files"), **own}
-            return Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
+            kind = Kind.closed if _has_no_programs(text) else Kind.instructions
+            return Stage(name, kind, parent.name, text, read_files(ide.folder / "files"))
 
         return self._once("ide", profile.stem, make)
+
+    def _packages(
+        self, profile: Profile, name: str, parent: Stage, snippet: str, requirements: tuple[str, ...]
+    ) -> Stage:
+        return Stage(
+            name,
+            Kind.closed,
+            parent.name,
+            self._templates.render(f"snippets/{snippet}.snippet.j2", **_variables(profile), installer=self._installer),
+            files={REQUIREMENTS: _as_file(requirements)},
+            requirements=requirements,
+            abi=self._abi(profile),
+            writes=(ENVIRONMENT,),
+        )
+
+    def _abi(self, profile: Profile) -> Mapping[str, str]:
+        """What installed packages depend on of what is below them; pip is the base's own."""
+        abi = {"os": profile.base.name, "suite": profile.base.config.suite, "python": profile.python}
+        if self._installer == "pip":
+            abi["pip"] = next((p for p in self._resolve(profile.base) if p.startswith(f"{PIP}=")), "")
+        return abi
 
     def _once(self, step: str, name: str, make: Callable[[str], Stage]) -> Stage:
         if (step, name) not in self._made:
@@ -158,6 +203,14 @@ class Assembler:
 
     def _path(self, file: Path) -> str:
         return _path(self._root, file)
+
+
+def _has_no_programs(text: str) -> bool:
+    """Whether a stage only copies files and configures."""
+    try:
+        return all(step.name != "RUN" for step in instructions(text))
+    except ValueError:  # one of which nothing is known
+        return False
 
 
 def _base_variables(base: Base, python: str) -> dict[str, object]:

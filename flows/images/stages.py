@@ -11,13 +11,23 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+
+# Sort of input → name → value, e.g. `files` → path → hash.
+Inputs = Mapping[str, Mapping[str, str]]
 
 
 class Kind(StrEnum):
-    """How a stage is made: bootstrapped from a distribution's packages, or by instructions on its parent."""
+    """How a stage is made.
+
+    `bootstrap`: from a distribution's packages. `instructions`: anything at all, on its parent. `closed`: instructions
+    that write nothing but their own paths and read of their parent no more than its `abi`, so that their layer can be
+    carried from one parent to another.
+    """
 
     bootstrap = "bootstrap"
     instructions = "instructions"
+    closed = "closed"
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,9 @@ class Stage:
         files: path in the build context → content.
         system: exact system packages as `name=version`, sorted.
         requirements: lines of the Python lock, with hashes.
-        suite: the distribution's release that is bootstrapped, e.g. `bookworm`; empty for instructions.
+        suite: the distribution's release that its system packages come from, e.g. `bookworm`; empty without any.
+        abi: all that a closed stage depends on of what is below it: name → version, e.g. `python` → `3.11`.
+        writes: the folders that a closed stage's programs may write to.
     """
 
     name: str
@@ -43,6 +55,8 @@ class Stage:
     system: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     suite: str = ""
+    abi: Mapping[str, str] = field(default_factory=dict)
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,15 @@ class Graph:
 
     def children(self, name: str) -> tuple[Stage, ...]:
         """The stages that stand directly on `name`."""
-        return tuple(stage for stage in self.stages.values() if stage.parent == name)
+        return self._children.get(name, ())
+
+    @cached_property
+    def _children(self) -> Mapping[str, tuple[Stage, ...]]:
+        found: dict[str, tuple[Stage, ...]] = {}
+        for stage in self.stages.values():
+            if stage.parent:
+                found[stage.parent] = (*found.get(stage.parent, ()), stage)
+        return found
 
 
 def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:
@@ -78,28 +100,47 @@ def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:
     return Graph(stages, tops)
 
 
-def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> Inputs:
     """Everything that goes into a stage: what its key is the hash of, and what a changed key is explained by.
 
     Args:
         stage: what is built.
         parent_digest: `sha256:…` of the parent's manifest in the registry; none for a base.
         tools: program → version, for the programs whose version can change the output.
-
-    Returns:
-        Sort of input → name → value, e.g. `files` → path → hash.
     """
     lock = "\n".join(stage.requirements)
+    writes = " ".join(stage.writes)
+    instructions = {"text": stage.text, "kind": stage.kind, "suite": stage.suite, "writes": writes}
     return {
         "parent": {"digest": parent_digest} if parent_digest else {},
-        "instructions": {"text": stage.text, "kind": stage.kind, "suite": stage.suite},
+        "instructions": {name: value for name, value in instructions.items() if value},
         "files": {path: hashlib.sha256(content).hexdigest() for path, content in stage.files.items()},
         "system": _versions(stage.system, "="),
         "python": _versions(stage.requirements, "=="),
         # Versions are what people want to see; the lines, with the hashes of the wheels, are what is installed.
         "lock": {"hash": hashlib.sha256(lock.encode()).hexdigest()} if lock else {},
+        "abi": dict(stage.abi),
         "tools": dict(tools),
     }
+
+
+def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str | None:
+    """The key of a closed stage's layer, which is the same on every parent; none for other stages.
+
+    Args:
+        stage: what is built.
+        below: the key of the parent's layer, if that is closed too. Programs may find in their folders what it left.
+        tools: as in `inputs`.
+    """
+    if stage.kind is not Kind.closed:
+        return None
+    depends = {"layer": below} if below and stage.writes else {}
+    return key_of({**inputs(stage, None, tools), "parent": depends})
+
+
+def layer_tag(layer: str) -> str:
+    """The tag under which the registry keeps the layer with this key."""
+    return f"layer-{layer}"
 
 
 def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> str:
@@ -107,7 +148,7 @@ def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> st
     return key_of(inputs(stage, parent_digest, tools))
 
 
-def key_of(inputs: Mapping[str, Mapping[str, str]]) -> str:
+def key_of(inputs: Inputs) -> str:
     """The key of a stage with these inputs."""
     canonical = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
@@ -126,7 +167,7 @@ class Difference:
     new: str | None
 
 
-def differences(old: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]]) -> tuple[Difference, ...]:
+def differences(old: Inputs, new: Inputs) -> tuple[Difference, ...]:
     """What `new` has otherwise than `old`; both as `inputs` gives them."""
     return tuple(
         Difference(sort, name, before.get(name), after.get(name))

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import getpid
 from pathlib import Path
 from uuid import uuid4
 
 from flows import command, host
+from flows.alone import one_at_a_time
 from flows.command import ProcessId
 from flows.settings import Settings
 
@@ -37,12 +38,9 @@ def workspace(settings: Settings) -> Iterator[Path]:
     _remove(folder)
 
 
-@contextmanager
-def alone(settings: Settings, name: str) -> Iterator[None]:
+def alone(settings: Settings, name: str) -> AbstractContextManager[None]:
     """Hold the lock `name` of this machine; it is free at once when its holder dies."""
-    with (settings.folder("locks") / name).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return one_at_a_time(settings.folder("locks") / name)
 
 
 def recover(settings: Settings) -> int:
@@ -60,6 +58,13 @@ def recover(settings: Settings) -> int:
                 for folder in dead:
                     _remove(folder)
     return len(dead)
+
+
+@contextmanager
+def no_builds(settings: Settings) -> Iterator[None]:
+    """Wait until nothing is built on this machine, and let nothing begin inside the `with` block."""
+    with _lock(settings, fcntl.LOCK_EX):
+        yield
 
 
 @contextmanager
@@ -90,9 +95,7 @@ def _clear_storage(settings: Settings) -> None:
 
 def mounts(settings: Settings) -> tuple[Path, ...]:
     """The root filesystems of working containers that are mounted now."""
-    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    below = f"{host.builds(settings)}/overlay/"
-    return tuple(Path(point) for point in points if point.startswith(below) and point.endswith("/merged"))
+    return tuple(point for point in host.mounts_below(host.builds(settings) / "overlay") if point.name == "merged")
 
 
 def _remove(folder: Path) -> None:

@@ -19,8 +19,9 @@ from pydantic import SecretStr
 from flows import command, host, progress
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
+from flows.images.plan import Action
 from flows.images.registry import Registry, RegistryError
-from flows.images.stages import Kind, Stage
+from flows.images.stages import Kind, Stage, join
 from flows.images.workspace import mounts, recover
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
@@ -65,7 +66,6 @@ def test_a_stage_is_found_again_without_starting_anything(
     built = builder.build(tiny(), None)
     assert not built.reused
     assert built.digest == registry.digest(registry.stages, built.key)
-    assert built.size == registry.manifest(registry.stages, built.digest).size > 0
     assert built.log is not None
     assert any("buildah" in message for message in caplog.messages)
     assert "+ buildah" in built.log.read_text()
@@ -100,6 +100,21 @@ def test_two_cold_builds_give_the_same_digests(
         assert trace not in stored.content + config
     assert built_there.log is not None
     assert "hidden" not in built_there.log.read_text()
+
+
+def test_a_stage_that_the_registry_lost_a_part_of_is_built_again(
+    builder: Builder, registry: Registry, registry_server: RegistryServer
+) -> None:
+    stage = tiny(b"to be lost")
+    graph, first = join({"tiny": [stage]}), builder.build(stage, None)
+    assert builder.plan(graph, thorough=True).count(Action.reuse) == 1
+    layer = registry.manifest(registry.stages, first.digest).document["layers"][0]["digest"]
+    for link in list(registry_server.storage.rglob(f"_layers/sha256/{layer.removeprefix('sha256:')}/link")):
+        link.unlink()
+    assert builder.plan(graph, thorough=True).count(Action.build) == 1
+    again = builder.build(stage, None)
+    assert (again.reused, again.digest) == (False, first.digest)
+    assert builder.plan(graph, thorough=True).count(Action.reuse) == 1
 
 
 @pytest.mark.long
@@ -211,7 +226,7 @@ import sys
 from pathlib import Path
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
-from flows.images.stages import Kind, Stage
+from flows.images.stages import Kind, Stage, join
 from flows.settings import Settings
 settings = Settings(home=Path(sys.argv[1]), registry_port=int(sys.argv[2]))
 parent = Built("base-deb12", "", sys.argv[3], True, 0.0, None)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import Engine
 
 from flows import database
-from flows.catalog.model import Access, Base, Bundle, Ide, IdeConfig, Profile
-from flows.images import evidence
+from flows.catalog import load
+from flows.catalog.model import Access, Base, Bundle, Catalog, Ide, IdeConfig, Profile
+from flows.images import evidence, statements
 from flows.images.build import Builder, Built
 from flows.images.checks import ChecksFailed
-from flows.images.publish import Published, current, publish
+from flows.images.publish import Published, access_of, current, publish
 from flows.images.registry import MANIFEST, Registry, canonical
 from flows.images.stages import Kind, Stage
+from flows.images.statements import Made
 from flows.settings import Settings
+from tests.machine import build_all
 
 DAY = datetime.date(2026, 11, 20)
 PACKAGES = {"deb/tmux": "3.3a-3", "pypi/numpy": "2.1.0"}
@@ -79,6 +84,7 @@ def test_an_image_is_labelled_checked_tagged_and_found(
     assert labels["org.opencontainers.image.title"] == labels["io.refit.profile"] == profile.stem
     assert labels["org.opencontainers.image.version"] == labels["io.refit.release"] == "2026a"
     assert labels["io.refit.content"] == base.digest
+    assert access_of(published.digest, registry) == profile.ide.config.access
     assert b"2026-11" not in canonical(config)
     assert published.size == manifest.size > 10_000_000
     assert evidence.packages(registry, published.digest) == PACKAGES
@@ -164,6 +170,78 @@ def test_packages_that_do_not_fit_together_fail(
     with pytest.raises(ChecksFailed, match="'pip'") as caught:
         publish_on(DAY, profile, top, shared, engine)
     assert "broken 1.0 requires missing" in caught.value.why
+
+
+def asking_for(profile: Profile, folder: Path, *packages: str) -> Profile:
+    """The profile, with a bundle whose Pipfile names these packages."""
+    asked = "".join(f'{name} = "*"\n' for name in packages)
+    source = '[[source]]\nname = "pypi"\nurl = "https://pypi.org/simple"\nverify_ssl = true\n'
+    (folder / "Pipfile").write_text(f'{source}\n[packages]\n{asked}\n[requires]\npython_version = "3.11"\n')
+    (folder / "Pipfile.lock").write_text("{}")
+    return replace(profile, bundle=replace(profile.bundle, pythons={"py311": folder}))
+
+
+def test_all_that_is_wrong_inside_is_reported_at_once(
+    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine, tmp_path: Path
+) -> None:
+    text = (
+        "ENV NPM_TOKEN=abc\n"
+        "RUN set -eu; echo 'x = 1' > /opt/thing.py; "
+        "python3 -m compileall -q --invalidation-mode timestamp /opt/thing.py; "
+        "printf 'machine index login me password horse-battery' > /home/dev/.netrc; "
+        "chown 1001 /home/dev/.netrc; chmod 600 /home/dev/.netrc"
+    )
+    top = builder.build(Stage("faulty", Kind.instructions, base.stage, text), base)
+    careful = shared.model_copy(update={"auth": SecretStr("horse-battery")})
+    with pytest.raises(ChecksFailed, match="'imports', 'stale', 'secrets'") as caught:
+        publish_on(DAY, asking_for(profile, tmp_path, "absent"), top, careful, engine)
+    for seen in (
+        "absent: it is not installed",
+        "/opt/__pycache__/thing.cpython-311.pyc: its source has another time or size",
+        "environment: NPM_TOKEN",
+        "/home/dev/.netrc: holds auth",
+    ):
+        assert seen in caught.value.why
+    assert "horse-battery" not in str(caught.value)
+
+
+def test_growth_needs_a_persons_word(
+    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    first = publish_on(DAY, profile, base, shared, engine)
+    text = (
+        'RUN python3 -c \'import random; random.seed(1); open("/opt/data", "wb").write(random.randbytes(20_000_000))\''
+    )
+    top = builder.build(Stage("large", Kind.instructions, base.stage, text), base)
+    with pytest.raises(ChecksFailed, match="'size'") as caught:
+        publish_on(DAY, profile, top, shared, engine)
+    assert "more than the image before" in caught.value.why
+    assert current(profile.stem, "2026a", registry) == first.digest
+    allowed = replace(profile, size_budget=first.size + 21_000_000)
+    assert publish_on(DAY, allowed, top, shared, engine).new
+    with pytest.raises(ChecksFailed, match="'size'") as caught:
+        publish_on(DAY, replace(profile, size_budget=first.size), top, shared, engine)
+    assert "over its budget" in caught.value.why and "deb/" in caught.value.why
+
+
+def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
+    builder: Builder, jupyter_chain: tuple[Stage, ...], catalog: Catalog, shared: Settings, engine: Engine
+) -> None:
+    profile, registry = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311"), Registry(shared)
+    tops = build_all(builder, jupyter_chain)
+    made = [Made(built.stage, built.key, built.digest, {}, "built") for built in tops]
+    files, predicate = evidence.of_stages(jupyter_chain), statements.predicate(profile, jupyter_chain, made)
+    published = publish(profile, tops[-1], files, DAY, shared, engine, predicate)
+    findings = {str(found["check"]): found for found in evidence.findings(registry, published.digest)}
+    assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "size"]
+    assert all(found["passed"] for found in findings.values())
+    assert findings["imports"]["seen"] == "7 packages"
+    # What the locks say is what dpkg and pip have written down inside.
+    assert evidence.sizes(registry, published.digest).keys() == evidence.packages(registry, published.digest).keys()
+    names = {file.name for file in evidence.listed(registry, published.digest)}
+    assert {*files, evidence.PROVENANCE, evidence.CHECKS, evidence.SIZES, evidence.LOCK} == names
+    said = json.loads(evidence.read(registry, published.digest, evidence.PROVENANCE))
+    assert f"sha256:{said['subject'][0]['digest']['sha256']}" == published.digest
 
 
 def test_newer_evidence_wins_and_the_same_is_kept_once(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows.images.build import installed, local_name, own_things, write_files
+from flows.images.context import own_things, uv_program, write_files
+from flows.images.making import installed, local_name
 from flows.locks.system import planned, sources
 from flows.settings import Settings
 
@@ -68,17 +69,35 @@ def test_a_build_sees_what_is_this_machines_own(settings: Settings, tmp_path: Pa
             "pip_index_url": SecretStr("https://ann:it's@index/simple"),
             "wheel_folders": (tmp_path / "wheels",),
             "apt_proxy": "http://proxy:3142",
+            "npm_registry": "https://npm.example",
+            "cache_limit": 0.0,
         }
     )
     own = tmp_path / "own"
     own.mkdir()
-    assert own_things(own, chosen) == (f"{own}:/mnt:ro", f"{tmp_path / 'wheels'}:/mnt/wheels/0:ro")
+    assert own_things(own, chosen) == (
+        f"{own}:/mnt:ro",
+        f"{uv_program()}:/mnt/uv:ro",
+        f"{tmp_path / 'wheels'}:/mnt/wheels/0:ro",
+        f"{own / 'apt'}:/mnt/apt",
+    )
     script = f'. {own}/env.sh; echo "$PIP_CERT $NODE_EXTRA_CA_CERTS $PIP_INDEX_URL $PIP_FIND_LINKS $APT_CONFIG"'
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env={}).stdout.split()
     assert said == ["/mnt/ca.pem", "/mnt/ca.pem", "https://ann:it's@index/simple", "/mnt/wheels/0", "/mnt/apt.conf"]
+    assert "export NPM_CONFIG_REGISTRY=https://npm.example\n" in (own / "env.sh").read_text()
     assert 'Acquire::http::Proxy "http://proxy:3142";' in (own / "apt.conf").read_text()
 
 
+def test_apt_takes_its_packages_from_the_mirror_of_the_settings(settings: Settings, tmp_path: Path) -> None:
+    own_things(tmp_path, settings.model_copy(update={"debian_mirror": "https://mirror.example"}), "bookworm")
+    assert 'Dir::Etc::SourceList "/mnt/sources.list";' in (tmp_path / "apt.conf").read_text()
+    lines = (tmp_path / "sources.list").read_text().splitlines()
+    assert len(lines) == 3
+    assert all(" https://mirror.example/debian" in line for line in lines)
+
+
 def test_a_build_sees_nothing_where_nothing_is_set(settings: Settings, tmp_path: Path) -> None:
-    assert own_things(tmp_path, settings) == (f"{tmp_path}:/mnt:ro",)
-    assert (tmp_path / "env.sh").read_text() == ""
+    volumes = own_things(tmp_path, settings.model_copy(update={"cache_limit": 0.0}))
+    assert volumes == (f"{tmp_path}:/mnt:ro", f"{uv_program()}:/mnt/uv:ro", f"{tmp_path / 'apt'}:/mnt/apt")
+    names = [line.partition("=")[0] for line in (tmp_path / "env.sh").read_text().splitlines()]
+    assert names == ["export APT_CONFIG", "export PIP_NO_CACHE_DIR", "export UV_NO_CACHE"]

@@ -62,6 +62,13 @@ def release(*profiles: str) -> Change:
 GOOD = "ide: jupyter, bundle: minimal, os: deb12, python: py311"
 
 
+@pytest.mark.parametrize(("written", "budget"), [("450 MB", 450_000_000), ("1.5GiB", 3 * 2**29)])
+def test_the_size_budget_of_a_profile(root: Path, written: str, budget: int) -> None:
+    release(f"{GOOD}, size_budget: {written}")(root)
+    (profile,) = load.load_catalog(root).releases["2026a"].profiles
+    assert profile.size_budget == budget
+
+
 def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
     assert list(catalog.ides) == ["jupyter", "runtime"]
@@ -123,6 +130,8 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (release(GOOD.replace("deb12", "deb13")), RELEASE, 3, "no os 'deb13': did you mean 'deb12'?"),
         (release(GOOD.replace("py311", "py312")), RELEASE, 3, "deb12 has no 'py312': did you mean 'py311'?"),
         (release(GOOD, GOOD), RELEASE, 4, "jupyter-minimal-deb12-py311 stands already in line 3"),
+        (release(f"{GOOD}, size_budget: 450"), RELEASE, 3, "a number with its unit"),
+        (release(f"{GOOD}, size_budget: 0 MB"), RELEASE, 3, "greater than 0"),
         (release(GOOD.replace("bundle", "bundel")), RELEASE, 3, "did you mean 'bundle'?"),
         (replace(RELEASE, "release: 2026a", "release: 2026b"), RELEASE, 1, "not called like its file: write '2026a'"),
         (replace(RELEASE, "release: 2026a", "release: next"), RELEASE, 1, "'next' is not a year and a letter"),

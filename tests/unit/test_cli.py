@@ -27,6 +27,7 @@ def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     [
         (("session", "show", "ada"), "There is no session 'ada'"),
         (("session", "rm", "ada"), "There is no session 'ada'"),
+        (("session", "exec", "ada", "--", "ls", "-l"), "There is no session 'ada'"),
         (("build",), "run `refit up`"),
         (("images",), "registry"),
     ],

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.images.evidence import PACKAGES, changes, of_stages, packages_of
+from flows.images.evidence import PACKAGES, SBOM, changes, of_stages, packages_of
 from flows.images.stages import Kind, Stage
 
 STAGES = (
@@ -32,7 +32,7 @@ def test_both_worlds_may_use_one_name() -> None:
 
 def test_evidence_holds_the_packages_and_each_lock() -> None:
     files = of_stages(STAGES)
-    assert sorted(files) == ["base.system.txt", "libraries.requirements.txt", PACKAGES]
+    assert sorted(files) == ["base.system.txt", "libraries.requirements.txt", PACKAGES, SBOM]
     assert json.loads(files[PACKAGES]) == packages_of(STAGES)
     assert b"libc6=2.36-9+deb12u14\n" in files["base.system.txt"]
 

@@ -47,21 +47,24 @@ def append(file: Path, text: str) -> int:
 
 
 def test_the_stages_of_a_profile(root: Path) -> None:
-    base, python, ide = chain(root)
+    base, python, packages, ide = chain(root)
     assert (base.name, base.kind, base.parent, base.suite) == ("base-deb12-py311", Kind.bootstrap, None, "bookworm")
     assert "openssh-server=1" in base.system
     assert "files/bash.bashrc" in base.files
-    assert (python.name, python.kind, python.parent) == ("minimal-deb12-py311", Kind.instructions, base.name)
+    assert (python.name, python.kind, python.parent) == ("minimal-deb12-py311", Kind.closed, base.name)
     assert python.files == {"requirements.txt": (root / LOCKS / "requirements.txt").read_bytes()}
-    assert (ide.name, ide.parent) == (JUPYTER, python.name)
-    assert ide.files["requirements.txt"] == (root / LOCKS / "requirements-jupyter.txt").read_bytes()
+    assert python.writes == packages.writes == ("/opt/app-root",)
+    assert python.abi == packages.abi == {"os": "deb12", "suite": "bookworm", "python": "py311"}
+    assert (packages.name, packages.kind, packages.parent) == (f"{JUPYTER}-packages", Kind.closed, python.name)
+    assert packages.files == {"requirements.txt": (root / LOCKS / "requirements-jupyter.txt").read_bytes()}
+    assert any(line.startswith("jupyterlab==") for line in packages.requirements)
+    assert (ide.name, ide.kind, ide.parent) == (JUPYTER, Kind.closed, packages.name)
     assert ide.files["files/start-jupyter"] == (root / "ides/1-jupyter/files/start-jupyter").read_bytes()
-    assert any(line.startswith("jupyterlab==") for line in ide.requirements)
 
 
 def test_profiles_share_every_stage_up_to_the_ide(root: Path) -> None:
     graph = stages.join({stem: chain(root, stem) for stem in (JUPYTER, RUNTIME)})
-    assert list(graph.stages) == ["base-deb12-py311", "minimal-deb12-py311", JUPYTER, RUNTIME]
+    assert list(graph.stages) == ["base-deb12-py311", "minimal-deb12-py311", f"{JUPYTER}-packages", JUPYTER, RUNTIME]
 
 
 def test_every_run_takes_what_is_the_machine_s_own_from_the_mount_alone(root: Path) -> None:
@@ -76,7 +79,7 @@ def test_every_run_takes_what_is_the_machine_s_own_from_the_mount_alone(root: Pa
 def test_a_bundle_s_system_packages_get_a_stage_with_what_the_base_lacks(root: Path) -> None:
     (root / "bundles/1-minimal/os").mkdir()
     (root / "bundles/1-minimal/os/os-packages.txt").write_text("gfortran\ngit\n")
-    base, system, python, _ = chain(root)
+    base, system, python, *_ = chain(root)
     assert (system.name, system.parent, python.parent) == ("minimal-os-deb12-py311", base.name, system.name)
     assert system.system == ("gfortran=1",)
     assert "gfortran=1;" in system.text
@@ -85,23 +88,43 @@ def test_a_bundle_s_system_packages_get_a_stage_with_what_the_base_lacks(root: P
 def test_a_bundle_s_system_packages_that_the_base_has_need_no_stage(root: Path) -> None:
     (root / "bundles/1-minimal/os").mkdir()
     (root / "bundles/1-minimal/os/os-packages.txt").write_text("git\n")
-    assert len(chain(root)) == 3
+    assert len(chain(root)) == 4
 
 
 def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> None:
     (root / "bundles/1-minimal/custom").mkdir()
     (root / "bundles/1-minimal/custom/custom.snippet.j2").write_text("RUN echo {{ bundle }} on {{ os }}")
-    assert chain(root)[1].text.endswith("pip check\nRUN echo minimal on deb12\n")
+    _, python, custom, packages, ide = chain(root)
+    assert (custom.name, custom.parent, custom.kind) == ("minimal-custom-deb12-py311", python.name, Kind.instructions)
+    assert custom.text == "RUN echo minimal on deb12\n"
+    # What they did in the environment can't be told, so the packages above them can't be carried to another parent.
+    assert (packages.kind, packages.parent, ide.kind) == (Kind.instructions, custom.name, Kind.closed)
+
+
+def test_an_ide_that_runs_programs_is_no_closed_stage(root: Path) -> None:
+    append(root / "ides/1-jupyter/jupyter.snippet.j2", "RUN true")
+    assert chain(root)[-1].kind is Kind.instructions
+
+
+def test_with_pip_the_version_of_the_base_s_pip_counts(root: Path) -> None:
+    def with_pip(base: Base) -> tuple[str, ...]:
+        return (*resolve(base), "python3-pip-whl=23.0.1")
+
+    catalog = load.load_catalog(root)
+    python = Assembler(catalog, with_pip, "pip").chain(load.profile(catalog, "2026a", RUNTIME))[1]
+    assert python.abi["pip"] == "python3-pip-whl=23.0.1"
+    assert "-m pip install --require-hashes --only-binary :all:" in python.text
+    assert "/mnt/uv" not in python.text
 
 
 @pytest.mark.parametrize(
     ("file", "line", "what"),
     [
         ("base/deb12/base.snippet.j2", "RUN echo {{ colour }}", "'colour' is undefined"),
-        ("ides/1-jupyter/jupyter.snippet.j2", "RUN {{ pip.remove() }}", "has no attribute 'remove'"),
+        ("ides/1-jupyter/jupyter.snippet.j2", "RUN {{ port.remove() }}", "has no attribute 'remove'"),
         ("ides/1-jupyter/jupyter.snippet.j2", "{% if port %}", "Unexpected end of template"),
         ("ides/1-jupyter/jupyter.snippet.j2", '{% include "snippets/none.j2" %}', "no template 'snippets/none.j2'"),
-        ("snippets/python.snippet.j2", "{{ python }", "unexpected '}'"),
+        ("snippets/environment.snippet.j2", "{{ python }", "unexpected '}'"),
     ],
 )
 def test_a_mistake_in_a_template_is_told_with_its_file_and_line(root: Path, file: str, line: str, what: str) -> None:
@@ -112,11 +135,11 @@ def test_a_mistake_in_a_template_is_told_with_its_file_and_line(root: Path, file
 
 
 def test_a_mistake_in_an_included_snippet_is_told_where_it_stands(root: Path) -> None:
-    lines = (root / "snippets/pip.j2").read_text().splitlines()
+    lines = (root / "snippets/packages.j2").read_text().splitlines()
     at = next(number for number, line in enumerate(lines) if "pip check" in line)
     lines[at] += "; {{ missing }}"
-    (root / "snippets/pip.j2").write_text("\n".join(lines))
-    assert mistakes(root) == [("snippets/pip.j2", at + 1, "'missing' is undefined")]
+    (root / "snippets/packages.j2").write_text("\n".join(lines))
+    assert mistakes(root) == [("snippets/packages.j2", at + 1, "'missing' is undefined")]
 
 
 def test_a_lock_of_another_pipfile_is_refused(root: Path) -> None:

@@ -1,0 +1,45 @@
+"""The graph of a release as a picture: a node per stage, coloured by what is done to it."""
+
+from __future__ import annotations
+
+from flows import command
+from flows.images.plan import Action, Plan
+from flows.images.stages import Graph
+
+# Told apart in greyscale too, and by people who see red and green alike; the word stands in the node as well.
+_COLOURS = {Action.reuse: "#e8eef4", Action.graft: "#b7d3a8", Action.wait: "#f6d9a8", Action.build: "#e0823d"}
+
+
+def dot(graph: Graph, plan: Plan) -> str:
+    """The graph in graphviz's language: parents left, children right."""
+    nodes = (
+        f"  {_quoted(step.stage)} [fillcolor={_quoted(_COLOURS[step.action])}, tooltip={_quoted(step.reason)}, "
+        f"label={_quoted(_label(step.stage, step.action, step.seconds))}];"
+        for step in plan.steps.values()
+    )
+    edges = (f"  {_quoted(s.parent)} -> {_quoted(s.name)};" for s in graph.stages.values() if s.parent)
+    head = (
+        "digraph release {",
+        "  rankdir=LR; ranksep=0.6; nodesep=0.15;",
+        '  node [shape=box, style="filled,rounded", color="#7a8794", fontname="Helvetica", fontsize=11];',
+        '  edge [color="#7a8794", arrowsize=0.6];',
+    )
+    return "\n".join((*head, *nodes, *edges, "}")) + "\n"
+
+
+def svg(graph: Graph, plan: Plan) -> str:
+    """The picture as an SVG document.
+
+    Raises:
+        RefitError: graphviz isn't installed.
+    """
+    return command.run(["dot", "-Tsvg"], stdin=dot(graph, plan)).stdout
+
+
+def _label(stage: str, action: Action, seconds: float) -> str:
+    return f"{stage}\n{action}" + (f", about {seconds:.0f} s" if seconds else "")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,177 @@
+"""What building a release would do, stage by stage, and why. Pure: what is there is asked through functions.
+
+A stage whose parent is built anew has no key yet, because the key has the parent's digest in it: it waits, and if the
+parent comes out as it was, it is found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import takewhile, zip_longest
+
+from flows.images.configuration import has_layer
+from flows.images.ledger import Entry
+from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of, layer_tag
+
+# What a stage is thought to take that was never built (seconds).
+UNKNOWN_SECONDS = 60.0
+MOST_NAMED = 5
+_LONGEST = 60  # characters of a value that say enough of it
+_BEFORE = 12  # characters that are the same, shown before those that differ
+
+
+class Action(StrEnum):
+    """What is done to a stage."""
+
+    reuse = "reuse"
+    graft = "graft"
+    build = "build"
+    wait = "wait"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done to one stage.
+
+    Attributes:
+        stage: its name.
+        action: what is done.
+        reason: why; empty where it is reused.
+        changes: the inputs that it has otherwise than its last build.
+        key: its key; none as long as its parent's digest isn't known.
+        layer: the key of a closed stage's layer, which is known all the same.
+        digest: what is reused.
+        seconds: how long building it took the last time, or is thought to take; 0 where it is reused.
+    """
+
+    stage: str
+    action: Action
+    reason: str = ""
+    changes: tuple[Difference, ...] = ()
+    key: str | None = None
+    layer: str | None = None
+    digest: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What building would do: stage → step, parents before children."""
+
+    steps: Mapping[str, Step]
+
+    def count(self, action: Action) -> int:
+        """How many stages have this action."""
+        return sum(step.action is action for step in self.steps.values())
+
+
+def make(
+    graph: Graph,
+    inputs: Callable[[Stage, str | None], Inputs],
+    layer_key: Callable[[Stage, str | None], str | None],
+    find: Callable[[Collection[str]], Mapping[str, str]],
+    latest: Mapping[str, Entry],
+) -> Plan:
+    """Plan all stages of a graph.
+
+    Args:
+        graph: what is wanted.
+        inputs: a stage and its parent's digest → its inputs.
+        layer_key: a stage and the key of the layer below → the key of its own layer.
+        find: keys and tags of layers → the digests of those that are in the registry; asked once a level of the graph.
+        latest: stage → its last build.
+    """
+    steps: dict[str, Step] = {}
+    level = [stage for stage in graph.stages.values() if stage.parent is None]
+    while level:
+        asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
+        found = find([name for question in asked for name in (question.key, question.layer_tag) if name])
+        for question in asked:
+            steps[question.stage.name] = _step(question, found, latest.get(question.stage.name))
+        level = [child for stage in level for child in graph.children(stage.name)]
+    return Plan({name: steps[name] for name in graph.stages})
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What has to be found out about a stage; it has no key as long as its parent's digest isn't known."""
+
+    stage: Stage
+    inputs: Inputs
+    key: str | None
+    layer: str | None
+
+    @property
+    def layer_tag(self) -> str | None:
+        return layer_tag(self.layer) if self.layer and has_layer(self.stage.text) else None
+
+
+def _ask(
+    stage: Stage,
+    parent: Step | None,
+    inputs: Callable[[Stage, str | None], Inputs],
+    layer_key: Callable[[Stage, str | None], str | None],
+) -> _Question:
+    given = inputs(stage, parent.digest if parent else None)
+    settled = parent is None or parent.digest is not None
+    return _Question(
+        stage, given, key_of(given) if settled else None, layer_key(stage, parent.layer if parent else None)
+    )
+
+
+def urgency(graph: Graph, plan: Plan) -> Mapping[str, float]:
+    """Stage → seconds until the last of what stands on it is built, itself included: the longest path comes first."""
+    longest: dict[str, float] = {}
+    for name in reversed(list(graph.stages)):
+        above = max((longest[child.name] for child in graph.children(name)), default=0.0)
+        longest[name] = plan.steps[name].seconds + above
+    return longest
+
+
+def describe(change: Difference) -> str:
+    """An input that changed, for people: `system tmux: 3.3a-3 → 3.3a-4`; of a text the first line that changed."""
+    old, new = _differing_lines(change.old or "", change.new or "")
+    same = max(0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))) - _BEFORE)
+    return f"{change.sort} {change.name}: {_shown(old, same)} → {_shown(new, same)}"
+
+
+def _differing_lines(old: str, new: str) -> tuple[str, str]:
+    for before, after in zip_longest(old.splitlines(), new.splitlines(), fillvalue=""):
+        if before != after:
+            return before, after
+    return old, new
+
+
+def _step(question: _Question, found: Mapping[str, str], before: Entry | None) -> Step:
+    stage, key = question.stage, question.key
+    if digest := found.get(key or ""):
+        return Step(stage.name, Action.reuse, key=key, layer=question.layer, digest=digest)
+    changes = differences(before.inputs, question.inputs) if before else ()
+    if key is None:  # then the parent's digest is no input yet
+        changes = tuple(change for change in changes if change.sort != "parent")
+    step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
+    if question.layer and (question.layer_tag is None or question.layer_tag in found):
+        reason = step.reason if changes else f"its layer is there; only {stage.parent} is another"
+        return replace(step, action=Action.graft, reason=reason)
+    step = replace(step, seconds=before.seconds if before else UNKNOWN_SECONDS)
+    if key is None and before and not changes:
+        return replace(step, action=Action.wait, reason=f"built again unless {stage.parent} comes out as it was")
+    return step
+
+
+def _reason(changes: tuple[Difference, ...], before: Entry | None) -> str:
+    if before is None:
+        return "it was never built"
+    if not changes:
+        return "the registry doesn't have it any more"
+    named = ", ".join(describe(change) for change in changes[:MOST_NAMED])
+    more = len(changes) - MOST_NAMED
+    return named + (f" and {more} more" if more > 0 else "")
+
+
+def _shown(value: str, same: int) -> str:
+    if len(value) <= _LONGEST:
+        return value or "none"
+    return ("…" if same else "") + value[same : same + _LONGEST] + ("…" if same + _LONGEST < len(value) else "")

@@ -1,0 +1,170 @@
+"""Looks at an image from inside: runs in a container of it, with nothing but the image's own Python.
+
+`probe.py modules` reads names of distributions, and imports what each of them brings along.
+`probe.py files` reads name → value of what must not be in any file, and walks all files of the image.
+Both read JSON from their input and print JSON. Nothing that they print holds a secret.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+IMPORT_SECONDS = 120
+_HASHED = 0b01  # PEP 552: the compiled file records a hash of its source, not time and size
+_COMPILED = re.compile(r"\.[a-z]+-?[0-9]+[^.]*(\.opt-[0-9a-z]+)?\.pyc$")
+# Packages bring others along in folders of their own, which their own record has already.
+_RECORD = re.compile(r"/(site|dist)-packages/[^/]+\.dist-info/RECORD$")
+_ANY = ""
+# Path → what a line there may not say; most of these files may say nothing at all.
+_FORBIDDEN = (
+    (r"/\.(netrc|git-credentials|pgpass|pypirc)$", _ANY),
+    (r"/(\.docker/config|containers/auth)\.json$|/\.aws/credentials$|/etc/apt/auth\.conf(\.d/[^/]+)?$", _ANY),
+    (r"/\.ssh/id_[a-z0-9]+$|/etc/ssh/ssh_host_[a-z0-9]+_key$", _ANY),
+    (r"/\.([a-z]*sh|python|node_repl|psql|less)_?(history|hst)$", _ANY),
+    (
+        r"/etc/(environment|profile|bash\.bashrc|profile\.d/[^/]+)$|/\.(bashrc|profile)$",
+        r"(https?|ftp|all)_proxy\s*=\s*(?=\S)",
+    ),
+    (r"/etc/apt/apt\.conf(\.d/[^/]+)?$", r"^\s*Acquire::.*(Proxy|CaInfo)"),
+    (
+        r"/\.?pip/pip\.conf$|/etc/pip\.conf$|/app-root/pip\.conf$",
+        r"^\s*(extra-)?index-url|^\s*(proxy|find-links|cert)\b",
+    ),
+    (r"/\.?npmrc$", r"^\s*(registry|(https-)?proxy|cafile)\s*=|_(authToken|auth|password)\s*="),
+)
+FORBIDDEN = tuple((re.compile(path), re.compile(said, re.MULTILINE | re.IGNORECASE)) for path, said in _FORBIDDEN)
+
+
+# --- Modules --------------------------------------------------------------------------------------------------------
+
+
+def modules(names: list[str]) -> dict[str, str]:
+    """Distribution → why it can't be imported; those that can, or have no module (data, programs), aren't there."""
+    brought: dict[str, set[str]] = {}
+    for module, distributions in importlib.metadata.packages_distributions().items():
+        for distribution in distributions:
+            brought.setdefault(normal(distribution), set()).add(module)
+    installed = {normal(d.metadata["Name"]) for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    found = {name: "it is not installed" for name in names if normal(name) not in installed}
+    wanted = [(name, module) for name in names for module in sorted(_public(brought.get(normal(name), set())))]
+    with ThreadPoolExecutor(4) as pool:
+        for name, problem in pool.map(_import, wanted):
+            if problem:
+                found[name] = problem
+    return found
+
+
+def _public(brought: set[str]) -> set[str]:
+    """What people import; a distribution that has private modules alone is known by these."""
+    importable = {module for module in brought if module.isidentifier()}
+    return {module for module in importable if not module.startswith("_")} or importable
+
+
+def _import(wanted: tuple[str, str]) -> tuple[str, str]:
+    """Distribution, and why its module can't be imported; in a process of its own, because compiled ones can end it."""
+    name, module = wanted
+    argv = [sys.executable, "-c", f"import {module}"]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return name, f"import {module}: not done after {IMPORT_SECONDS} s"
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    problem = said[-1] if said else f"ended with {done.returncode}"
+    return name, f"import {module}: {problem}" if done.returncode else ""
+
+
+# --- Files ----------------------------------------------------------------------------------------------------------
+
+
+def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
+    """What is wrong with the files below `root`, and how many bytes each package takes.
+
+    Returns:
+        `stale`: compiled files that say something else than their source. `secrets`: path and what is there.
+        `sizes`: `deb/…` and `pypi/…` → bytes.
+    """
+    stale, secrets = [], []
+    sizes = dict(_system_sizes(Path(root, "var/lib/dpkg/status")))
+    for path in _walk(root):
+        name = f"/{path.relative_to(root)}"
+        secrets += [f"{name}: {what}" for what in _leaks(name, path, values)]
+        if path.suffix == ".pyc" and (problem := _staleness(path)):
+            stale.append(f"{name}: {problem}")
+        if _RECORD.search(name):
+            sizes[f"pypi/{normal(path.parent.name.partition('-')[0])}"] = _recorded_bytes(path)
+    return {"stale": sorted(stale), "secrets": sorted(secrets), "sizes": sizes}
+
+
+def _walk(root: str) -> Iterator[Path]:
+    """All regular files; what is mounted isn't the image's."""
+    mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if str(Path(folder, name)) not in mounted]
+        for path in (Path(folder, name) for name in names):
+            if path.is_file() and not path.is_symlink() and str(path) not in mounted:
+                yield path
+
+
+def _leaks(name: str, path: Path, values: dict[str, str]) -> Iterator[str]:
+    if not path.stat().st_size:
+        return
+    for where, said in FORBIDDEN:
+        if where.search(name) and (found := said.search(path.read_text(errors="replace"))):
+            yield found[0].strip() or "belongs to a person or a machine, not into an image"
+    if values:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield from (f"holds {what}" for what, value in values.items() if content.find(value.encode()) >= 0)
+
+
+def _staleness(path: Path) -> str:
+    """Why a compiled file doesn't match its source; one without a source in `__pycache__` is never loaded."""
+    source = path.parent.parent / _COMPILED.sub(".py", path.name)
+    if path.parent.name != "__pycache__" or not source.is_file():
+        return ""
+    with path.open("rb") as file:
+        header = file.read(16)
+    if len(header) < 16:
+        return "it is cut short"
+    if f".{sys.implementation.cache_tag}." in path.name and header[:4] != importlib.util.MAGIC_NUMBER:
+        return "it was compiled by another Python"
+    if int.from_bytes(header[4:8], "little") & _HASHED:
+        same = header[8:] == importlib.util.source_hash(source.read_bytes())
+        return "" if same else "its source has another hash"
+    seen = source.stat()
+    recorded = tuple(int.from_bytes(header[at : at + 4], "little") for at in (8, 12))
+    same = recorded == (int(seen.st_mtime) & 0xFFFFFFFF, seen.st_size & 0xFFFFFFFF)
+    return "" if same else "its source has another time or size"
+
+
+def _system_sizes(status: Path) -> Iterator[tuple[str, int]]:
+    entries = status.read_text(errors="replace").split("\n\n") if status.is_file() else []
+    for entry in entries:
+        fields = dict(re.findall(r"^(Package|Status|Installed-Size): (.*)$", entry, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            yield f"deb/{fields['Package']}", int(fields.get("Installed-Size", 0)) * 1024
+
+
+def _recorded_bytes(record: Path) -> int:
+    with record.open(newline="", encoding="utf-8") as file:
+        return sum(int(row[2]) for row in csv.reader(file) if len(row) == 3 and row[2])
+
+
+def normal(name: str) -> str:
+    """The one way to write the name of a distribution."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+if __name__ == "__main__":
+    looks = {"modules": modules, "files": files}
+    print(json.dumps(looks[sys.argv[1]](json.load(sys.stdin))))  # type: ignore[operator]

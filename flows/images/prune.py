@@ -1,0 +1,343 @@
+"""What of the registry stays and what goes: a pure plan, and its careful execution.
+
+Everything is decided by digest, because a registry that deletes a manifest drops all its tags: one reason to keep any
+of them keeps them all. What follows from something else is decided after it: evidence after its image, stages after
+the images that stand on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from flows import progress
+from flows.catalog.tag import Tag, tags_among
+from flows.database import lease
+from flows.images.ledger import Ledger
+from flows.images.registry import Manifest, Registry, RegistryError
+from flows.progress import State
+from flows.settings import Settings
+
+InUse = Mapping[str, str]
+"""Digest → who needs it, in words."""
+
+UNFINISHED = "unfinished"  # the tag under which a stage is pushed before it has its digest
+_ATTACHED = re.compile(r"sha256-[0-9a-f]{64}")
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How much stays: the newest `images` of each profile and release, and whatever is younger than `days`."""
+
+    images: int
+    days: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A manifest in the registry, and what decides whether it stays.
+
+    Attributes:
+        repository: that it lies in.
+        digest: its own.
+        tags: all that point at it.
+        layers: digest → bytes (compressed).
+        made: when it was pushed or built; none: nobody knows.
+        subject: digest of what it is attached to; empty: it stands for itself.
+        content: digest of the stage that an image is made of; empty where nobody knows.
+        name: of a stage.
+        parent: digest of the stage that a stage stands on; empty for a base, or where nobody knows.
+    """
+
+    repository: str
+    digest: str
+    tags: tuple[str, ...] = ()
+    layers: Mapping[str, int] = field(default_factory=dict)
+    made: datetime | None = None
+    subject: str = ""
+    content: str = ""
+    name: str = ""
+    parent: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one manifest, and why."""
+
+    repository: str
+    digest: str
+    tags: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What stays and what goes; `bytes` (compressed) are those of the layers that nothing that stays has."""
+
+    keep: tuple[Decision, ...]
+    remove: tuple[Decision, ...]
+    bytes: int
+
+
+def plan(images: Iterable[Stored], stages: Iterable[Stored], in_use: InUse, now: datetime, policy: Policy) -> Plan:
+    """Decide over everything in the repository of images and in that of stages. Pure.
+
+    Args:
+        images: images and what is attached to them.
+        stages: stages, and what builds have left among them.
+        in_use: digests that must stay, whatever else is said of them.
+        now: the present moment.
+        policy: how much stays.
+    """
+    images, stages = tuple(images), tuple(stages)
+    kept = _kept_images(images, in_use, now, policy)
+    kept_stages = _kept_stages(stages, [image for image in images if image.digest in kept], in_use, now, policy)
+    everything = [*((image, kept) for image in images), *((stage, kept_stages) for stage in stages)]
+    staying = [item for item, reasons in everything if item.digest in reasons]
+    going = [item for item, reasons in everything if item.digest not in reasons]
+    freed = {layer: size for item in going for layer, size in item.layers.items()}
+    for item in staying:
+        for layer in item.layers:
+            freed.pop(layer, None)
+    return Plan(
+        keep=tuple(_decision(item, reasons[item.digest]) for item, reasons in everything if item.digest in reasons),
+        # Attachments without an image can be told from others and go next time; an image without its evidence can't.
+        remove=tuple(_decision(item, _why_not(item)) for item in sorted(going, key=lambda item: bool(item.subject))),
+        bytes=sum(freed.values()),
+    )
+
+
+def _kept_images(images: Collection[Stored], in_use: InUse, now: datetime, policy: Policy) -> dict[str, str]:
+    tags = {tag: image for image in images for tag in image.tags}
+    newest = _newest(tags, policy.images)
+    aliases = {tag.alias for tag in tags_among(tags)}
+    dated = {str(tag) for tag in tags_among(tags)}
+
+    def reason(image: Stored) -> str:
+        current = [tag for tag in image.tags if tag in aliases]
+        foreign = [tag for tag in image.tags if tag not in aliases | dated and not _ATTACHED.fullmatch(tag)]
+        if image.digest in in_use:
+            return in_use[image.digest]
+        if foreign:
+            return f"{foreign[0]} is no tag of Refit's"
+        if image.subject:
+            return ""
+        if current:
+            return f"{current[0]} points at it"
+        if image.digest in newest:
+            return f"one of the newest {policy.images} of {newest[image.digest]}"
+        return _young(image, now, policy)
+
+    kept = {image.digest: why for image in images if (why := reason(image))}
+    return _grown(kept, images, lambda image, kept: "attached to what stays" if image.subject in kept else "")
+
+
+def _newest(tags: Mapping[str, Stored], count: int) -> dict[str, str]:
+    """Digest → alias, for the newest images of each alias."""
+    of_alias: dict[str, list[Tag]] = {}
+    for tag in tags_among(tags):
+        of_alias.setdefault(tag.alias, []).append(tag)
+    return {
+        digest: alias
+        for alias, dated in of_alias.items()
+        for digest in list(
+            dict.fromkeys(
+                tags[str(tag)].digest for tag in sorted(dated, key=lambda t: (t.date, t.number), reverse=True)
+            )
+        )[:count]
+    }
+
+
+def _kept_stages(
+    stages: Collection[Stored], images: Collection[Stored], in_use: InUse, now: datetime, policy: Policy
+) -> dict[str, str]:
+    contents = {image.content for image in images}
+    stacks = [image.layers.keys() for image in images if not image.subject]
+    parents = {stage.parent for stage in stages if stage.digest in contents}
+
+    def reason(stage: Stored) -> str:
+        if stage.digest in in_use:
+            return in_use[stage.digest]
+        if stage.digest in contents:
+            return "an image that stays is made of it"
+        if not _is_stage(stage):
+            return ""
+        if stage.digest in parents or any(stage.layers.keys() <= stack for stack in stacks):
+            return "an image that stays stands on it"
+        return _young(stage, now, policy)
+
+    kept = {stage.digest: why for stage in stages if (why := reason(stage))}
+    newest = _newest_of_name(stages)
+
+    def also(stage: Stored, kept: Collection[str]) -> str:
+        if any(child.parent == stage.digest for child in stages if child.digest in kept):
+            return "a stage that stays stands on it"
+        # What no image is made of, as the place where locks are made, is wanted again as long as its base is.
+        return "the newest on a stage that stays" if stage.digest in newest and stage.parent in kept else ""
+
+    return _grown(kept, [stage for stage in stages if _is_stage(stage)], also)
+
+
+def _newest_of_name(stages: Iterable[Stored]) -> frozenset[str]:
+    newest: dict[str, Stored] = {}
+    for stage in stages:
+        before = newest.get(stage.name)
+        if stage.name and stage.made and (before is None or before.made is None or before.made < stage.made):
+            newest[stage.name] = stage
+    return frozenset(stage.digest for stage in newest.values())
+
+
+def _is_stage(stage: Stored) -> bool:
+    """Whether it can be found by its key; what a build has left behind can't."""
+    return any(tag != UNFINISHED for tag in stage.tags)
+
+
+def _young(item: Stored, now: datetime, policy: Policy) -> str:
+    days = [datetime.combine(tag.date, time(), UTC) for tag in tags_among(item.tags)]
+    known = [*days, *([item.made] if item.made else [])]
+    if not known:
+        return "nobody knows how old it is"
+    return f"younger than {policy.days:g} days" if now - max(known) < timedelta(days=policy.days) else ""
+
+
+def _grown(
+    kept: Mapping[str, str], items: Collection[Stored], reason: Callable[[Stored, Collection[str]], str]
+) -> dict[str, str]:
+    """`kept` and all that stays because of it, and because of that, and so on."""
+    grown = dict(kept)
+    while more := {item.digest: why for item in items if item.digest not in grown and (why := reason(item, grown))}:
+        grown |= more
+    return grown
+
+
+def _decision(item: Stored, reason: str) -> Decision:
+    return Decision(item.repository, item.digest, item.tags, reason)
+
+
+def _why_not(item: Stored) -> str:
+    if item.subject:
+        return "what it is attached to goes"
+    if list(tags_among(item.tags)):
+        return "old, and nobody uses it"
+    return "nothing that stays needs it" if item.tags else "no tag points at it"
+
+
+def observe(
+    registry: Registry, database: Engine, storage: Path | None
+) -> tuple[tuple[Stored, ...], tuple[Stored, ...]]:
+    """Images and stages as the registry has them.
+
+    Args:
+        registry: which is asked.
+        database: tells how stages hang together.
+        storage: the registry's folder, where it is on this machine; only there are manifests without a tag found.
+    """
+    built = {entry.digest: (name, entry, at) for name, entry, at in Ledger(database).all()}
+    images, stages = registry.repository, registry.stages
+    found_images = [_image(registry, *seen) for seen in _manifests(registry, images, storage)]
+    found_stages = []
+    for manifest, tags, pushed in _manifests(registry, stages, storage):
+        name, entry, at = built.get(manifest.digest, ("", None, pushed))
+        parent = entry.inputs.get("parent", {}).get("digest", "") if entry else ""
+        layers = _layers(manifest)
+        found_stages.append(Stored(stages, manifest.digest, tags, layers, at, name=name, parent=parent))
+    return tuple(found_images), tuple(found_stages)
+
+
+def _manifests(
+    registry: Registry, repository: str, storage: Path | None
+) -> Iterator[tuple[Manifest, tuple[str, ...], datetime | None]]:
+    """Every manifest that can be found, with its tags, and when it was pushed."""
+    pushed = _pushed(storage, repository) if storage else {}
+    tags: dict[str, list[str]] = {digest: [] for digest in pushed}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        names = registry.tags(repository)
+        for name, digest in zip(names, pool.map(lambda name: registry.digest(repository, name), names), strict=True):
+            if digest:
+                tags.setdefault(digest, []).append(name)
+        found = {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), list(tags)) if m}
+        listed = (entry["digest"] for m in found.values() for entry in m.document.get("manifests", ()))
+        attached = {digest for digest in listed if digest not in found}
+        found |= {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), attached) if m}
+    for digest, manifest in sorted(found.items()):
+        yield manifest, tuple(sorted(tags.get(digest, ()))), pushed.get(digest)
+
+
+def _pushed(storage: Path, repository: str) -> dict[str, datetime]:
+    """Digest → when it was pushed, for all manifests of a registry on this machine: no registry lists those."""
+    revisions = storage / "docker" / "registry" / "v2" / "repositories" / repository / "_manifests" / "revisions"
+    return {
+        f"sha256:{link.parent.name}": datetime.fromtimestamp(link.stat().st_mtime, UTC)
+        for link in revisions.glob("sha256/*/link")
+    }
+
+
+def _image(registry: Registry, manifest: Manifest, tags: tuple[str, ...], pushed: datetime | None) -> Stored:
+    index = next((tag for tag in tags if _ATTACHED.fullmatch(tag)), "")
+    subject = index.replace("-", ":") or str(manifest.document.get("subject", {}).get("digest", ""))
+    content = "" if subject or "layers" not in manifest.document else _content(registry, manifest)
+    layers = _layers(manifest)
+    return Stored(registry.repository, manifest.digest, tags, layers, pushed, subject=subject, content=content)
+
+
+def _content(registry: Registry, manifest: Manifest) -> str:
+    try:
+        config = registry.config(registry.repository, manifest)
+    except RegistryError:  # an image that the registry has lost a part of
+        return ""
+    return str(((config.get("config") or {}).get("Labels") or {}).get("io.refit.content", ""))
+
+
+def _layers(manifest: Manifest) -> dict[str, int]:
+    return {layer["digest"]: int(layer["size"]) for layer in manifest.document.get("layers", ())}
+
+
+def remove(chosen: Plan, registry: Registry, database: Engine, in_use: Callable[[], InUse]) -> Plan:
+    """Delete from the registry what the plan says, unless somebody needs it now; returns what became of all.
+
+    The caller sees to it that nothing is built meanwhile (see `gate`). `in_use` is asked before each deletion.
+    """
+    known = {(item.repository, tag) for item in (*chosen.keep, *chosen.remove) for tag in item.tags}
+    gone, spared = [], list(chosen.keep)
+    for item in chosen.remove:
+        with ExitStack() as stack:
+            for name in sorted(_leases(item)):
+                stack.enter_context(lease(database, f"tag/{registry.host}/{item.repository}:{name}"))
+            objection = _objection(item, registry, known, in_use())
+            if objection:
+                spared.append(Decision(item.repository, item.digest, item.tags, objection))
+            else:
+                registry.delete(item.repository, item.digest)
+                gone.append(item)
+                progress.report("registry", State.running, f"{len(gone)} of {len(chosen.remove)} deleted")
+    return Plan(tuple(spared), tuple(gone), chosen.bytes)
+
+
+def _leases(item: Decision) -> set[str]:
+    """The names under which publishing and attaching write these tags."""
+    dated = {str(tag): tag.alias for tag in tags_among(item.tags)}
+    return {dated.get(tag, tag) for tag in item.tags}
+
+
+def _objection(item: Decision, registry: Registry, known: Collection[tuple[str, str]], in_use: InUse) -> str:
+    if item.digest in in_use:
+        return in_use[item.digest]
+    new = {tag for tag in registry.tags(item.repository) if (item.repository, tag) not in known}
+    for tag in sorted({*new, *_leases(item)} - set(item.tags)):
+        if registry.digest(item.repository, tag) == item.digest:
+            return f"{tag} points at it now"
+    moved = [tag for tag in item.tags if registry.digest(item.repository, tag) not in (item.digest, None)]
+    return f"{moved[0]} was moved meanwhile" if moved else ""
+
+
+def storage_of(settings: Settings) -> Path | None:
+    """The folder of the embedded registry; none where another registry is in use."""
+    return None if settings.registry else settings.home / "registry"

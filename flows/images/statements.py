@@ -1,0 +1,173 @@
+"""What is stated about an image in formats that others read: CycloneDX (packages), SLSA (how it was made). Pure.
+
+Both are the same for the same stages: no serial number, no time. Only what a provenance says of its run may differ.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from urllib.parse import quote
+
+from flows.catalog.model import Profile
+from flows.images.stages import Inputs, Stage
+
+SBOM_TYPE = "application/vnd.cyclonedx+json"
+STATEMENT_TYPE = "application/vnd.in-toto+json"
+BUILD_TYPE = "urn:io.refit:stages:v1"
+_BUILDER = "urn:io.refit:builder"
+# Images are made for the machine that makes them.
+_ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of an image: `kind` is `deb` or `pypi`; `stage` is the one that it came with."""
+
+    kind: str
+    name: str
+    version: str
+    stage: str
+
+    def purl(self, suite: str) -> str:
+        """Its package URL; `suite` is the distribution's release."""
+        exact = f"{quote(self.name)}@{quote(self.version, safe=':')}"
+        return (
+            f"pkg:deb/debian/{exact}?arch={_ARCHITECTURE}&distro={suite}" if self.kind == "deb" else f"pkg:pypi/{exact}"
+        )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A stage of an image and how it came about.
+
+    Attributes:
+        stage: its name.
+        key: its key.
+        digest: `sha256:…` of what came out.
+        inputs: all that went in.
+        how: `built`, `reused` or `grafted`.
+        why: in words; empty where nothing more is known.
+    """
+
+    stage: str
+    key: str
+    digest: str
+    inputs: Inputs
+    how: str
+    why: str = ""
+
+
+def packages_of(stages: Iterable[Stage]) -> tuple[Package, ...]:
+    """All packages of an image; one that is installed again by a later stage is that one's."""
+    found: dict[tuple[str, str], Package] = {}
+    for stage in stages:
+        for package in _packages(stage):
+            found[package.kind, package.name] = package
+    return tuple(found[key] for key in sorted(found))
+
+
+def _packages(stage: Stage) -> Iterable[Package]:
+    for exact in stage.system:
+        name, _, number = exact.partition("=")
+        yield Package("deb", name, number, stage.name)
+    for line in stage.requirements:
+        if match := _REQUIREMENT.match(line):
+            yield Package("pypi", normal(match[1]), match[2], stage.name)
+
+
+def normal(name: str) -> str:
+    """The one way to write the name of a Python package."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def sbom(stages: Iterable[Stage]) -> dict[str, object]:
+    """The packages of an image as CycloneDX 1.6."""
+    stages = tuple(stages)
+    suite = _suite(stages)
+    components = [_component(package, package.purl(suite)) for package in packages_of(stages)]
+    system = [{"type": "operating-system", "bom-ref": "os", "name": "debian", "version": suite}] if suite else []
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "component": {"type": "container", "bom-ref": "image", "name": stages[-1].name if stages else "empty"},
+            "tools": {"components": [{"type": "application", "name": "refit", "version": version("refit")}]},
+        },
+        "components": [*system, *components],
+    }
+
+
+def _suite(stages: Iterable[Stage]) -> str:
+    return next((stage.suite for stage in stages if stage.suite), "")
+
+
+def _component(package: Package, purl: str) -> dict[str, object]:
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": package.name,
+        "version": package.version,
+        "purl": purl,
+        "properties": [{"name": "io.refit.stage", "value": package.stage}],
+    }
+
+
+def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], run: str = "") -> dict[str, object]:
+    """How an image was made, as SLSA v1: what was asked, what went in, stage by stage.
+
+    Args:
+        profile: what was asked for.
+        stages: those of its image.
+        made: how each of them came about, base first.
+        run: what names this run; nothing else in it is of one run alone but `how` and `why` of the stages.
+    """
+    stages, made = tuple(stages), tuple(made)
+    suite = _suite(stages)
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"profile": profile.stem, "release": profile.release},
+            "internalParameters": {
+                "stages": [{"name": m.stage, "key": m.key, "inputs": m.inputs} for m in made],
+            },
+            "resolvedDependencies": [{"uri": package.purl(suite)} for package in packages_of(stages)],
+        },
+        "runDetails": {
+            "builder": {"id": _BUILDER, "version": {"refit": version("refit"), **_tools(made)}},
+            "metadata": {"invocationId": run} if run else {},
+            "byproducts": [
+                {
+                    "name": m.stage,
+                    "digest": _digest(m.digest),
+                    "annotations": {"how": m.how, **({"why": m.why} if m.why else {})},
+                }
+                for m in made
+            ],
+        },
+    }
+
+
+def statement(name: str, digest: str, predicate: Mapping[str, object]) -> dict[str, object]:
+    """What is said of one image (`sha256:…`), as an in-toto statement."""
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": _digest(digest)}],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": predicate,
+    }
+
+
+def _tools(made: Iterable[Made]) -> dict[str, str]:
+    return {name: number for m in made for name, number in sorted(m.inputs.get("tools", {}).items())}
+
+
+def _digest(digest: str) -> dict[str, str]:
+    kind, _, digits = digest.partition(":")
+    return {kind: digits}

@@ -1,0 +1,116 @@
+"""Prune: images and stages that nobody needs leave the registry, and this machine forgets what it can have again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+from sqlalchemy import Engine
+
+from flows import progress
+from flows.database import now, open_database
+from flows.images import local, prune
+from flows.images.gate import pruning
+from flows.images.prune import Plan, Policy
+from flows.images.registry import Registry
+from flows.migrations.journal import Journal
+from flows.migrations.move import FINAL, State
+from flows.services import garbage
+from flows.sessions.podman import Podman
+from flows.sessions.store import Store
+from flows.settings import Settings
+from flows.settings import load as load_settings
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What a prune would do, or did.
+
+    Attributes:
+        plan: what stays and what goes, or has gone, with the reasons.
+        done: it was carried out.
+        freed: place on this machine → bytes that it takes less than before.
+        left: what a person has to do, in words.
+    """
+
+    plan: Plan
+    done: bool
+    freed: Mapping[str, int] = field(default_factory=dict)
+    left: str = ""
+
+
+@flow(name="prune-images")
+def prune_images(dry_run: bool = True) -> PruneReport:
+    """Remove images, stages and logs that nobody needs, and free their space.
+
+    Args:
+        dry_run: Only show what would be removed. Nothing is touched.
+    """
+    settings = load_settings()
+    database = open_database(settings.database)
+    if dry_run:
+        return _shown(PruneReport(make_plan(settings, database), done=False))
+    with pruning(database, settings):
+        before = local.sizes(settings)
+        report = _carry_out(settings, database)
+        after = local.sizes(settings)
+    return _shown(replace(report, freed={name: before[name] - after.get(name, 0) for name in before}))
+
+
+def make_plan(settings: Settings, database: Engine) -> Plan:
+    """What a prune would do now."""
+    images, stages = prune.observe(Registry(settings), database, prune.storage_of(settings))
+    policy = Policy(settings.keep_images, settings.keep_days)
+    return prune.plan(images, stages, in_use(settings, database), now(), policy)
+
+
+def in_use(settings: Settings, database: Engine) -> dict[str, str]:
+    """Digest → which session, container on this machine, or move that isn't over refers to it."""
+    journal = Journal(database)
+    # A held move is over for the machine, and not for the person who has to decide.
+    open_moves = [move for move in journal.latest().values() if move.state not in FINAL or move.state is State.held]
+    return {
+        **{container.image: f"container {container.name}" for container in Podman(settings).containers()},
+        **{
+            session.image: f"the move of session {session.name}"
+            for move in (*open_moves, *journal.unfinished())
+            for session in (move.before, move.after)
+        },
+        **{session.image: f"session {session.name}" for session in Store(database).sessions()},
+    }
+
+
+def _carry_out(settings: Settings, database: Engine) -> PruneReport:
+    registry = Registry(settings)
+    with progress.reported("registry", "looking"):
+        chosen = make_plan(settings, database)
+        done = prune.remove(chosen, registry, database, _asking(settings, database))
+    left = ""
+    with progress.reported("this machine", "clearing"):
+        staying = {item.digest for item in done.keep}
+        local.clear_builds(settings, staying)
+        # Only what is needed now stays on this machine: all else can be pulled again.
+        local.clear_images(settings, in_use(settings, database))
+        local.clear_logs(settings, now())
+    if settings.registry:
+        left = garbage.elsewhere(settings)
+    else:
+        with progress.reported("garbage collection"):
+            garbage.collect(settings)
+    return PruneReport(done, done=True, left=left)
+
+
+def _asking(settings: Settings, database: Engine) -> Callable[[], dict[str, str]]:
+    return lambda: in_use(settings, database)
+
+
+def _shown(report: PruneReport) -> PruneReport:
+    create_table_artifact(
+        key="prune",
+        description="Removed from the registry" if report.done else "Would be removed from the registry",
+        table=[
+            {"repository": item.repository, "tags": ", ".join(item.tags), "digest": item.digest, "why": item.reason}
+            for item in report.plan.remove
+        ],
+    )
+    return report

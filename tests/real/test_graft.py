@@ -1,0 +1,131 @@
+"""Closed stages on parents that change: grafted where that is right, made where it isn't, and never told apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flows.errors import RefitError
+from flows.images.build import Builder, Built
+from flows.images.layers import Trees, compare
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+from flows.settings import Settings
+from tests.machine import RegistryServer
+
+BEGIN = "RUN . /mnt/env.sh; set -eu; umask 022; export SOURCE_DATE_EPOCH=315532800;"
+ENVIRONMENT = Stage(
+    "environment",
+    Kind.closed,
+    "below",
+    f"{BEGIN} python3 -m venv --without-pip /opt/app-root; echo {{}} > /opt/app-root/contents",
+    abi={"python": "py311"},
+    writes=("/opt/app-root",),
+)
+PROGRAM = Stage(
+    "program",
+    Kind.closed,
+    "environment",
+    'COPY --chmod=0755 files/start /usr/local/bin/start\nENV PATH=/opt/more:$PATH\nUSER 1001:0\nCMD ["start"]',
+    {"files/start": b"#!/bin/sh\nexec sleep infinity\n"},
+)
+CONFIGURED = Stage("configured", Kind.closed, "environment", 'ENV COLOUR=blue\nCMD ["sleep", "infinity"]')
+
+
+def environment(contents: str) -> Stage:
+    """An environment of its own for each test, so that none finds another's layer."""
+    return replace(ENVIRONMENT, text=ENVIRONMENT.text.replace("{}", contents))
+
+
+def below(builder: Builder, base: Built, script: str) -> Built:
+    """A parent that differs from the base by what a script does."""
+    return builder.build(Stage("below", Kind.instructions, "base", f"{BEGIN} {script}"), base)
+
+
+@pytest.fixture(scope="module")
+def parents(builder: Builder, base: Built) -> tuple[Built, Built]:
+    """Two parents that differ where no layer stands, and in their configuration."""
+    one = below(builder, base, "echo one > /etc/one")
+    text = f"{BEGIN} echo two > /etc/two; echo 'ann:x:1234:0::/:/bin/sh' >> /etc/passwd\nENV PATH=/two:$PATH"
+    return one, builder.build(Stage("below", Kind.instructions, "base", text), base)
+
+
+def test_layers_are_carried_to_another_parent_and_give_what_a_build_gives(
+    parents: tuple[Built, Built], builder: Builder, registry: Registry, shared: Settings
+) -> None:
+    stage = environment("carried")
+    first = builder.build(stage, parents[0])
+    assert (first.how, first.reason) == ("built", "its layer was never made")
+    assert [builder.build(leaf, first).how for leaf in (PROGRAM, CONFIGURED)] == ["built", "grafted"]
+    grafted = builder.build(stage, parents[1])
+    assert (grafted.how, grafted.reason) == ("grafted", f"its layer was made on {parents[0].digest}")
+    assert [builder.build(leaf, grafted).how for leaf in (PROGRAM, CONFIGURED)] == ["grafted", "grafted"]
+    # The same content with another key is made again.
+    rebuilt = builder.build(replace(stage, abi={**stage.abi, "again": "1"}), parents[1])
+    assert rebuilt.how == "built"
+    assert compare(Trees(shared, registry), registry.stages, grafted.digest, rebuilt.digest) == ()
+    assert rebuilt.digest == grafted.digest
+
+
+def test_the_configuration_is_that_of_the_new_parent_and_the_instructions(
+    parents: tuple[Built, Built], builder: Builder, registry: Registry
+) -> None:
+    stage = environment("configured")
+    builder.build(PROGRAM, builder.build(stage, parents[0]))
+    leaf = builder.build(PROGRAM, builder.build(stage, parents[1]))
+    assert leaf.grafted
+    config = registry.config(registry.stages, registry.manifest(registry.stages, leaf.digest))
+    path = next(word for word in config["config"]["Env"] if word.startswith("PATH="))
+    assert path.startswith("PATH=/opt/more:/two:/opt/app-root/bin:")
+    assert config["config"]["User"] == "1001:0"
+    assert config["config"]["Cmd"] == ["start"]
+
+
+@pytest.mark.parametrize(
+    ("script", "path"),
+    [("chmod 0775 /opt", "/opt"), ("echo other > /opt/app-root/contents", "/opt/app-root/contents")],
+)
+def test_what_doesnt_fit_is_made(
+    script: str, path: str, base: Built, parents: tuple[Built, Built], builder: Builder
+) -> None:
+    stage = environment(f"not on {path}")
+    assert builder.build(stage, parents[0]).how == "built"
+    again = builder.build(stage, below(builder, base, script))
+    assert again.how == "built"
+    assert again.reason.startswith(f"its layer doesn't fit: {path}: ")
+
+
+def test_a_folder_that_became_a_link_is_no_place_for_a_layer(base: Built, builder: Builder) -> None:
+    with pytest.raises(RefitError, match="writes where it may not"):
+        builder.build(environment("linked"), below(builder, base, "mv /opt /srv/opt; ln -s /srv/opt /opt"))
+
+
+def test_a_stage_that_writes_where_it_may_not_fails(parents: tuple[Built, Built], builder: Builder) -> None:
+    stage = environment("stray")
+    with pytest.raises(RefitError, match="writes where it may not") as caught:
+        builder.build(replace(stage, text=f"{stage.text}; echo stray > /etc/stray; chmod 0775 /opt"), parents[0])
+    assert "/etc/stray: outside of /opt/app-root" in caught.value.why
+    assert "/opt: the layer makes it a folder of 0:0, mode 0775" in caught.value.why
+
+
+def test_nothing_is_grafted_where_that_is_not_wanted(
+    parents: tuple[Built, Built], builder: Builder, shared: Settings, registry: Registry
+) -> None:
+    stage = environment("not grafted")
+    builder.build(stage, parents[0])
+    again = Builder(shared, registry, graft=False).build(stage, parents[1])
+    assert (again.how, again.reason) == ("built", "grafting was not wanted")
+
+
+def test_a_layer_that_the_registry_lost_is_made_again(
+    parents: tuple[Built, Built], builder: Builder, registry: Registry, registry_server: RegistryServer
+) -> None:
+    stage = environment("lost")
+    first = builder.build(stage, parents[0])
+    layer = registry.manifest(registry.stages, first.digest).document["layers"][-1]["digest"]
+    links = registry_server.storage.rglob(f"_layers/sha256/{layer.removeprefix('sha256:')}/link")
+    for link in [*links]:
+        link.unlink()
+    again = builder.build(stage, parents[1])
+    assert (again.how, again.reason) == ("built", "the registry has lost its layer")

@@ -1,0 +1,310 @@
+"""Grafted images against rebuilt ones, with a real buildah and a real registry."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from flows import command, host
+from flows.images import graft
+from flows.images.configuration import TIMESTAMP, configured, contents_of, written
+from flows.images.layers import Stored, Trees, UnreadableLayer, append, compare, layer_of, layers_of
+from flows.images.making import local_name
+from flows.images.registry import MANIFEST, Manifest, Registry, canonical, digest_of
+from flows.settings import Settings
+from tests.conftest import free_port
+from tests.machine import private_home, serve_registry
+
+_PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/chmod", "/bin/mkdir", "/bin/ln", "/bin/rm")
+APPEND_SECONDS = 0.1
+ATTRIBUTE = b"\xffbytes\0"
+
+PARENT = """\
+ADD base.tar /
+RUN mkdir -p /opt/app-root /home/dev /usr/share; echo root:x:0:0 > /etc/passwd; echo cache > /etc/ld.so.cache; \\
+    mkdir -p /usr/share/old; echo 1 > /usr/share/old/a
+ENV HOME=/home/dev PATH=/usr/local/bin:/usr/bin:/bin
+WORKDIR /home/dev
+CMD ["base"]
+"""
+# A security patch as bases get them: files, a user, a variable, a folder that is gone.
+PATCHED = f"""\
+{PARENT}
+RUN echo dev:x:1001:0 >> /etc/passwd; echo new > /etc/ld.so.cache; rm -r /usr/share/old; mkdir /usr/share/new
+ENV PATH=/opt/app-root/bin:$PATH
+LABEL patched=yes
+"""
+CHILD = """\
+# what a bundle and an IDE do
+RUN mkdir /opt/app-root/bin /opt/app-root/etc; echo 'import six' > /opt/app-root/six.py; \\
+    ln /opt/app-root/six.py /opt/app-root/hard.py; \\
+    # a comment in between
+    ln -s six.py /opt/app-root/soft.py; rm -r /home/dev; mkdir /home/dev
+COPY --chmod=0755 files/start /opt/app-root/bin/start
+COPY ["files/start", "/opt/app-root/etc/"]
+ENV PATH=/opt/own:$PATH \\
+    PORT="8888" NAME='my $PATH'
+EXPOSE $PORT 9999/udp
+LABEL title="an image" "of ${PORT:-nothing}"=x
+WORKDIR work
+USER 1001:0
+CMD ["start"]
+"""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """buildah and a registry, as the builder uses them."""
+
+    settings: Settings
+    registry: Registry
+    context: Path
+
+    @property
+    def repository(self) -> str:
+        return self.registry.stages
+
+    def build(self, text: str, parent: Manifest | None = None) -> Manifest:
+        origin = local_name(parent.digest) if parent else "scratch"
+        containerfile, noted = self.context.parent / "Containerfile", self.context.parent / "noted"
+        containerfile.write_text(f"FROM {origin}\n{text}\n")
+        isolation = ["--isolation", host.isolation(self.settings), "--timestamp", str(TIMESTAMP)]
+        options = [*isolation, "--layers=false", "--no-cache", "--pull-never", "--iidfile", str(noted)]
+        self.buildah("build", *options, "--file", str(containerfile), str(self.context))
+        image = noted.read_text().strip()
+        target = f"docker://{self.registry.host}/{self.repository}:built"
+        self.buildah("push", "--tls-verify=false", "--format", "oci", image, target)
+        pushed = self.registry.manifest(self.repository, "built").document
+        content = canonical({name: part for name, part in pushed.items() if name != "annotations"})
+        digest = self.registry.put_manifest(self.repository, digest_of(content), content, MANIFEST)
+        self.buildah("tag", image, local_name(digest))
+        return Manifest(digest, MANIFEST, content)
+
+    def buildah(self, *words: str) -> str:
+        return command.run([*host.buildah(self.settings), *words], root=True).stdout
+
+    def graft(self, old: Manifest, old_parent: Manifest, parent: Manifest, text: str) -> Manifest:
+        """Put what stands above one parent onto another, whatever the rule says."""
+        (part,) = self.carried(old, old_parent)
+        before = len(self.config(old_parent)["history"])
+        contents = contents_of(self.config(old)["history"][before:])
+        config = configured(
+            self.config(parent), text, part.diff_id, origin=local_name(parent.digest), contents=contents
+        )
+        return append(self.registry, self.repository, parent, [part], config)
+
+    def carried(self, image: Manifest, parent: Manifest) -> tuple[Stored, ...]:
+        return layers_of(self.registry, self.repository, image)[len(parent.document["layers"]) :]
+
+    def config(self, image: Manifest) -> dict[str, object]:
+        return self.registry.config(self.repository, image)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    folder = tmp_path_factory.mktemp("workshop")
+    context = folder / "context"
+    (context / "files").mkdir(parents=True)
+    (context / "files" / "start").write_text("#!/bin/sh\n")
+    _write_base(context / "base.tar")
+    with serve_registry(folder / "registry") as server, private_home(folder / "home", server.port) as settings:
+        yield Workshop(settings, Registry(settings), context)
+
+
+def _write_base(path: Path) -> None:
+    """The smallest root filesystem in which a shell runs: programs of this machine, and what they are linked with."""
+    linked = command.run(["ldd", *_PROGRAMS]).stdout.split()
+    with tarfile.open(path, "w") as tar:
+        for folder in ("bin", "etc", "usr", "usr/bin", "home", "opt", "tmp", "proc", "sys", "dev", "run"):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for name in sorted({*_PROGRAMS, *(word for word in linked if word.startswith("/") and not word.endswith(":"))}):
+            tar.add(Path(name).resolve(), name)
+
+
+@pytest.fixture(scope="module")
+def parent(workshop: Workshop) -> Manifest:
+    return workshop.build(PARENT)
+
+
+@pytest.fixture(scope="module")
+def child(workshop: Workshop, parent: Manifest) -> Manifest:
+    return workshop.build(CHILD, parent)
+
+
+@pytest.fixture
+def trees(workshop: Workshop) -> Trees:
+    return Trees(workshop.settings, workshop.registry)
+
+
+def _obstacles(workshop: Workshop, trees: Trees, image: Manifest, old: Manifest, new: Manifest) -> list[str]:
+    different = graft.differing(trees.tree(workshop.repository, old), trees.tree(workshop.repository, new))
+    assert different
+    carried = [trees.layer(workshop.repository, part) for part in workshop.carried(image, old)]
+    return [str(obstacle) for obstacle in graft.obstacles(carried, different)]
+
+
+def test_a_grafted_image_is_what_a_rebuilt_one_is(
+    workshop: Workshop, trees: Trees, parent: Manifest, child: Manifest
+) -> None:
+    patched = workshop.build(PATCHED)
+    assert _obstacles(workshop, trees, child, parent, patched) == []
+    grafted = workshop.graft(child, parent, patched, CHILD)
+    rebuilt = workshop.build(CHILD, patched)
+    assert compare(trees, workshop.repository, grafted.digest, rebuilt.digest) == ()
+    assert grafted == rebuilt  # byte by byte
+
+
+def test_to_append_a_layer_takes_no_time(workshop: Workshop, trees: Trees, parent: Manifest, child: Manifest) -> None:
+    config, carried = workshop.config(child), workshop.carried(child, parent)
+    seconds = []
+    for number in range(5):
+        labelled = {**config, "config": {"Labels": {"number": str(number)}}}
+        started = monotonic()
+        image = append(workshop.registry, workshop.repository, parent, carried, labelled)
+        seconds.append(monotonic() - started)
+    print(f"append: {min(seconds) * 1000:.0f} ms")
+    assert min(seconds) < APPEND_SECONDS
+    told = compare(trees, workshop.repository, child.digest, image.digest)
+    assert {difference.sort for difference in told} == {"config"}
+    assert "config.Labels" in {difference.name for difference in told}
+
+
+def test_what_the_rule_forbids_would_have_been_wrong(
+    workshop: Workshop, trees: Trees, parent: Manifest, child: Manifest
+) -> None:
+    other = workshop.build(f"{PARENT}\nRUN chmod 0775 /opt")
+    assert ["/opt" in obstacle for obstacle in _obstacles(workshop, trees, child, parent, other)] == [True]
+    grafted = workshop.graft(child, parent, other, CHILD)
+    rebuilt = workshop.build(CHILD, other)
+    told = compare(trees, workshop.repository, grafted.digest, rebuilt.digest)
+    assert [(difference.sort, difference.name) for difference in told] == [("files", "opt")]
+
+
+TEXTS = {
+    "expansion": """\
+ENV A=1 B="two words" C='single $A' D=$PATH:/d E="${PATH}:/e" F=a\\ b G=${NOPE:-def} H=${HOME:+$HOME/set} I=\\$HOME
+ENV J=x"y"'z' K=$A L="\\"quoted\\" \\$HOME \\n" M= N="" O=$ P=$NOPE PATH=/new:$PATH
+ENV Q the old  form of "it" $A
+ENV A=2 R=$A
+LABEL one=1 two="2 $A" "th ree"='$A' four=${PATH}
+USER $A
+WORKDIR $HOME/x
+WORKDIR ../y/./z""",
+    "ports": "EXPOSE 80\nEXPOSE 80/udp 81/udp 81/tcp",
+    "trailing": "WORKDIR /a/b/\nENV  A=1   \\\n\n  # comment\n\tB=2  \nCMD echo hi  $HOME  ",
+    "entry point": 'ENTRYPOINT ["a", "b \\u00e9"]',
+    "entry point after command": 'CMD ["c"]\nentrypoint exec d',
+    "run": 'run echo "$HOME" \\\n  && true\nRUN ["/bin/cat", "/etc/passwd"]\nCMD ["x"]\nRUN  true # < & é',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_recomputed_configuration_is_the_one_that_buildah_writes(
+    workshop: Workshop, parent: Manifest, name: str
+) -> None:
+    built = workshop.build(TEXTS[name], parent)
+    (part,) = workshop.carried(built, parent)
+    origin = local_name(parent.digest)
+    config = configured(workshop.config(parent), TEXTS[name], part.diff_id, origin=origin)
+    assert config == workshop.config(built)
+    assert digest_of(written(config)) == built.document["config"]["digest"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "layer"
+    inside = root / "opt" / "app-root"
+    inside.mkdir(parents=True)
+    (inside / "six.py").write_text("import this\n")
+    (inside / "hard.py").hardlink_to(inside / "six.py")
+    (inside / "soft.py").symlink_to("six.py")
+    (inside / ("long" * 60)).write_bytes(os.urandom(3 << 20))
+    os.setxattr(inside / "six.py", "user.kind", ATTRIBUTE)
+    (inside / "six.py").chmod(0o4755)
+    os.chown(inside, 1001, 7)
+    for path in (root / "opt", inside):
+        path.chmod(0o755)
+    return root
+
+
+def test_a_layer_is_the_same_whenever_and_from_whatever_it_is_made(
+    workshop: Workshop, folder: Path, tmp_path: Path
+) -> None:
+    stored = layer_of(workshop.registry, workshop.repository, folder)
+    copy = tmp_path / "copy"
+    command.run(["cp", "-a", folder, copy])
+    os.utime(copy / "opt" / "app-root" / "six.py", (1, 1))
+    assert layer_of(workshop.registry, workshop.repository, copy) == stored
+    (copy / "opt" / "app-root" / "six.py").chmod(0o755)
+    assert layer_of(workshop.registry, workshop.repository, copy).digest != stored.digest
+
+
+def test_a_tar_gives_the_same_tree_as_its_folder(
+    workshop: Workshop, trees: Trees, folder: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "layer.tar.gz"
+    options = ["--xattrs", "--xattrs-include=*", "--sort=name", "--numeric-owner"]
+    command.run(["tar", *options, "-czf", archive, "-C", folder, "."])
+    ours, given = (layer_of(workshop.registry, workshop.repository, source) for source in (folder, archive))
+    one, other = (graft.merge([trees.layer(workshop.repository, part)]) for part in (ours, given))
+    assert one == other
+    assert one["opt/app-root/hard.py"] == one["opt/app-root/six.py"]
+    assert one["opt/app-root/six.py"].mode == 0o4755
+    assert one["opt/app-root/six.py"].xattrs == f"user.kind={ATTRIBUTE.hex()}"
+    assert (one["opt/app-root"].uid, one["opt/app-root"].gid) == (1001, 7)
+
+
+def test_an_image_with_an_appended_layer_can_be_used(
+    workshop: Workshop, trees: Trees, parent: Manifest, folder: Path
+) -> None:
+    stored = layer_of(workshop.registry, workshop.repository, folder)
+    text = "ENV PATH=/opt/app-root:$PATH\nUSER 1001:0"
+    config = configured(workshop.config(parent), text, stored.diff_id, origin=local_name(parent.digest))
+    image = append(workshop.registry, workshop.repository, parent, [stored], config)
+    assert append(workshop.registry, workshop.repository, parent, [stored], config) == image
+    reference = f"docker://{workshop.registry.host}/{workshop.repository}@{image.digest}"
+    container = workshop.buildah("from", "--tls-verify=false", reference).strip()
+    try:
+        isolation = ["--isolation", host.isolation(workshop.settings)]
+        seen = workshop.buildah("run", *isolation, container, "sh", "-c", "echo $PATH; cat /opt/app-root/soft.py")
+        assert seen == "/opt/app-root:/usr/local/bin:/usr/bin:/bin\nimport this\n"
+    finally:
+        workshop.buildah("rm", container)
+    differing = graft.differing(trees.tree(workshop.repository, parent), trees.tree(workshop.repository, image))
+    assert {path.partition("/")[0] for path in differing} == {"opt"}
+
+
+def test_a_configuration_of_other_layers_is_refused(workshop: Workshop, parent: Manifest, child: Manifest) -> None:
+    with pytest.raises(ValueError, match="are not those of the image"):
+        append(workshop.registry, workshop.repository, parent, [], workshop.config(child))
+
+
+def test_a_layer_is_downloaded_once(workshop: Workshop, trees: Trees, folder: Path) -> None:
+    stored = layer_of(workshop.registry, workshop.repository, folder)
+    first = trees.layer(workshop.repository, stored)
+    nowhere = Registry(Settings(home=workshop.settings.home, registry_port=free_port()))
+    assert Trees(workshop.settings, nowhere).layer(workshop.repository, stored) == first
+
+
+def test_what_was_kept_of_a_layer_and_is_damaged_is_read_anew(workshop: Workshop, trees: Trees, folder: Path) -> None:
+    stored = layer_of(workshop.registry, workshop.repository, folder)
+    first = trees.layer(workshop.repository, stored)
+    (note,) = workshop.settings.folder("cache", "trees").glob(f"{stored.digest.removeprefix('sha256:')}*")
+    note.write_text("{half")
+    assert Trees(workshop.settings, workshop.registry).layer(workshop.repository, stored) == first
+
+
+@pytest.mark.parametrize("kind", ["tar+zstd", "tar+gzip", "tar"])
+def test_a_layer_that_cannot_be_read_is_said_to_be_so(workshop: Workshop, trees: Trees, kind: str) -> None:
+    digest = workshop.registry.put_blob(workshop.repository, b"neither a tar nor anything else")
+    part = Stored(digest, 31, digest, f"application/vnd.oci.image.layer.v1.{kind}")
+    with pytest.raises(UnreadableLayer, match=digest):
+        trees.layer(workshop.repository, part)

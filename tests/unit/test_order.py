@@ -1,0 +1,60 @@
+"""The order of jobs: nothing before what it needs, nothing twice, nothing forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.images.order import Order
+
+# A forest: each job needs one of lower number, or none.
+FORESTS = st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=30)
+
+
+def names(forest: list[int | None]) -> dict[str, str | None]:
+    return {
+        f"job{number}": None if need is None or need >= number else f"job{need}" for number, need in enumerate(forest)
+    }
+
+
+def test_the_most_urgent_first_and_equals_in_their_order() -> None:
+    order = Order({"a": None, "b": None, "c": None}, {"a": 1.0, "b": 2.0, "c": 1.0})
+    assert [order.start() for _ in range(4)] == ["b", "a", "c", None]
+
+
+def test_what_is_no_job_counts_as_done() -> None:
+    assert Order({"child": "reused parent"}, {}).start() == "child"
+
+
+@given(FORESTS, st.integers(1, 4), st.randoms())
+def test_every_job_starts_once_and_after_what_it_needs(forest: list[int | None], at_once: int, random: object) -> None:
+    needs = names(forest)
+    order, running, done = Order(needs, {}), [], []
+    while True:
+        while len(running) < at_once and (job := order.start()):
+            assert needs[job] is None or needs[job] in done
+            running.append(job)
+        if not running:
+            break
+        ended = running.pop(random.randrange(len(running)))
+        done.append(ended)
+        order.done(ended)
+    assert sorted(done) == sorted(needs)
+
+
+@given(FORESTS, st.data())
+def test_what_needs_a_failed_job_never_starts_and_all_else_does(forest: list[int | None], data: st.DataObject) -> None:
+    needs = names(forest)
+    bad = data.draw(st.sampled_from(sorted(needs)))
+    order, started, lost = Order(needs, {}), [], ()
+    while job := order.start():
+        started.append(job)
+        if job == bad:
+            lost = order.failed(job)
+        else:
+            order.done(job)
+    assert sorted((*started, *lost)) == sorted(needs)
+
+    def stands_on_it(job: str) -> bool:
+        need = needs[job]
+        return need is not None and (need == bad or stands_on_it(need))
+
+    assert set(lost) == {job for job in needs if stands_on_it(job)}
