@@ -1,6 +1,5 @@
 """Build and publish the images of a release: each distinct stage once, then each image's labels, checks and tags."""
 
-import base64
 import datetime
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 from prefect import flow, get_run_logger, runtime, task
-from prefect.artifacts import create_image_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
@@ -248,11 +247,10 @@ def _report(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport
 
 
 def _show_plan(planned: ReleasePlan, release: str) -> None:
-    drawn = base64.b64encode(picture.svg(planned.graph, planned.plan).encode()).decode()
-    create_image_artifact(
+    create_markdown_artifact(
         key=f"plan-{release}",
         description=f"Plan of release {release}: what is there, and what is built",
-        image_url=f"data:image/svg+xml;base64,{drawn}",
+        markdown=picture.explained(planned.graph, planned.plan),
     )
 
 

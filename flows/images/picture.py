@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 from flows import command
 from flows.images.plan import Action, Plan
 from flows.images.stages import Graph
@@ -34,6 +36,19 @@ def svg(graph: Graph, plan: Plan) -> str:
         RefitError: graphviz isn't installed.
     """
     return command.run(["dot", "-Tsvg"], stdin=dot(graph, plan)).stdout
+
+
+def explained(graph: Graph, plan: Plan) -> str:
+    """The picture and, below it, why what isn't there is made: in Markdown; raises as `svg` does."""
+    drawn = base64.b64encode(svg(graph, plan).encode()).decode()
+    steps = [step for step in plan.steps.values() if step.action is not Action.reuse]
+    rows = [f"| {step.stage} | {step.action} | {_cell(step.reason)} |" for step in steps]
+    table = ["| stage | action | why |", "|---|---|---|", *rows] if rows else ["All stages are there already."]
+    return "\n".join((f"![All stages](data:image/svg+xml;base64,{drawn})", "", *table, ""))
+
+
+def _cell(text: str) -> str:
+    return text.replace("\n", " ").replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _label(stage: str, action: Action, seconds: float) -> str:

@@ -1,0 +1,37 @@
+"""The picture of a release: every stage is in it, and nothing in a name or a reason breaks it."""
+
+from xml.etree import ElementTree
+
+from flows.images import picture, stages
+from flows.images.plan import Action, Plan, Step
+from flows.images.stages import Kind, Stage
+
+BASE = Stage("base", Kind.bootstrap, None, "")
+CHILD = Stage('a "quoted" child', Kind.closed, "base", 'CMD ["x"]')
+GRAPH = stages.join({"child": [BASE, CHILD]})
+PLAN = Plan(
+    {
+        "base": Step("base", Action.build, "instructions text: a | b\\n → c", seconds=75),
+        CHILD.name: Step(CHILD.name, Action.graft, "its layer is there"),
+    }
+)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_every_stage_and_what_is_done_to_it_is_in_the_picture() -> None:
+    drawn = ElementTree.fromstring(picture.svg(GRAPH, PLAN))
+    words = {text.text for text in drawn.iter(f"{SVG}text")}
+    assert {"base", "build, about 75 s", CHILD.name, "graft"} <= words
+    assert len([node for node in drawn.iter(f"{SVG}g") if node.get("class") == "edge"]) == 1
+
+
+def test_below_it_stands_why() -> None:
+    text = picture.explained(GRAPH, PLAN)
+    assert text.startswith("![All stages](data:image/svg+xml;base64,")
+    assert r"| base | build | instructions text: a \| b\\n → c |" in text
+    assert f"| {CHILD.name} | graft | its layer is there |" in text
+
+
+def test_where_nothing_is_made_it_says_so() -> None:
+    nothing = Plan({name: Step(name, Action.reuse) for name in GRAPH.stages})
+    assert picture.explained(GRAPH, nothing).endswith("\n\nAll stages are there already.\n")
