@@ -6,12 +6,12 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 
 import httpx
 
 from tests.certificates import Authority
+from tests.conftest import serving
 
 ARCHIVE = "http://deb.debian.org"
 _PASSED_ON = ("content-type", "content-length", "last-modified", "etag")
@@ -49,16 +49,12 @@ def way_to_debian(authority: Authority | None = None) -> Iterator[Way]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if authority:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if authority else None
+    if authority and context:
         context.load_cert_chain(authority.certificate, authority.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    way.url = f"{'https' if authority else 'http'}://127.0.0.1:{server.server_port}"
-    with httpx.Client(timeout=60, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield way
-        finally:
-            server.shutdown()
-            server.server_close()
+    with (
+        httpx.Client(timeout=60, follow_redirects=True, headers={"Accept-Encoding": "identity"}) as client,
+        serving(Handler, context) as port,
+    ):
+        way.url = f"{'https' if authority else 'http'}://127.0.0.1:{port}"
+        yield way

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from flows.documents import Document
+from flows.policy import SessionPolicy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
+RepositoryName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(MB|GB|MiB|GiB)")
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
@@ -43,14 +47,45 @@ class Access(Document):
     page: str = Field("/", description="Path that a person opens; `{token}` is replaced.")
     protocol: str = Field("none", pattern="^(jupyter|none)$", description="What its API speaks; none: process only.")
     own_paths: tuple[str, ...] = Field((), description="Paths in the home that the IDE itself writes (rsync patterns).")
+    helpers: tuple[str, ...] = Field((), description="Names of programs (with *) that the IDE runs for itself.")
+    heartbeat: str = Field("", description="File in the home that the IDE touches while somebody works in it.")
+
+
+class Repository(Document):
+    """Where packages of rpm come from, and who signs them."""
+
+    baseurl: str = Field(pattern=r"^https?://[^\s?#]+/$", description="Where `repodata/` is; may have `$basearch`.")
+    gpgkey: str = Field(pattern=r"^/[A-Za-z0-9/._+-]+$", description="File with its public key, in the base's image.")
+    fingerprint: str = Field(pattern="^[0-9A-F]{40}$", description="Fingerprint of that key.")
 
 
 class BaseConfig(Document):
-    """`base/<os>/base.yaml`."""
+    """`base/<os>/base.yaml`. A base of the family `deb` is made of packages alone, one of `rpm` of a public image."""
 
     family: str = Field(pattern="^(deb|rpm)$")
-    suite: str = Field(description="Name of the distribution's release, e.g. bookworm.")
+    suite: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", description="The distribution's release, e.g. bookworm.")
     pythons: tuple[PythonName, ...] = Field(min_length=1)
+    python_packages: Mapping[PythonName, tuple[PackageName, ...]] = Field(
+        {}, description="System packages that one of its Pythons needs beside `os-packages.txt`."
+    )
+    image: str = Field(
+        "",
+        pattern=r"^([a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)+@sha256:[0-9a-f]{64})?$",
+        description="Public image that it stands on, by digest.",
+    )
+    platform: str = Field("", pattern="^[a-z0-9]*$", description="What its modules are made for, e.g. el9.")
+    repositories: Mapping[RepositoryName, Repository] = {}
+
+    @model_validator(mode="after")
+    def _whole(self) -> BaseConfig:
+        """What only a base of rpm has, it needs."""
+        own = {name: bool(getattr(self, name)) for name in ("image", "platform", "repositories")}
+        if wrong := [name for name, there in own.items() if there != (self.family == "rpm")]:
+            verb = "needs" if self.family == "rpm" else "has no"
+            raise ValueError(f"a base of the family {self.family} {verb} {', '.join(wrong)}")
+        if unknown := sorted(self.python_packages.keys() - set(self.pythons)):
+            raise ValueError(f"python_packages names {', '.join(unknown)}, which pythons doesn't")
+        return self
 
 
 @dataclass(frozen=True)
@@ -101,7 +136,7 @@ class Profile:
     """One image of a release, and its configuration.
 
     `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `size_budget` is how
-    many bytes (compressed) its image may have.
+    many bytes (compressed) its image may have, `migration` how its sessions are moved.
     """
 
     stem: str
@@ -112,14 +147,25 @@ class Profile:
     base: Base
     python: str
     size_budget: int | None = None
+    migration: SessionPolicy = field(default_factory=SessionPolicy)
 
 
 @dataclass(frozen=True)
 class Release:
-    """`releases/<name>.yaml`."""
+    """`releases/<name>.yaml`.
+
+    `nightly` is the schedule (cron, UTC) on which its images are brought up to date, empty: none; `supported_until` the
+    last day (UTC) on which they are, none: for ever.
+    """
 
     name: str
     profiles: tuple[Profile, ...]
+    nightly: str = ""
+    supported_until: date | None = None
+
+    def is_supported(self, on: date) -> bool:
+        """Whether its images are to be kept up to date on that day (UTC)."""
+        return self.supported_until is None or on <= self.supported_until
 
 
 @dataclass(frozen=True)

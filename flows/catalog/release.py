@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from pydantic import Field
 
 from flows import documents
 from flows.catalog import tag
+from flows.catalog.cron import Schedule
 from flows.catalog.model import Catalog, Name, Profile, PythonName, Release, Size
 from flows.documents import Document, Mistake
+from flows.policy import SessionPolicy
 
 
 class Choice(Document):
@@ -23,6 +26,7 @@ class Choice(Document):
     os: Name
     python: PythonName
     size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
+    migration: SessionPolicy = Field(SessionPolicy(), description="How its sessions are moved, if not as all others.")
 
     @property
     def stem(self) -> str:
@@ -34,24 +38,29 @@ class ReleaseFile(Document):
     """`releases/<name>.yaml`."""
 
     release: str
+    nightly: Schedule | None = Field(None, description="When its images are brought up to date: cron, in UTC.")
+    supported_until: date | None = Field(None, description="The last day (UTC) on which they are; none: for ever.")
+    migration: SessionPolicy = Field(SessionPolicy(), description="How sessions of all its profiles are moved.")
     profiles: tuple[Choice, ...] = Field(min_length=1)
 
 
 def assemble(file: ReleaseFile, catalog: Catalog) -> Release:
     """The release that a file without mistakes describes."""
-    return Release(file.release, tuple(_profile(choice, file.release, catalog) for choice in file.profiles))
+    profiles = tuple(_profile(choice, file, catalog) for choice in file.profiles)
+    return Release(file.release, profiles, file.nightly or "", file.supported_until)
 
 
-def _profile(choice: Choice, release: str, catalog: Catalog) -> Profile:
+def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
     return Profile(
         stem=choice.stem,
-        release=release,
+        release=file.release,
         cuda=False,
         ide=catalog.ides[choice.ide],
         bundle=catalog.bundles[choice.bundle],
         base=catalog.bases[choice.os],
         python=choice.python,
         size_budget=choice.size_budget,
+        migration=choice.migration.over(file.migration),
     )
 
 

@@ -21,12 +21,14 @@ BUILD_TYPE = "urn:io.refit:stages:v1"
 _BUILDER = "urn:io.refit:builder"
 # Images are made for the machine that makes them.
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+# Who makes the distribution of a family of system packages.
+_VENDORS = {"deb": "debian", "rpm": "centos"}
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)")
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package of an image: `kind` is `deb` or `pypi`; `stage` is the one that it came with."""
+    """A package of an image: `kind` is `deb`, `rpm` or `pypi`; `stage` is the one that it came with."""
 
     kind: str
     name: str
@@ -35,10 +37,14 @@ class Package:
 
     def purl(self, suite: str) -> str:
         """Its package URL; `suite` is the distribution's release."""
-        exact = f"{quote(self.name)}@{quote(self.version, safe=':')}"
-        return (
-            f"pkg:deb/debian/{exact}?arch={_ARCHITECTURE}&distro={suite}" if self.kind == "deb" else f"pkg:pypi/{exact}"
-        )
+        if self.kind == "rpm":
+            epoch, _, rest = self.version.partition(":")
+            number, _, architecture = rest.rpartition(".")
+            where = f"?arch={architecture}&distro={suite}&epoch={epoch}"
+        else:
+            number, where = self.version, f"?arch={_ARCHITECTURE}&distro={suite}" if self.kind == "deb" else ""
+        kind = f"{self.kind}/{_VENDORS[self.kind]}" if self.kind in _VENDORS else self.kind
+        return f"pkg:{kind}/{quote(self.name)}@{quote(number, safe=':')}{where}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def packages_of(stages: Iterable[Stage]) -> tuple[Package, ...]:
 def _packages(stage: Stage) -> Iterable[Package]:
     for exact in stage.system:
         name, _, number = exact.partition("=")
-        yield Package("deb", name, number, stage.name)
+        yield Package(stage.family, name, number, stage.name)
     for line in stage.requirements:
         if match := _REQUIREMENT.match(line):
             yield Package("pypi", normal(match[1]), match[2], stage.name)
@@ -90,7 +96,8 @@ def sbom(stages: Iterable[Stage]) -> dict[str, object]:
     stages = tuple(stages)
     suite = _suite(stages)
     components = [_component(package, package.purl(suite)) for package in packages_of(stages)]
-    system = [{"type": "operating-system", "bom-ref": "os", "name": "debian", "version": suite}] if suite else []
+    vendor = next((_VENDORS[stage.family] for stage in stages if stage.suite), "")
+    system = [{"type": "operating-system", "bom-ref": "os", "name": vendor, "version": suite}] if suite else []
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",

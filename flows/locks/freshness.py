@@ -26,7 +26,7 @@ from flows.catalog.model import Base
 from flows.database import now
 from flows.documents import Document
 from flows.errors import RefitError
-from flows.locks import archive, pages, python, system
+from flows.locks import apt, archive, pages, python, system
 from flows.locks.archive import ArchiveError, Offers, Release
 from flows.locks.pages import Index, Page, Unreadable
 from flows.locks.pipfile import read_pipfile
@@ -108,6 +108,8 @@ def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> t
     Raises:
         RefitError: as `anew`, which resolves them where there is any doubt.
     """
+    if base.config.family != "deb":
+        return anew(base, settings)  # which asks the mirror whether anything is new, and no more
     known, at, releases = _record_of(base, settings), now(), dict[str, Release]()
     finding, parts = _look(known, base, settings, releases)
     if known and finding.verdict is Verdict.same:
@@ -124,6 +126,8 @@ def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> t
 
 def look_at_system(base: Base, settings: Settings) -> Finding:
     """Whether the system packages of a base could be resolved to something else now."""
+    if base.config.family != "deb":
+        return Finding(Verdict.unknown, "only an archive of Debian's can be asked for single packages")
     return _look(_record_of(base, settings), base, settings, {})[0]
 
 
@@ -149,7 +153,7 @@ def _look(
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     try:
         with archive.connection(settings) as client:
-            for url in system.releases(base.config.suite, settings.debian_mirror):
+            for url in apt.releases(base.config.suite, settings.debian_mirror):
                 releases[url] = archive.release(client, url, architecture)
             if known is None:
                 return Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved"), {}

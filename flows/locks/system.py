@@ -4,165 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
-from flows import command
 from flows.catalog.model import Base
-from flows.errors import RefitError
-from flows.settings import Settings, authorities
+from flows.locks import apt, dnf
+from flows.settings import Settings
 
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_MIRROR_SECONDS = 30.0
-_PLANNED = re.compile(r"^Inst (\S+)(?: \[[^]]*\])? \((\S+) ", re.MULTILINE)
-_MISSING = re.compile(r"Unable to locate package (\S+)|Package '?([^\s']+)'? has no installation candidate")
+
+@dataclass(frozen=True)
+class _Family:
+    """How the packages of a family of distributions are resolved.
+
+    Attributes:
+        state: what the mirror has now; as long as this stays, so does what it is resolved to.
+        simulate: all packages that a base's own packages bring, as `name=version`, sorted.
+        sources: the files by which an image knows its mirrors: path in the build context → content.
+    """
+
+    state: Callable[[Base, Settings], Mapping[str, str]]
+    simulate: Callable[[Base, Settings], tuple[str, ...]]
+    sources: Callable[[Base], Mapping[str, bytes]]
+
+
+_FAMILIES = {
+    "deb": _Family(apt.state, apt.simulate, apt.files),
+    "rpm": _Family(dnf.state, dnf.simulate, dnf.files),
+}
 
 
 def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
-    """All packages that bootstrapping `base` installs, as `name=version`, sorted.
+    """All packages that `base` installs, as `name=version`, sorted; of rpm as `name=epoch:version-release.arch`.
 
     What was resolved once holds until the mirror has something new: then it costs only a look at the mirror.
 
     Raises:
         RefitError: the mirror doesn't answer, or has not all of the packages.
     """
-    if base.config.family != "deb":
-        raise RefitError(
-            f"The system packages of {base.name!r} can't be resolved here.",
-            why="Only bases of the family `deb` can be bootstrapped without an image registry.",
-            fix="take a profile on another base, e.g. deb12.",
-        )
-    asked = {"packages": sorted(base.packages), "state": mirror_state(base.config.suite, settings)}
+    family = _FAMILIES[base.config.family]
+    asked = {"packages": sorted(base.packages), "state": family.state(base, settings)}
     name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
     known = settings.folder("cache", "system") / f"{base.name}-{name}.json"
     if known.exists():
         return tuple(json.loads(known.read_text()))
-    exact = _simulate(base, settings)
+    exact = family.simulate(base, settings)
     draft = Path(tempfile.mkstemp(dir=known.parent, prefix=known.name)[1])
     draft.write_text(json.dumps(exact, indent=1))
     draft.replace(known)
     return exact
 
 
-def sources(suite: str, mirror: str) -> str:
-    """apt's one-line sources of a Debian release, its updates and its security updates."""
-    return "".join(f"deb [signed-by={KEYRING}] {root} {part} main\n" for root, part in _suites(suite, mirror))
-
-
-def proxy(settings: Settings) -> Mapping[str, str]:
-    """The environment in which apt goes through the proxy of the settings."""
-    return dict.fromkeys(("http_proxy", "https_proxy"), settings.apt_proxy) if settings.apt_proxy else {}
-
-
-@contextmanager
-def trust(settings: Settings) -> Iterator[list[str]]:
-    """The options with which mmdebstrap trusts the authorities of the settings inside the `with` block."""
-    if not settings.ca_bundle:
-        yield []
-        return
-    # apt downloads as a user of its own, who may read neither Refit's home nor a private `ca_bundle`.
-    with tempfile.TemporaryDirectory(prefix="refit-authorities-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        readable = Path(folder) / "ca.pem"
-        readable.write_bytes(settings.ca_bundle.read_bytes())
-        readable.chmod(0o644)
-        # mmdebstrap leaves the options of apt in the image, where the next machine would stumble over them.
-        forget = 'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap'
-        yield [f'--aptopt=Acquire::https::CaInfo "{readable}"', f"--customize-hook={forget}"]
-
-
-def releases(suite: str, mirror: str) -> tuple[str, ...]:
-    """The addresses of the signed indexes of a Debian release, its updates and its security updates."""
-    return tuple(f"{root}/dists/{part}/InRelease" for root, part in _suites(suite, mirror))
-
-
-def planned(output: str) -> tuple[str, ...]:
-    """The packages that a simulation of apt would install, as `name=version`, sorted. Pure."""
-    return tuple(sorted({f"{name}={version}" for name, version in _PLANNED.findall(output)}))
-
-
-def mirror_state(suite: str, settings: Settings) -> Mapping[str, str]:
-    """What the mirror has now: suite → hash of its signed index of indexes.
-
-    Raises:
-        RefitError: the mirror doesn't answer.
-    """
-    urls = {part: f"{root}/dists/{part}/InRelease" for root, part in _suites(suite, settings.debian_mirror)}
-    with (
-        httpx.Client(
-            timeout=_MIRROR_SECONDS,
-            follow_redirects=True,
-            verify=authorities(settings),
-            proxy=settings.apt_proxy or None,
-        ) as client,
-        ThreadPoolExecutor(len(urls)) as pool,
-    ):
-        found = pool.map(lambda url: _hash(client, url), urls.values())
-        return dict(zip(urls, found, strict=True))
-
-
-def _suites(suite: str, mirror: str) -> Iterable[tuple[str, str]]:
-    root = mirror.rstrip("/")
-    return (
-        (f"{root}/debian", suite),
-        (f"{root}/debian", f"{suite}-updates"),
-        (f"{root}/debian-security", f"{suite}-security"),
-    )
-
-
-def _hash(client: httpx.Client, url: str) -> str:
-    problem = ""
-    for _ in range(3):
-        try:
-            answer = client.get(url)
-        except httpx.TransportError as error:
-            problem = str(error) or type(error).__name__
-            continue
-        if answer.status_code == 200 and "\nSHA256:" in answer.text:
-            return hashlib.sha256(answer.content).hexdigest()
-        problem = f"it answers {answer.status_code} and {answer.text[:60]!r}"
-        if answer.status_code < 500:
-            break
-    raise mirror_error(f"{url}: {problem}")
-
-
-def mirror_error(why: str) -> RefitError:
-    """The error for a mirror that can't be used."""
-    return RefitError(
-        "The Debian mirror doesn't answer as it should.",
-        why=why,
-        fix="check `debian_mirror`, `apt_proxy` and `ca_bundle` in settings.yaml (REFIT_DEBIAN_MIRROR, …).",
-    )
-
-
-def _simulate(base: Base, settings: Settings) -> tuple[str, ...]:
-    with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder, trust(settings) as trusted:
-        lines = Path(folder) / "sources.list"
-        lines.write_text(sources(base.config.suite, settings.debian_mirror))
-        wanted = [f"--include={','.join(base.packages)}"] if base.packages else []
-        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *wanted, *trusted]
-        try:
-            argv = ["mmdebstrap", *options, base.config.suite, "-", str(lines)]
-            done = command.run(argv, root=True, env=proxy(settings), limit=300)
-        except command.ProgramFailed as error:
-            raise _explained(base, error) from None
-    return planned(done.stdout + done.stderr)
-
-
-def _explained(base: Base, error: command.ProgramFailed) -> RefitError:
-    missing = [first or second for first, second in _MISSING.findall(error.tail)]
-    if missing:
-        return RefitError(
-            f"{base.config.suite} has no package {', '.join(map(repr, missing))}.",
-            why=f"It is named in the packages of the base {base.name!r}.",
-            fix=f"correct {base.folder / 'os-packages.txt'}.",
-        )
-    if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)|certificate", error.tail):
-        return mirror_error(error.tail)
-    return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, fix=error.fix)
+def sources(base: Base) -> Mapping[str, bytes]:
+    """The files by which an image knows the public mirrors of its distribution: path in the build context → content."""
+    return _FAMILIES[base.config.family].sources(base)

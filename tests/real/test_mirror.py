@@ -17,7 +17,7 @@ from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.locks import system
+from flows.locks import apt, system
 from flows.settings import Settings
 from tests.certificates import Authority, make_authority
 from tests.machine import private_home
@@ -88,7 +88,7 @@ def test_a_mirror_by_https_with_an_authority_of_its_own(
         system.resolve(small, unknown)
     assert "ca_bundle" in caught.value.fix
     with pytest.raises(RefitError, match="mirror doesn't answer"):
-        system._simulate(small, unknown)
+        apt.simulate(small, unknown)
 
 
 @pytest.mark.parametrize("way", ["mirror", "proxy"])

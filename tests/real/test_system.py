@@ -16,7 +16,7 @@ from tests.conftest import free_port
 
 def test_all_packages_are_resolved_once(base_recipe: Base, shared: Settings, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "refit.command")
-    small = replace(base_recipe, packages=("tmux",))
+    small = replace(base_recipe, name="resolvedonce", packages=("tmux",))
     exact = system.resolve(small, shared)
     versions = dict(package.split("=", 1) for package in exact)
     assert exact == tuple(sorted(exact))
@@ -42,9 +42,3 @@ def test_a_mirror_that_is_none_is_said(base_recipe: Base, shared: Settings, mirr
         system.resolve(base_recipe, elsewhere)
     assert str(port) in caught.value.why
     assert "debian_mirror" in caught.value.fix
-
-
-def test_other_families_are_refused(base_recipe: Base, shared: Settings) -> None:
-    config = base_recipe.config.model_copy(update={"family": "rpm"})
-    with pytest.raises(RefitError, match="can't be resolved here"):
-        system.resolve(replace(base_recipe, config=config), shared)

@@ -1,10 +1,14 @@
 import shutil
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
+from prefect.client.schemas.schedules import CronSchedule
+from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog import load
+from flows.catalog.cron import Schedule
 from flows.documents import Mistakes
 from flows.errors import UnknownName
 
@@ -60,6 +64,35 @@ def release(*profiles: str) -> Change:
 
 
 GOOD = "ide: jupyter, bundle: minimal, os: deb12, python: py311"
+
+
+def schedule(text: str) -> Change:
+    nights = f"nightly: '{text}'\nsupported_until: 2027-06-30\n"
+    return write(RELEASE, f"release: 2026a\nprofiles:\n  - {{{GOOD}}}\n{nights}")
+
+
+@pytest.mark.parametrize("written", ["0 2 * * *", "*/15  0-4,22 1,15 * 1-5", "0 0 31 2 0"])
+def test_the_nights_of_a_release(root: Path, written: str) -> None:
+    schedule(written)(root)
+    release = load.load_catalog(root).releases["2026a"]
+    assert release.nightly == CronSchedule(cron=release.nightly).cron == " ".join(written.split())
+    assert release.is_supported(date(2027, 6, 30)) and not release.is_supported(date(2027, 7, 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0 2 * * * *", "60 * * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "5/15 * * * *"]
+)
+@pytest.mark.parametrize(
+    "also", [str, lambda text: text.replace("*", "x", 1), lambda text: text.replace("*", "*/0", 1)]
+)
+def test_what_is_no_schedule(text: str, also: Callable[[str], str]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Schedule).validate_python(also(text))
+
+
+def test_a_release_without_them_is_supported_for_ever_and_waits_for_somebody(root: Path) -> None:
+    release = load.load_catalog(root).releases["2026a"]
+    assert release.nightly == "" and release.is_supported(date.max)
 
 
 @pytest.mark.parametrize(("written", "budget"), [("450 MB", 450_000_000), ("1.5GiB", 3 * 2**29)])
@@ -127,7 +160,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (replace(PIPFILE, "[[source]]", "[scripts]"), PIPFILE, 0, "it has no [[source]]"),
         (release(GOOD.replace("jupyter", "jupiter")), RELEASE, 3, "no ide 'jupiter': did you mean 'jupyter'?"),
         (release(GOOD, GOOD.replace("minimal", "minimum")), RELEASE, 4, "no bundle 'minimum': did you mean 'minimal'?"),
-        (release(GOOD.replace("deb12", "deb13")), RELEASE, 3, "no os 'deb13': did you mean 'deb12'?"),
+        (release(GOOD.replace("deb12", "deb112")), RELEASE, 3, "no os 'deb112': did you mean 'deb12'?"),
         (release(GOOD.replace("py311", "py312")), RELEASE, 3, "deb12 has no 'py312': did you mean 'py311'?"),
         (release(GOOD, GOOD), RELEASE, 4, "jupyter-minimal-deb12-py311 stands already in line 3"),
         (release(f"{GOOD}, size_budget: 450"), RELEASE, 3, "a number with its unit"),
@@ -136,6 +169,10 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (replace(RELEASE, "release: 2026a", "release: 2026b"), RELEASE, 1, "not called like its file: write '2026a'"),
         (replace(RELEASE, "release: 2026a", "release: next"), RELEASE, 1, "'next' is not a year and a letter"),
         (write(RELEASE, "release: 2026a\nprofiles: []\n"), RELEASE, 2, "at least 1 item"),
+        (schedule("0 2 * *"), RELEASE, 4, "a schedule has 5 fields"),
+        (schedule("0 25 * * *"), RELEASE, 4, "'25' is no hour: it goes from 0 to 23"),
+        (schedule("0 0 30 2 *"), RELEASE, 4, "no month 2 has a day 30"),
+        (write(RELEASE, f"release: 2026a\nsupported_until: 2027\nprofiles:\n  - {{{GOOD}}}\n"), RELEASE, 2, "date"),
         (replace(PIPFILE, "[jupyter]", "[notebook]"), RELEASE, 3, "has no [jupyter] for the packages of this IDE"),
     ],
 )
@@ -149,6 +186,16 @@ def test_a_value_over_many_lines_is_found_where_it_stands(root: Path) -> None:
         root
     )
     assert [(file, line) for file, line, _ in mistakes(root)] == [(RELEASE, 4), (RELEASE, 6)]
+
+
+def test_a_profile_may_be_moved_in_another_way_than_its_release(root: Path) -> None:
+    policies = "migration: {mode: ask, quiet: ['22:00-07:00']}\n"
+    profile = f"  - {{{GOOD}, migration: {{mode: next-start}}}}\n"
+    write(RELEASE, f"release: 2026a\n{policies}profiles:\n{profile}")(root)
+    (found,) = load.load_catalog(root).releases["2026a"].profiles
+    assert (found.migration.mode, [str(hours) for hours in found.migration.quiet]) == ("next-start", ["22:00-07:00"])
+    write(RELEASE, f"release: 2026a\nprofiles:\n  - {{{GOOD}, migration: {{quiet: [at night]}}}}\n")(root)
+    assert [(file, line) for file, line, what in mistakes(root) if "22:00-07:00" in what] == [(RELEASE, 3)]
 
 
 def test_all_mistakes_of_the_whole_catalog_come_at_once(root: Path) -> None:

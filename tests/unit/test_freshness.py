@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 
 import pytest
 from pydantic import SecretStr
@@ -23,7 +23,7 @@ from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
 from flows.locks.pages import Page, Unreadable
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
-from tests.conftest import free_port
+from tests.conftest import free_port, serving
 
 AT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 SUITES = ("debian/dists/bookworm", "debian/dists/bookworm-updates", "debian-security/dists/bookworm-security")
@@ -63,15 +63,9 @@ def site() -> Iterator[Site]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    it.url = f"http://127.0.0.1:{server.server_port}"
-    yield it
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as port:
+        it.url = f"http://127.0.0.1:{port}"
+        yield it
 
 
 # --- System packages ------------------------------------------------------------------------------------------------

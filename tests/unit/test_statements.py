@@ -87,6 +87,19 @@ def test_any_package_of_debian_can_be_named(packages: dict[str, str]) -> None:
     assert {p.name: p.version for p in found} == packages
 
 
+def test_a_package_of_rpm_is_named_with_its_epoch_and_architecture() -> None:
+    base = replace(BASE, system=("git=1:2.43~rc1-2.el9.x86_64",), suite="9-stream", family="rpm")
+    sbom = statements.sbom((base, TOP))
+    assert valid(sbom)
+    system, *_, git = sbom["components"]  # type: ignore[misc]
+    assert (system["name"], system["version"]) == ("centos", "9-stream")
+    package = PackageURL.from_string(git["purl"])
+    assert package.to_string() == git["purl"]
+    assert (package.type, package.namespace) == ("rpm", "centos")
+    assert (package.name, package.version) == ("git", "2.43~rc1-2.el9")
+    assert package.qualifiers == {"arch": "x86_64", "distro": "9-stream", "epoch": "1"}
+
+
 def test_a_later_stage_has_the_say() -> None:
     later = Stage("later", Kind.instructions, TOP.name, "", requirements=("rich==15.1.0",))
     packages = {p.name: p for p in statements.packages_of((BASE, TOP, later))}

@@ -1,0 +1,129 @@
+"""Debian's packages: which versions apt would install, and where they come from."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows import command
+from flows.catalog.model import Base
+from flows.errors import RefitError
+from flows.locks import mirror
+from flows.settings import Settings
+
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+PUBLIC = "http://deb.debian.org"
+_PLANNED = re.compile(r"^Inst (\S+)(?: \[[^]]*\])? \((\S+) ", re.MULTILINE)
+_MISSING = re.compile(r"Unable to locate package (\S+)|Package '?([^\s']+)'? has no installation candidate")
+
+
+def simulate(base: Base, settings: Settings) -> tuple[str, ...]:
+    """All packages that bootstrapping `base` installs, as `name=version`, sorted.
+
+    Raises:
+        RefitError: the mirror doesn't answer, or has not all of the packages.
+    """
+    with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder, trust(settings) as trusted:
+        lines = Path(folder) / "sources.list"
+        lines.write_text(sources(base.config.suite, settings.debian_mirror))
+        wanted = [f"--include={','.join(base.packages)}"] if base.packages else []
+        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *wanted, *trusted]
+        try:
+            argv = ["mmdebstrap", *options, base.config.suite, "-", str(lines)]
+            done = command.run(argv, root=True, env=proxy(settings), limit=300)
+        except command.ProgramFailed as error:
+            raise _explained(base, error) from None
+    return planned(done.stdout + done.stderr)
+
+
+def sources(suite: str, mirror: str) -> str:
+    """apt's one-line sources of a Debian release, its updates and its security updates."""
+    return "".join(f"deb [signed-by={KEYRING}] {root} {part} main\n" for root, part in _suites(suite, mirror))
+
+
+def files(base: Base) -> Mapping[str, bytes]:
+    """The sources of a base's image, which are public whatever mirror it was made from."""
+    parts: dict[str, list[str]] = {}
+    for root, part in _suites(base.config.suite, PUBLIC):
+        parts.setdefault(root, []).append(part)
+    stanzas = (
+        f"Types: deb\nURIs: {root}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {KEYRING}\n"
+        for root, suites in parts.items()
+    )
+    return {"files/debian.sources": "\n".join(stanzas).encode()}
+
+
+def proxy(settings: Settings) -> Mapping[str, str]:
+    """The environment in which apt goes through the proxy of the settings."""
+    return dict.fromkeys(("http_proxy", "https_proxy"), settings.apt_proxy) if settings.apt_proxy else {}
+
+
+@contextmanager
+def trust(settings: Settings) -> Iterator[list[str]]:
+    """The options with which mmdebstrap trusts the authorities of the settings inside the `with` block."""
+    if not settings.ca_bundle:
+        yield []
+        return
+    # apt downloads as a user of its own, who may read neither Refit's home nor a private `ca_bundle`.
+    with tempfile.TemporaryDirectory(prefix="refit-authorities-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        readable = Path(folder) / "ca.pem"
+        readable.write_bytes(settings.ca_bundle.read_bytes())
+        readable.chmod(0o644)
+        # mmdebstrap leaves the options of apt in the image, where the next machine would stumble over them.
+        forget = 'rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap'
+        yield [f'--aptopt=Acquire::https::CaInfo "{readable}"', f"--customize-hook={forget}"]
+
+
+def releases(suite: str, mirror: str) -> tuple[str, ...]:
+    """The addresses of the signed indexes of a Debian release, its updates and its security updates."""
+    return tuple(f"{root}/dists/{part}/InRelease" for root, part in _suites(suite, mirror))
+
+
+def planned(output: str) -> tuple[str, ...]:
+    """The packages that a simulation of apt would install, as `name=version`, sorted. Pure."""
+    return tuple(sorted({f"{name}={version}" for name, version in _PLANNED.findall(output)}))
+
+
+def state(base: Base, settings: Settings) -> Mapping[str, str]:
+    """What the mirror has now: suite → hash of its signed index of indexes.
+
+    Raises:
+        RefitError: the mirror doesn't answer.
+    """
+    urls = {part: f"{root}/dists/{part}/InRelease" for root, part in _suites(base.config.suite, settings.debian_mirror)}
+    return mirror.state(urls, "\nSHA256:", settings, mirror_error)
+
+
+def _suites(suite: str, mirror: str) -> Iterable[tuple[str, str]]:
+    root = mirror.rstrip("/")
+    return (
+        (f"{root}/debian", suite),
+        (f"{root}/debian", f"{suite}-updates"),
+        (f"{root}/debian-security", f"{suite}-security"),
+    )
+
+
+def mirror_error(why: str) -> RefitError:
+    """The error for a mirror that can't be used."""
+    return RefitError(
+        "The Debian mirror doesn't answer as it should.",
+        why=why,
+        fix="check `debian_mirror`, `apt_proxy` and `ca_bundle` in settings.yaml (REFIT_DEBIAN_MIRROR, …).",
+    )
+
+
+def _explained(base: Base, error: command.ProgramFailed) -> RefitError:
+    missing = [first or second for first, second in _MISSING.findall(error.tail)]
+    if missing:
+        return RefitError(
+            f"{base.config.suite} has no package {', '.join(map(repr, missing))}.",
+            why=f"It is named in the packages of the base {base.name!r}.",
+            fix=f"correct {base.folder / 'os-packages.txt'}.",
+        )
+    if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)|certificate", error.tail):
+        return mirror_error(error.tail)
+    return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, fix=error.fix)
