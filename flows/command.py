@@ -38,6 +38,9 @@ GRACE_SECONDS = 5.0
 TAIL_LINES = 25
 _PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
 _secrets: set[str] = set()
+# What `ending_all` has ended. It may say that all is well: a shell that is process 1 of a container ignores SIGTERM,
+# and goes on when the program has died that it waited for.
+_ended: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class ProgramMissing(RefitError):
 
 
 class ProgramFailed(RefitError):
-    """The program ended with an exit code that says failure, or ran out of time."""
+    """The program ended with an exit code that says failure, or is `OutOfTime`."""
 
     def __init__(self, argv: Sequence[str], problem: str, tail: str, log: Path | None, exit_code: int | None) -> None:
         self.argv, self.tail, self.log, self.exit_code_of_program = tuple(argv), tail, log, exit_code
@@ -68,6 +71,10 @@ class ProgramFailed(RefitError):
             why=tail and "Its last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
             fix=f"the whole output is in {log}." if log else "",
         )
+
+
+class OutOfTime(ProgramFailed):
+    """The program reached its time limit, and was ended with all that it had started."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,8 @@ def run(
 
     Raises:
         ProgramMissing: it is not installed.
-        ProgramFailed: it failed, or ran out of time.
+        ProgramFailed: it failed.
+        OutOfTime: it reached its limit.
     """
     words = [str(word) for word in argv]
     program, called, environment = _prepared(words, root, env or {})
@@ -149,9 +157,12 @@ def run(
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
         started = monotonic()
-        problem, code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
-    if problem or code not in accepted:
-        problem = problem or (f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}")
+        try:
+            code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
+        except TimeoutError as error:
+            raise OutOfTime(words, str(error), output.tail(), output.path, None) from None
+    if code not in accepted:
+        problem = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         raise ProgramFailed(words, problem, output.tail(), output.path, code)
     return Completed(tuple(words), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
 
@@ -241,8 +252,8 @@ def _execute(
     limit: float,
     output: _Output,
     elevated: bool,
-) -> tuple[str, int]:
-    """Returns what went wrong in words (empty: nothing but maybe the exit code) and the exit code."""
+) -> int:
+    """Returns the exit code; a signal that ended the program is a negative number."""
     options: dict[str, Any] = {
         "_bg": True,
         "_bg_exc": False,
@@ -258,24 +269,53 @@ def _execute(
         "_new_session": False,
         "_new_group": elevated,
         "_return_cmd": True,
-        "_preexec_fn": _notes_itself(_recording.get().processes),
     }
     if cwd is not None:
         options["_cwd"] = str(cwd)
-    process = sh.Command(program)(*arguments, **options)
+    process = _start(program, arguments, options)
     code = 0
     try:
-        process.wait(timeout=limit)
+        code = _exit_code(process, limit)
     except sh.TimeoutException:
         end_tree(process.pid)
-        return f"took longer than {limit:g} s and was ended", -9
-    except sh.ErrorReturnCode as error:
-        code = int(error.exit_code)
+        raise TimeoutError(f"took longer than {limit:g} s and was ended") from None
+    except (TypeError, ChildProcessError):  # `sh` has no exit code, because `end_tree` has asked for it first
+        if process.pid not in _ended:
+            raise
     except BaseException:
         end_tree(process.pid)
         raise
+    return -signal.SIGTERM if process.pid in _ended else code
+
+
+def _exit_code(process: Any, limit: float) -> int:
+    code = 0
+    try:
+        process.wait(timeout=limit)
+    except sh.ErrorReturnCode as error:
+        code = int(error.exit_code)
     process.process.wait()  # sh's wait with a time limit returns before the last of the output is read
-    return "", code
+    return code
+
+
+def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
+    """Start a program by `sh`; if that is interrupted, the program is ended, though `sh` hasn't said which it is."""
+    heard, said = os.pipe()
+    note = _notes_itself(_recording.get().processes)
+
+    def prepare() -> None:
+        os.write(said, str(os.getpid()).encode())
+        if note:
+            note()
+
+    with open(heard) as listening, open(said, "w") as speaking:  # noqa: PTH123 - pipes
+        try:
+            return sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
+        except BaseException:
+            speaking.close()
+            if pid := os.read(listening.fileno(), 32):
+                end_tree(int(pid))
+            raise
 
 
 class _Output:
@@ -419,7 +459,9 @@ def ending_all() -> Iterator[None]:
         raise
     except BaseException:
         # What `start` started outlives this process, and has a session of its own.
-        end_tree(*(child.pid for child in psutil.Process().children() if _session(child.pid) == os.getsid(0)))
+        children = [child.pid for child in psutil.Process().children() if _session(child.pid) == os.getsid(0)]
+        _ended.update(children)
+        end_tree(*children)
         raise
 
 

@@ -176,15 +176,19 @@ class LeaseLost(RefitError):
 def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120.0) -> Iterator[Lease]:
     """Hold the lease `name` inside the `with` block; it is renewed for as long as this process lives.
 
-    A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`.
+    A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`: by the clock,
+    or because it hasn't renewed it for as long as that while we waited, wherever its clock stood or stands now.
 
     Raises:
         RefitError: somebody else still holds it after `wait` seconds.
     """
-    holder, deadline = f"{_this_process()} {uuid4().hex}", time.monotonic() + wait
-    while (held := _take(engine, name, holder, seconds)) is None:
-        if time.monotonic() > deadline:
+    holder, began = f"{_this_process()} {uuid4().hex}", time.monotonic()
+    seen, since = None, began
+    while (held := _take(engine, name, holder, seconds, seen if time.monotonic() > since + seconds else None)) is None:
+        if time.monotonic() > began + wait:
             raise LeaseTaken(name, wait)
+        if (state := _state(engine, name)) != seen:
+            seen, since = state, time.monotonic()
         time.sleep(0.05)
     ended = Event()
     renewing = Thread(target=_renew, args=(engine, held, seconds, ended), daemon=True)
@@ -232,7 +236,16 @@ def _extend(engine: Engine, lease: Lease, seconds: float) -> None:
         session.execute(update(LeaseRow).where(*mine).values(until=now() + timedelta(seconds=seconds)))
 
 
-def _take(engine: Engine, name: str, holder: str, seconds: float) -> Lease | None:
+def _state(engine: Engine, name: str) -> tuple[int, datetime] | None:
+    """Fence and end of a lease: they stay the same only while nobody renews it."""
+    with Session(engine) as session:
+        row = session.get(LeaseRow, name)
+        return (row.fence, row.until) if row else None
+
+
+def _take(
+    engine: Engine, name: str, holder: str, seconds: float, given_up: tuple[int, datetime] | None = None
+) -> Lease | None:
     until = now() + timedelta(seconds=seconds)
     with Session(engine) as session:
         try:
@@ -241,7 +254,7 @@ def _take(engine: Engine, name: str, holder: str, seconds: float) -> Lease | Non
                 if row is None:
                     session.add(LeaseRow(name=name, holder=holder, fence=1, until=until))
                     return Lease(name, holder, 1)
-                if row.until > now() and not _has_died(row.holder):
+                if row.until > now() and not _has_died(row.holder) and (row.fence, row.until) != given_up:
                     return None
                 fence = row.fence + 1
                 # The fence in the condition lets exactly one of two takers win.

@@ -20,6 +20,7 @@ from pydantic import Field, SecretStr, ValidationError
 
 from flows import command, documents
 from flows.documents import Mistake, Mistakes
+from flows.policy import RolloutPolicy
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -77,6 +78,10 @@ class Settings(documents.Document):
     session_ports: Span = Span(first=18_000, last=18_999)
     stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
+    quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
+    keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
+
+    migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
 
     ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
     pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
@@ -87,9 +92,13 @@ class Settings(documents.Document):
     debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
 
     builds_at_once: int = Field(0, ge=0, description="Stages built at once; 0: as the machine lets.")
+    builds_for: tuple[str, ...] = Field((), description="Systems that builds are made for here; empty: all that can.")
+    build_limit: float = Field(10_800.0, gt=0, description="Seconds that a program of a stage's build may take.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
     keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
+
+    notify: tuple[SecretStr, ...] = Field((), description="Apprise URLs to which failures of a night are sent.")
 
     cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
 
@@ -152,7 +161,7 @@ def load() -> Settings:
         raise Mistakes(relative)
     if settings.ca_bundle and not settings.ca_bundle.is_file():
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
-    for secret in (settings.registry_password, settings.auth, settings.pip_index_url):
+    for secret in (settings.registry_password, settings.auth, settings.pip_index_url, *settings.notify):
         command.protect(secret.get_secret_value())
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
         command.protect(urlsplit(url).password or "")
@@ -202,9 +211,9 @@ def variables(settings: Settings) -> dict[str, str]:
 def _text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    if isinstance(value, Span):
-        return value.model_dump_json()
-    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=str)
+    if isinstance(value, documents.Document):
+        return value.model_dump_json(exclude_unset=True)
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=_text)
 
 
 def _variables() -> dict[str, object]:

@@ -26,6 +26,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
 from flows.sessions.model import Session
 from flows.sessions.store import NameTaken, Store
+from flows.sessions.wishes import Wishes, chosen_hours, chosen_mode
 from flows.settings import Span
 
 
@@ -98,6 +99,22 @@ class DatabaseContract:
         crashed = database._take(engine, "tag", "crashed", seconds=0.3)
         assert crashed is not None
         with lease(engine, "tag", wait=5) as held:
+            assert held.fence == crashed.fence + 1
+
+    def test_a_wish_is_kept_until_its_session_goes_and_who_said_it_for_ever(self, engine: Engine) -> None:
+        store, wishes = Store(engine), Wishes(engine)
+        store.add("ann", a_session, uids=Span(first=200_000, last=200_009), ports=None)
+        told = wishes.change("ann", "ann", **chosen_mode("pin", "2026-12-24"), snoozed_until=database.now())
+        wished = wishes.change("ann", "bob", **chosen_hours(("22:00-07:00", "sat 00:00-24:00"), "Europe/Zurich"))
+        assert wishes.all() == {"ann": wished} and wished.snoozed_until == told.snoozed_until
+        store.forget("ann")
+        assert wishes.all() == {}
+        assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
+
+    def test_a_crashed_holder_loses_the_lease_though_the_clock_went_back(self, engine: Engine) -> None:
+        crashed = database._take(engine, "tag", "crashed", seconds=3600)
+        assert crashed is not None
+        with lease(engine, "tag", seconds=0.5, wait=5) as held:
             assert held.fence == crashed.fence + 1
 
     def test_a_holder_that_was_killed_loses_the_lease_at_once(self, url: str, engine: Engine) -> None:

@@ -15,18 +15,20 @@ from pathlib import Path
 from time import monotonic
 
 from flows import progress
-from flows.database import Lease, lease, open_database
+from flows.database import Lease, held, lease, open_database
 from flows.images import plan, stages
 from flows.images.carried import Layers, NotCarried
 from flows.images.ledger import Entry, Ledger
-from flows.images.making import BUILD_LIMIT, Maker
+from flows.images.making import Maker
 from flows.images.plan import Plan
 from flows.images.registry import AT_ONCE, Manifest, Registry
-from flows.images.stages import Graph, Inputs, Stage, key_of
+from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
 from flows.progress import State
 from flows.settings import Settings
 
 logger = logging.getLogger("refit.build")
+# Those that make one stage: mmdebstrap, or what pulls the parent; then what builds, and what pushes.
+_LONG_PROGRAMS = 3
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,11 @@ class Builder:
         if digest := self._find(stage, key):
             return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
-        with lease(self._database, f"stage {key}", wait=BUILD_LIMIT) as mine:
-            if digest := self._find(stage, key):
+        name = f"stage {key}"
+        if held(self._database, name):
+            progress.report(stage.name, State.waiting, "another run builds it")
+        with lease(self._database, name, wait=_LONG_PROGRAMS * self._settings.build_limit) as mine:
+            if digest := self._find(stage, key) or self._finish(stage, key):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
             manifest, grafted, reason = self._obtain(stage, parent, layer, log)
@@ -100,6 +105,17 @@ class Builder:
             digest = self._name(stage, manifest, Entry(key, manifest.digest, inputs, seconds), mine)
         progress.report(stage.name, State.done, "grafted" if grafted else "")
         return Built(stage.name, key, layer, digest, False, seconds, None if grafted else log, reason)
+
+    def compare(self, stage: Stage, parent: Built, grafted: Built) -> tuple[Difference, ...]:
+        """Make a stage that was grafted, and tell how what comes out differs; nobody finds what was made.
+
+        Raises:
+            RefitError: it can't be made.
+        """
+        below = self._registry.manifest(self._registry.stages, parent.digest)
+        log = self._settings.folder("logs", "stages") / f"{stage.name}-{grafted.key[:12]}-again.log"
+        made = self._maker.make(stage, parent.digest, log)
+        return self._layers.compare(stage, below, grafted.digest, made)
 
     def plan(self, graph: Graph, *, thorough: bool = False) -> Plan:
         """What building these stages would do; nothing is started for it.
@@ -139,11 +155,26 @@ class Builder:
         return self._registry.digests(self._registry.stages, keys)
 
     def _find(self, stage: Stage, key: str) -> str | None:
-        manifest = self._registry.find(self._registry.stages, key)
-        if manifest is None or self._registry.missing(self._registry.stages, manifest):
+        """The digest of a stage that is there as a whole."""
+        manifest = self._whole(key)
+        if manifest is None:
             return None
         progress.report(stage.name, State.reused)
         return manifest.digest
+
+    def _finish(self, stage: Stage, key: str) -> str | None:
+        """Let a stage be found by its key whose builder died right before it did that; returns its digest."""
+        entry = self._ledger.of([key]).get(key)
+        manifest = self._whole(entry.digest) if entry else None
+        if manifest is None:
+            return None
+        self._registry.put_manifest(self._registry.stages, key, manifest.content, manifest.media_type)
+        return self._find(stage, key)
+
+    def _whole(self, reference: str) -> Manifest | None:
+        """A stage's manifest, if the registry has it and all that it names."""
+        manifest = self._registry.find(self._registry.stages, reference)
+        return manifest if manifest and not self._registry.missing(self._registry.stages, manifest) else None
 
     def _obtain(self, stage: Stage, parent: Built | None, layer: str | None, log: Path) -> tuple[Manifest, bool, str]:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""

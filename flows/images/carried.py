@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from flows.errors import RefitError
 from flows.images import graft
 from flows.images.configuration import configured, has_layer
-from flows.images.layers import Stored, Trees, UnreadableLayer, append, layers_of
+from flows.images.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
 from flows.images.making import local_name
 from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifest, Registry, canonical, descriptor
-from flows.images.stages import Stage, layer_tag
+from flows.images.stages import Difference, Stage, layer_tag
 from flows.settings import Settings
 
 KIND = "application/vnd.refit.layer.v1"
@@ -44,10 +44,11 @@ class Layers:
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
-        made_on = kept.document["annotations"][_PARENT]
-        if made_on != parent.digest:
-            self._check(stored, made_on, parent)
-        return self._assemble(stage, parent, stored), f"its layer was made on {made_on}"
+        below = kept.document["annotations"][_PARENT]
+        if below != parent.digest:
+            self._check(stored, below, parent)
+            self._note(key, stored, parent)
+        return self._assemble(stage, parent, stored), f"its layer stood on {below}"
 
     def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
         """Keep the layer of a closed stage that was made on a parent; returns the image.
@@ -55,10 +56,12 @@ class Layers:
         Raises:
             RefitError: the stage has written where it may not.
         """
-        *below, stored = layers_of(self._registry, self._repository, made)
-        if [part.digest for part in below] != [part["digest"] for part in parent.document["layers"]]:
-            raise ValueError(f"the stage {stage.name!r} was not made on {parent.digest}")
-        self._verify(stage, stored, parent)
+        stored = self._own(stage, parent, made)
+        self._note(key, stored, parent)
+        return self._assemble(stage, parent, stored)
+
+    def _note(self, key: str, stored: Stored, parent: Manifest) -> None:
+        """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned."""
         document = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -69,7 +72,19 @@ class Layers:
         }
         self._registry.put_blob(self._repository, EMPTY)
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
-        return self._assemble(stage, parent, stored)
+
+    def compare(self, stage: Stage, parent: Manifest, grafted: str, made: Manifest) -> tuple[Difference, ...]:
+        """What a grafted image has otherwise than one whose layer was made on the same parent; keeps nothing."""
+        rebuilt = self._assemble(stage, parent, self._own(stage, parent, made))
+        return compare(self._trees, self._repository, grafted, rebuilt.digest)
+
+    def _own(self, stage: Stage, parent: Manifest, made: Manifest) -> Stored:
+        """The layer of a stage that was made on a parent; raises as `keep` does."""
+        *below, stored = layers_of(self._registry, self._repository, made)
+        if [part.digest for part in below] != [part["digest"] for part in parent.document["layers"]]:
+            raise ValueError(f"the stage {stage.name!r} was not made on {parent.digest}")
+        self._verify(stage, stored, parent)
+        return stored
 
     def _assemble(self, stage: Stage, parent: Manifest, stored: Stored | None) -> Manifest:
         config = configured(
@@ -80,10 +95,10 @@ class Layers:
         )
         return append(self._registry, self._repository, parent, [stored] if stored else [], config)
 
-    def _check(self, stored: Stored, made_on: str, parent: Manifest) -> None:
-        old = self._registry.find(self._repository, made_on)
+    def _check(self, stored: Stored, below: str, parent: Manifest) -> None:
+        old = self._registry.find(self._repository, below)
         if old is None:
-            raise NotCarried(f"the registry no longer has {made_on}, on which its layer was made")
+            raise NotCarried(f"the registry no longer has {below}, on which its layer stood")
         try:
             different = self._trees.differing(self._repository, old, parent)
             upper = self._trees.layer(self._repository, stored)

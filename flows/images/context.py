@@ -15,7 +15,7 @@ from pathlib import Path
 import uv
 
 from flows.images.cache import apt_options, offer
-from flows.locks import system
+from flows.locks import apt
 from flows.settings import Settings
 
 # Where the folder with the machine's own things is mounted.
@@ -46,18 +46,20 @@ def own_things(folder: Path, settings: Settings, suite: str = "") -> tuple[str, 
     variables = {"PIP_FIND_LINKS": " ".join(wheels), "PIP_INDEX_URL": settings.pip_index_url.get_secret_value()}
     variables |= {"UV_FIND_LINKS": ",".join(wheels), "UV_DEFAULT_INDEX": variables["PIP_INDEX_URL"]}
     variables["NPM_CONFIG_REGISTRY"] = settings.npm_registry
+    dnf = {"proxy": settings.apt_proxy, "sslcacert": f"{MOUNT}/ca.pem" if settings.ca_bundle else ""}
+    variables["DNF_OPTIONS"] = " ".join(f"--setopt={name}={value}" for name, value in dnf.items() if value)
     cached, caches = offer(folder, MOUNT, settings)
     variables |= cached
     proxy = [f'Acquire::http::Proxy "{settings.apt_proxy}";'] if settings.apt_proxy else []
-    apt = [*apt_options(MOUNT), *proxy]
+    options = [*apt_options(MOUNT), *proxy]
     if settings.ca_bundle:
         shutil.copyfile(settings.ca_bundle, folder / "ca.pem")
         variables |= dict.fromkeys(_AUTHORITIES, f"{MOUNT}/ca.pem")
-        apt.append(f'Acquire::https::CaInfo "{MOUNT}/ca.pem";')
+        options.append(f'Acquire::https::CaInfo "{MOUNT}/ca.pem";')
     if suite:
-        (folder / "sources.list").write_text(system.sources(suite, settings.debian_mirror))
-        apt += [f'Dir::Etc::SourceList "{MOUNT}/sources.list";', 'Dir::Etc::SourceParts "/dev/null";']
-    (folder / "apt.conf").write_text("\n".join(apt) + "\n")
+        (folder / "sources.list").write_text(apt.sources(suite, settings.debian_mirror))
+        options += [f'Dir::Etc::SourceList "{MOUNT}/sources.list";', 'Dir::Etc::SourceParts "/dev/null";']
+    (folder / "apt.conf").write_text("\n".join(options) + "\n")
     variables["APT_CONFIG"] = f"{MOUNT}/apt.conf"
     (folder / "uv").touch()
     for number, _ in enumerate(wheels):

@@ -1,26 +1,22 @@
-"""Layers in the registry: read as trees, written, and put together to images without a container."""
+"""Layers in the registry: read as trees, and put together to images without a container."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
-import os
 import tarfile
 import zlib
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from io import SEEK_END
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, NoReturn
+from typing import IO
 
 from flows.errors import RefitError
 from flows.images import graft, stages
-from flows.images.configuration import TIMESTAMP, Config, written
+from flows.images.configuration import Config, written
 from flows.images.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
 from flows.images.stages import Difference
@@ -30,7 +26,6 @@ from flows.settings import Settings
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 _FORMAT = 1  # of the files in which trees are kept
 _XATTR = "SCHILY.xattr."
-_KEPT_XATTRS = ("security.capability", "user.")
 _KINDS = {
     tarfile.DIRTYPE: FOLDER,
     tarfile.SYMTYPE: SYMLINK,
@@ -39,8 +34,7 @@ _KINDS = {
     tarfile.BLKTYPE: DEVICE,
     tarfile.FIFOTYPE: DEVICE,
 }
-_CHUNK = 1 << 20  # bytes that are compressed together
-_AT_ONCE = 2 * (os.cpu_count() or 1)  # chunks
+_CHUNK = 1 << 20  # bytes that are read together
 
 
 class UnreadableLayer(RefitError):
@@ -229,119 +223,6 @@ def append(
     }
     content = canonical(document)
     return Manifest(registry.put_manifest(repository, digest_of(content), content, MANIFEST), MANIFEST, content)
-
-
-def layer_of(registry: Registry, repository: str, source: Path) -> Stored:
-    """Store a folder, or what is in a tar, as a layer: the same bytes for the same files, owners and modes.
-
-    Args:
-        registry: where to.
-        repository: where in it.
-        source: a folder that stands for the root of an image, or a tar of one; whiteouts in it stay what they are.
-
-    Raises:
-        ValueError: something in it can't be in a layer.
-        OSError: a file can't be read.
-    """
-    with TemporaryFile() as file:
-        diff_id = _pack(source, file)
-        size = file.seek(0, SEEK_END)
-        file.seek(0)
-        digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-        registry.put_file(repository, digest, file)
-    return Stored(digest, size, diff_id)
-
-
-def _pack(source: Path, target: IO[bytes]) -> str:
-    """Write a layer, compressed; returns its diff id."""
-    with (
-        _Compressor(target) as compressor,
-        tarfile.open(fileobj=compressor, mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT) as tar,  # type: ignore[call-overload]
-    ):
-        if source.is_dir():
-            _add_folder(tar, source)
-        else:
-            _add_tar(tar, source)
-    return compressor.diff_id
-
-
-def _add_folder(tar: tarfile.TarFile, source: Path) -> None:
-    for path in _below(source):
-        member = tar.gettarinfo(path, str(path.relative_to(source)))
-        if member is None:
-            raise ValueError(f"{path} is a socket")
-        names = [name for name in os.listxattr(path, follow_symlinks=False) if name.startswith(_KEPT_XATTRS)]
-        values = {name: os.getxattr(path, name, follow_symlinks=False) for name in sorted(names)}
-        _neutralise(member, {name: value.decode("utf-8", "surrogateescape") for name, value in values.items()})
-        if member.isreg():
-            with path.open("rb") as file:
-                tar.addfile(member, file)
-        else:
-            tar.addfile(member)
-
-
-def _below(source: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> NoReturn:
-        raise error
-
-    for folder, folders, files in os.walk(source, onerror=refuse):
-        folders.sort()
-        yield from (Path(folder, name) for name in sorted([*folders, *files]))
-
-
-def _add_tar(tar: tarfile.TarFile, source: Path) -> None:
-    with tarfile.open(source) as given:
-        members = {graft.normal(member.name): member for member in given}
-        # A hard link has to come after what it links to.
-        for name, member in sorted(members.items(), key=lambda item: (item[1].islnk(), item[0].split("/"))):
-            kept = _xattrs_of(member)
-            member.name = name
-            if member.islnk():
-                member.linkname = graft.normal(member.linkname)
-            _neutralise(member, kept)
-            if name:
-                tar.addfile(member, given.extractfile(member) if member.isreg() else None)
-
-
-def _xattrs_of(member: tarfile.TarInfo) -> dict[str, str]:
-    headers = ((name.removeprefix(_XATTR), value) for name, value in sorted(member.pax_headers.items()))
-    return {name: value for name, value in headers if name.startswith(_KEPT_XATTRS)}
-
-
-def _neutralise(member: tarfile.TarInfo, xattrs: Mapping[str, str]) -> None:
-    """Leave out of a member what depends on when and where it is written."""
-    member.mtime, member.uname, member.gname = TIMESTAMP, "", ""
-    member.pax_headers = {f"{_XATTR}{name}": value for name, value in xattrs.items()}
-
-
-class _Compressor:
-    """Compresses on all cores. Chunks don't depend on each other, so that the bytes don't depend on the cores."""
-
-    def __init__(self, target: IO[bytes]) -> None:
-        self._target, self._seen = target, hashlib.sha256()
-        self._pool = ThreadPoolExecutor(_AT_ONCE)
-        self._waiting: deque[Future[bytes]] = deque()
-
-    def __enter__(self) -> _Compressor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._drain(0)
-        self._pool.shutdown()
-
-    @property
-    def diff_id(self) -> str:
-        return f"sha256:{self._seen.hexdigest()}"
-
-    def write(self, chunk: bytes) -> int:
-        self._seen.update(chunk)
-        self._waiting.append(self._pool.submit(zlib.compress, chunk, wbits=31))
-        self._drain(_AT_ONCE)
-        return len(chunk)
-
-    def _drain(self, left: int) -> None:
-        while len(self._waiting) > left:
-            self._target.write(self._waiting.popleft().result())
 
 
 def compare(trees: Trees, repository: str, one: str, other: str) -> tuple[Difference, ...]:

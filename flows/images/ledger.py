@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -21,7 +21,10 @@ _AT_ONCE = 500  # names in one question: SQLite takes a limited number of them
 
 
 class StageRow(Table):
-    """A stage that was built: its inputs as JSON, and the digest that counts for its key."""
+    """A stage that was built: its inputs as JSON, and the digest that counts for its key.
+
+    `built` is later than that of every earlier build of the name, also where a clock has gone back meanwhile.
+    """
 
     __tablename__ = "stages"
 
@@ -62,7 +65,9 @@ class Ledger:
             if row := session.get(StageRow, entry.key):
                 return row.digest
             inputs = json.dumps(entry.inputs, sort_keys=True)
-            session.add(StageRow(**{**vars(entry), "inputs": inputs}, name=name, built=now()))
+            newest = session.scalar(select(func.max(StageRow.built)).where(StageRow.name == name))
+            built = max(now(), newest + timedelta(microseconds=1)) if newest else now()
+            session.add(StageRow(**{**vars(entry), "inputs": inputs}, name=name, built=built))
         return entry.digest
 
     def forget(self, key: str, lease: Lease) -> None:
@@ -87,21 +92,28 @@ class Ledger:
             return {row.key: Entry(row.key, row.digest, json.loads(row.inputs), row.seconds) for row in rows}
 
     def latest(self, names: Collection[str]) -> dict[str, Entry]:
-        """The newest build of each of these stages that was ever built."""
+        """The newest build of each of these stages that was ever built.
+
+        Its seconds are the most that any build of the stage took: a graft says nothing of what making it takes.
+        """
         wanted = sorted(names)
         found: dict[str, Entry] = {}
         with Session(self._database) as session:
             for start in range(0, len(wanted), _AT_ONCE):
                 some = wanted[start : start + _AT_ONCE]
                 newest = (
-                    select(StageRow.name, func.max(StageRow.built).label("built"))
+                    select(
+                        StageRow.name,
+                        func.max(StageRow.built).label("built"),
+                        func.max(StageRow.seconds).label("seconds"),
+                    )
                     .where(StageRow.name.in_(some))
                     .group_by(StageRow.name)
                     .subquery()
                 )
-                rows = select(StageRow).join(
+                rows = select(StageRow, newest.c.seconds).join(
                     newest, (StageRow.name == newest.c.name) & (StageRow.built == newest.c.built)
                 )
-                for row in session.scalars(rows):
-                    found[row.name] = Entry(row.key, row.digest, json.loads(row.inputs), row.seconds)
+                for row, seconds in session.execute(rows):
+                    found[row.name] = Entry(row.key, row.digest, json.loads(row.inputs), seconds)
         return found

@@ -26,11 +26,10 @@ from flows.images.context import MOUNT, own_things, uv_program, write_files
 from flows.images.registry import Manifest, Registry, canonical, digest_of
 from flows.images.stages import Kind, Stage
 from flows.images.workspace import alone, workspace
-from flows.locks import system
+from flows.locks import apt
 from flows.progress import State
 from flows.settings import Settings
 
-BUILD_LIMIT = 3 * 3600.0
 _PROGRAMS = {
     Kind.bootstrap: ("mmdebstrap", "buildah"),
     Kind.instructions: ("buildah",),
@@ -45,7 +44,8 @@ _NEUTRAL = (
 )
 _NO_SPACE = re.compile(r"[Nn]o space left on device|[Dd]isk quota exceeded")
 _VANISHED = re.compile(r"Version '([^']+)' for '([^']+)' was not found")
-_UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by snippets/os-packages.snippet.j2
+_UNMATCHED = re.compile(r"^Error: Unable to find a match: (.+)$", re.MULTILINE)
+_UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by the snippets that install packages
 _STEP = re.compile(r"^STEP \d+/\d+: ")
 
 
@@ -106,7 +106,8 @@ class Maker:
         if stage.kind is Kind.bootstrap:
             progress.report(stage.name, State.running, "installing system packages")
             self._bootstrap(stage, work, context / "base.tar")
-        origin = self._parent(stage, parent, work) if parent else "scratch"
+        origin = self._origin(stage, parent, work)
+        suite = stage.suite if stage.family == "deb" else ""
         (work / "Containerfile").write_text(f"FROM {origin}\n{stage.text}\n")
         oci_runtime = host.runtime(self._settings)
         options = [
@@ -114,7 +115,7 @@ class Maker:
             *("--runtime", host.program(oci_runtime) or oci_runtime),
             *("--timestamp", str(TIMESTAMP)),
             *("--layers=false", "--no-cache", "--force-rm", "--pull-never"),
-            *(word for volume in own_things(own, self._settings, stage.suite) for word in ("--volume", volume)),
+            *(word for volume in own_things(own, self._settings, suite) for word in ("--volume", volume)),
             *("--iidfile", str(image), "--file", str(work / "Containerfile")),
         ]
         self._buildah(work, "build", *options, str(context), watcher=watcher)
@@ -123,17 +124,33 @@ class Maker:
 
     def _bootstrap(self, stage: Stage, work: Path, tar: Path) -> None:
         lines, status = work / "sources.list", work / "status"
-        lines.write_text(system.sources(stage.suite, self._settings.debian_mirror))
-        argv = [
-            *("mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(stage.system)}"),
-            f"--customize-hook={_NEUTRAL}",
-            f"--customize-hook=download /var/lib/dpkg/status {shlex.quote(str(status))}",
-            *(stage.suite, str(tar), str(lines)),
-        ]
-        epoch = {"SOURCE_DATE_EPOCH": str(TIMESTAMP), "TMPDIR": str(work / "tmp"), **system.proxy(self._settings)}
-        with system.trust(self._settings) as trusted:
-            command.run([*argv, *trusted], root=True, env=epoch, limit=BUILD_LIMIT)
+        lines.write_text(apt.sources(stage.suite, self._settings.debian_mirror))
+        hook = f"download /var/lib/dpkg/status {shlex.quote(str(status))}"
+        argv = bootstrap(stage, str(tar), str(lines), hook)
+        epoch = {"SOURCE_DATE_EPOCH": str(TIMESTAMP), "TMPDIR": str(work / "tmp"), **apt.proxy(self._settings)}
+        with apt.trust(self._settings) as trusted:
+            command.run([*argv, *trusted], root=True, env=epoch, limit=self._settings.build_limit)
         _verify(stage, installed(status.read_text()))
+
+    def _origin(self, stage: Stage, parent: str | None, work: Path) -> str:
+        """What a build starts from."""
+        if parent:
+            return self._parent(stage, parent, work)
+        return self._public(stage, work) if stage.image else "scratch"
+
+    def _public(self, stage: Stage, work: Path) -> str:
+        """The local name of the public image that a base stands on; pulled if need be."""
+        digest = stage.image.rpartition("@")[2]
+        name = f"localhost/refit/image:{digest.removeprefix('sha256:')}"
+        with alone(self._settings, f"pull-{digest.removeprefix('sha256:')}"):
+            if self._buildah(work, "inspect", "--type", "image", name, accepted=(0, 1, 125)).exit_code:
+                progress.report(stage.name, State.running, f"pulling {stage.image}")
+                secure = not stage.image.startswith(("127.0.0.1:", "localhost:"))
+                try:
+                    self._copy(f"docker://{stage.image}", name, work, f"--src-tls-verify={str(secure).lower()}")
+                except command.ProgramFailed as error:
+                    raise _no_image(stage, error) from None
+        return name
 
     def _parent(self, stage: Stage, parent: str, work: Path) -> str:
         """The local name of the parent, the same on every machine because history records it; pulled if need be."""
@@ -150,12 +167,16 @@ class Maker:
 
     def _pull(self, digest: str, name: str, work: Path) -> None:
         """Not with `buildah pull`: history and annotations of what is built on it would tell where it came from."""
-        runroot = host.runtime_folder(self._settings) / "builds"
-        store = f"containers-storage:[overlay@{host.builds(self._settings)}+{runroot}]{name}"
         source = f"docker://{self._registry.host}/{self._registry.stages}@{digest}"
         tls = f"--src-tls-verify={str(self._registry.secure).lower()}"
-        argv = ["skopeo", "copy", "--quiet", tls, "--src-authfile", str(self._login(work)), source, store]
-        command.run(argv, root=True, env=self._environment(work), limit=BUILD_LIMIT)
+        self._copy(source, name, work, tls, f"--src-authfile={self._login(work)}")
+
+    def _copy(self, source: str, name: str, work: Path, *options: str) -> None:
+        """Copy an image from a registry into the private storage."""
+        runroot = host.runtime_folder(self._settings) / "builds"
+        store = f"containers-storage:[overlay@{host.builds(self._settings)}+{runroot}]{name}"
+        argv = ["skopeo", "copy", "--quiet", *options, source, store]
+        command.run(argv, root=True, env=self._environment(work), limit=self._settings.build_limit)
 
     def _push(self, image: str, work: Path) -> Manifest:
         """Push an image among the stages; its manifest is the same from whichever machine."""
@@ -190,8 +211,17 @@ class Maker:
         self, work: Path, *words: str, watcher: _Watcher | None = None, accepted: tuple[int, ...] = (0,)
     ) -> command.Completed:
         argv = [*host.buildah(self._settings), *words]
-        env = self._environment(work)
-        return command.run(argv, root=True, env=env, limit=BUILD_LIMIT, accepted=accepted, on_line=watcher)
+        env, limit = self._environment(work), self._settings.build_limit
+        return command.run(argv, root=True, env=env, limit=limit, accepted=accepted, on_line=watcher)
+
+
+def bootstrap(stage: Stage, tar: str, sources: str, *hooks: str) -> list[str]:
+    """The command that writes a base's packages to `tar`, from the mirrors in the file `sources`. Pure."""
+    return [
+        *("mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(stage.system)}"),
+        *(f"--customize-hook={hook}" for hook in (_NEUTRAL, *hooks)),
+        *(stage.suite, tar, sources),
+    ]
 
 
 def local_name(digest: str) -> str:
@@ -257,10 +287,18 @@ def _explained(settings: Settings, stage: Stage, watcher: _Watcher, log: Path) -
 def _failure(settings: Settings, stage: Stage, step: str, error: command.ProgramFailed, log: Path) -> RefitError:
     if _NO_SPACE.search(error.tail):
         return _disk_full(settings, stage, error.tail.splitlines()[-1])
-    if vanished := _VANISHED.findall(error.tail):
+    if isinstance(error, command.OutOfTime):
+        return RefitError(
+            f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
+            f"was ended after {settings.build_limit:g} s.",
+            why=error.why,
+            fix=f"see in {log} what it waits for, or raise `build_limit` in settings.yaml.",
+        )
+    vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
+    if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
         return RefitError(
             f"The mirror has no longer what stage {stage.name!r} was resolved to.",
-            why=", ".join(f"{name} {version}" for version, name in vanished),
+            why=", ".join(vanished),
             fix="run it again; it resolves them anew.",
         )
     if differing := _UNLIKE.search(error.tail):
@@ -269,6 +307,14 @@ def _failure(settings: Settings, stage: Stage, step: str, error: command.Program
         f"Stage {stage.name!r} can't be built: {step or Path(error.argv[0]).name} failed.",
         why=error.why,
         fix=f"the whole output is in {log}.",
+    )
+
+
+def _no_image(stage: Stage, error: command.ProgramFailed) -> RefitError:
+    return RefitError(
+        f"The public image of stage {stage.name!r} can't be had.",
+        why=error.why,
+        fix=f"check that {stage.image.partition('/')[0]} is reached from here, or let the base's `image` name a copy.",
     )
 
 

@@ -6,6 +6,7 @@ parent comes out as it was, it is found again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from flows.images.stages import Difference, Graph, Inputs, Stage, differences, k
 UNKNOWN_SECONDS = 60.0
 MOST_NAMED = 5
 _LONGEST = 60  # characters of a value that say enough of it
+_DIGEST = re.compile(r"(sha256:)?[0-9a-f]{64}")
 _BEFORE = 12  # characters that are the same, shown before those that differ
 
 
@@ -132,9 +134,13 @@ def urgency(graph: Graph, plan: Plan) -> Mapping[str, float]:
 
 def describe(change: Difference) -> str:
     """An input that changed, for people: `system tmux: 3.3a-3 → 3.3a-4`; of a text the first line that changed."""
-    old, new = _differing_lines(change.old or "", change.new or "")
+    old, new = _differing_lines(_abridged(change.old or ""), _abridged(change.new or ""))
     same = max(0, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False))) - _BEFORE)
     return f"{change.sort} {change.name}: {_shown(old, same)} → {_shown(new, same)}"
+
+
+def _abridged(value: str) -> str:
+    return value.removeprefix("sha256:")[:12] if _DIGEST.fullmatch(value) else value
 
 
 def _differing_lines(old: str, new: str) -> tuple[str, str]:
@@ -153,7 +159,9 @@ def _step(question: _Question, found: Mapping[str, str], before: Entry | None) -
         changes = tuple(change for change in changes if change.sort != "parent")
     step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
     if question.layer and (question.layer_tag is None or question.layer_tag in found):
-        reason = step.reason if changes else f"its layer is there; only {stage.parent} is another"
+        # What the last build of that name had otherwise says nothing of a layer that was found by all that is in it.
+        told = changes and question.layer_tag is None
+        reason = step.reason if told else f"its layer is there; only {stage.parent} is another"
         return replace(step, action=Action.graft, reason=reason)
     step = replace(step, seconds=before.seconds if before else UNKNOWN_SECONDS)
     if key is None and before and not changes:

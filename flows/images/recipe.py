@@ -18,12 +18,14 @@ from flows.documents import Mistake, Mistakes
 from flows.images.configuration import instructions
 from flows.images.stages import Kind, Stage
 from flows.locks import python as python_locks
+from flows.locks import system as system_locks
 from flows.locks.pipfile import FIRST_CATEGORY
 
 Resolve = Callable[[Base], tuple[str, ...]]
 
 REQUIREMENTS = "requirements.txt"  # in the build context of any stage that installs Python packages
 PIP = "python3-pip-whl"  # Debian's package of the pip that a base has
+BASES = "snippets/base"  # what bases share
 ENVIRONMENT = "/opt/app-root"  # where all Python packages are
 
 
@@ -78,7 +80,7 @@ class Assembler:
     def __init__(self, catalog: Catalog, resolve: Resolve, installer: str = "uv") -> None:
         self._root, self._installer = catalog.root, installer
         self._templates = read_templates(catalog.root)
-        self._resolve = cache(resolve)
+        self._resolving, self._resolved = resolve, dict[tuple[str, ...], tuple[str, ...]]()
         self._verify, self._lock = cache(python_locks.verify), cache(python_locks.read)
         self._made: dict[tuple[str, str], Stage] = {}
 
@@ -100,13 +102,20 @@ class Assembler:
         """The stage that everything on an operating system and its Python stands on."""
 
         def make(name: str) -> Stage:
-            system = self._resolve(base)
+            system = self._resolve(_with_python(base, python))
             template = self._path(base.folder / "base.snippet.j2")
             text = self._templates.render(template, **_base_variables(base, python), system=system)
-            files = read_files(base.folder / "files")
-            return Stage(name, Kind.bootstrap, None, text, files, system, suite=base.config.suite)
+            files = self._common_files(base, text) | read_files(base.folder / "files")
+            kind = Kind.instructions if base.config.image else Kind.bootstrap
+            suite, family, image = base.config.suite, base.config.family, base.config.image
+            return Stage(name, kind, None, text, files, system, suite=suite, family=family, image=image)
 
         return self._once("base", f"base-{base.name}-{python}", make)
+
+    def _common_files(self, base: Base, text: str) -> dict[str, bytes]:
+        """Of the files that bases share, and those that say where their packages come from, what a text names."""
+        common = {**read_files(self._root / BASES / "files"), **system_locks.sources(base)}
+        return {path: content for path, content in common.items() if path in text}
 
     def _system(self, profile: Profile, parent: Stage) -> Stage | None:
         """The bundle's system packages on top of the base's."""
@@ -115,7 +124,9 @@ class Assembler:
 
         def make(name: str) -> Stage:
             text = self._templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
-            return Stage(name, Kind.instructions, parent.name, text, system=system, suite=profile.base.config.suite)
+            files = self._common_files(profile.base, text)
+            suite, family = profile.base.config.suite, profile.base.config.family
+            return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
 
         return self._once("system", f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}", make)
 
@@ -183,8 +194,15 @@ class Assembler:
         """What installed packages depend on of what is below them; pip is the base's own."""
         abi = {"os": profile.base.name, "suite": profile.base.config.suite, "python": profile.python}
         if self._installer == "pip":
-            abi["pip"] = next((p for p in self._resolve(profile.base) if p.startswith(f"{PIP}=")), "")
+            system = self._resolve(_with_python(profile.base, profile.python))
+            abi["pip"] = next((p for p in system if p.startswith(f"{PIP}=")), "")
         return abi
+
+    def _resolve(self, base: Base) -> tuple[str, ...]:
+        asked = (base.name, *base.packages)
+        if asked not in self._resolved:
+            self._resolved[asked] = self._resolving(base)
+        return self._resolved[asked]
 
     def _once(self, step: str, name: str, make: Callable[[str], Stage]) -> Stage:
         if (step, name) not in self._made:
@@ -195,8 +213,9 @@ class Assembler:
         """The exact system packages that a bundle has and its base lacks."""
         if not profile.bundle.packages:
             return ()
-        together = replace(profile.base, packages=(*profile.base.packages, *profile.bundle.packages))
-        return tuple(sorted(set(self._resolve(together)) - set(self._resolve(profile.base))))
+        base = _with_python(profile.base, profile.python)
+        together = replace(base, packages=(*base.packages, *profile.bundle.packages))
+        return tuple(sorted(set(self._resolve(together)) - set(self._resolve(base))))
 
     def _requirements(self, profile: Profile, category: str) -> tuple[str, ...]:
         return self._lock(profile.bundle.pythons[profile.python], (category,))
@@ -213,11 +232,17 @@ def _has_no_programs(text: str) -> bool:
         return False
 
 
+def _with_python(base: Base, python: str) -> Base:
+    """A base together with what one of its Pythons needs."""
+    return replace(base, packages=(*base.packages, *base.config.python_packages.get(python, ())))
+
+
 def _base_variables(base: Base, python: str) -> dict[str, object]:
     return {
         "os": base.name,
         "family": base.config.family,
         "suite": base.config.suite,
+        "repositories": base.config.repositories,
         "python": python,
         "python_version": python_version(python),
     }

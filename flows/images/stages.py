@@ -20,9 +20,9 @@ Inputs = Mapping[str, Mapping[str, str]]
 class Kind(StrEnum):
     """How a stage is made.
 
-    `bootstrap`: from a distribution's packages. `instructions`: anything at all, on its parent. `closed`: instructions
-    that write nothing but their own paths and read of their parent no more than its `abi`, so that their layer can be
-    carried from one parent to another.
+    `bootstrap`: from a distribution's packages. `instructions`: anything at all, on its parent or, where it is a base,
+    on a public image. `closed`: instructions that write nothing but their own paths and read of their parent no more
+    than its `abi`, so that their layer can be carried from one parent to another.
     """
 
     bootstrap = "bootstrap"
@@ -43,6 +43,8 @@ class Stage:
         system: exact system packages as `name=version`, sorted.
         requirements: lines of the Python lock, with hashes.
         suite: the distribution's release that its system packages come from, e.g. `bookworm`; empty without any.
+        family: what sort of packages these are, `deb` or `rpm`.
+        image: the public image that a base stands on, by digest; empty: on none.
         abi: all that a closed stage depends on of what is below it: name → version, e.g. `python` → `3.11`.
         writes: the folders that a closed stage's programs may write to.
     """
@@ -55,6 +57,8 @@ class Stage:
     system: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     suite: str = ""
+    family: str = "deb"
+    image: str = ""
     abi: Mapping[str, str] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
 
@@ -110,7 +114,8 @@ def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) ->
     """
     lock = "\n".join(stage.requirements)
     writes = " ".join(stage.writes)
-    instructions = {"text": stage.text, "kind": stage.kind, "suite": stage.suite, "writes": writes}
+    origin = {"suite": stage.suite, "image": stage.image}
+    instructions = {"text": stage.text, "kind": stage.kind, **origin, "writes": writes}
     return {
         "parent": {"digest": parent_digest} if parent_digest else {},
         "instructions": {name: value for name, value in instructions.items() if value},

@@ -19,6 +19,8 @@ from flows.alone import one_at_a_time
 from flows.command import ProcessId
 from flows.settings import Settings
 
+_RECOVERY = "recovery"  # the lock of whoever looks into folders that others remove
+
 
 @contextmanager
 def workspace(settings: Settings) -> Iterator[Path]:
@@ -26,16 +28,25 @@ def workspace(settings: Settings) -> Iterator[Path]:
     folder = settings.folder("running") / f"build-{uuid4().hex[:16]}"
     try:
         with _lock(settings, fcntl.LOCK_SH):
-            folder.mkdir(mode=0o700)
-            me = ProcessId.of(getpid())
-            (folder / "owner").write_text(f"{me.pid} {me.boot} {me.started}" if me else "")
+            _make(folder)
             with command.recorded(folder / "processes"):
                 yield folder
     except BaseException:
         (folder / "owner").unlink(missing_ok=True)
         recover(settings)
         raise
-    _remove(folder)
+    with alone(settings, _RECOVERY):
+        _remove(folder)
+    recover(settings)  # what failed beside it could not be cleared as long as this was built
+
+
+def _make(folder: Path) -> None:
+    """Make the folder of a build; there is no moment in which it seems to have no owner."""
+    draft = folder.with_name(f"new-{folder.name}")
+    draft.mkdir(mode=0o700)
+    me = ProcessId.of(getpid())
+    (draft / "owner").write_text(f"{me.pid} {me.boot} {me.started}" if me else "")
+    draft.rename(folder)
 
 
 def alone(settings: Settings, name: str) -> AbstractContextManager[None]:
@@ -48,15 +59,16 @@ def recover(settings: Settings) -> int:
 
     While other builds run, containers and folders stay for the next call.
     """
-    dead = [folder for folder in sorted(settings.folder("running").glob("build-*")) if not _owned(folder)]
-    for folder in dead:
-        command.end_recorded(folder / "processes")
-    if dead:
-        with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
-            if held:
-                _clear_storage(settings)
-                for folder in dead:
-                    _remove(folder)
+    with alone(settings, _RECOVERY):
+        dead = [folder for folder in sorted(settings.folder("running").glob("build-*")) if not _owned(folder)]
+        for folder in dead:
+            command.end_recorded(folder / "processes")
+        if dead:
+            with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
+                if held:
+                    _clear_storage(settings)
+                    for folder in (*dead, *settings.folder("running").glob("new-build-*")):
+                        _remove(folder)
     return len(dead)
 
 

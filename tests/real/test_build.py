@@ -17,15 +17,17 @@ import pytest
 from pydantic import SecretStr
 
 from flows import command, host, progress
+from flows.catalog.model import Base
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
 from flows.images.plan import Action
 from flows.images.registry import Registry, RegistryError
 from flows.images.stages import Kind, Stage, join
 from flows.images.workspace import mounts, recover
+from flows.locks import apt
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
-from tests.machine import ROOT, RegistryServer, build_all, private_home, serve_registry
+from tests.machine import RegistryServer, build_all, private_home, serve_registry
 
 
 def tiny(content: bytes = b"hello") -> Stage:
@@ -152,7 +154,7 @@ def test_compiled_python_is_not_stale(base: Built, shared: Settings) -> None:
     assert "stale" not in said
 
 
-def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, shared: Settings) -> None:
+def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, base_recipe: Base, shared: Settings) -> None:
     image = f"{shared.registry_host}/{shared.repository}/stages@{base.digest}"
     podman = host.podman(shared)
     command.run([*podman, "pull", "--tls-verify=false", f"docker://{image}"], root=True)
@@ -161,7 +163,7 @@ def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, shared: S
     try:
         assert list((root / "etc/ssh").glob("ssh_host_*")) == []
         [sources] = (root / "etc/apt/sources.list.d").iterdir()
-        assert sources.read_text() == (ROOT / "base/deb12/files/debian.sources").read_text()
+        assert sources.read_text() == apt.files(base_recipe)["files/debian.sources"].decode()
         assert (root / "etc/hostname").read_text() == (root / "etc/resolv.conf").read_text() == ""
         assert list((root / "mnt").iterdir()) == []
         for partial in ("var/cache/apt/archives/partial", "var/lib/apt/lists/partial"):
@@ -226,10 +228,10 @@ import sys
 from pathlib import Path
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
-from flows.images.stages import Kind, Stage, join
+from flows.images.stages import Kind, Stage
 from flows.settings import Settings
 settings = Settings(home=Path(sys.argv[1]), registry_port=int(sys.argv[2]))
-parent = Built("base-deb12", "", sys.argv[3], True, 0.0, None)
+parent = Built("base-deb12", "", None, sys.argv[3])
 stage = Stage("endless", Kind.instructions, "base-deb12", f"RUN while :; do echo on; sleep {sys.argv[4]}; done")
 Builder(settings, Registry(settings)).build(stage, parent)
 """

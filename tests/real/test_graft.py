@@ -59,8 +59,9 @@ def test_layers_are_carried_to_another_parent_and_give_what_a_build_gives(
     assert (first.how, first.reason) == ("built", "its layer was never made")
     assert [builder.build(leaf, first).how for leaf in (PROGRAM, CONFIGURED)] == ["built", "grafted"]
     grafted = builder.build(stage, parents[1])
-    assert (grafted.how, grafted.reason) == ("grafted", f"its layer was made on {parents[0].digest}")
+    assert (grafted.how, grafted.reason) == ("grafted", f"its layer stood on {parents[0].digest}")
     assert [builder.build(leaf, grafted).how for leaf in (PROGRAM, CONFIGURED)] == ["grafted", "grafted"]
+    assert builder.compare(stage, parents[1], grafted) == ()
     # The same content with another key is made again.
     rebuilt = builder.build(replace(stage, abi={**stage.abi, "again": "1"}), parents[1])
     assert rebuilt.how == "built"

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from flows.catalog.model import Base, BaseConfig
 from flows.images.context import own_things, uv_program, write_files
 from flows.images.making import installed, local_name
-from flows.locks.system import planned, sources
+from flows.locks.apt import files, planned, sources
 from flows.settings import Settings
 
 STATUS = """Package: tmux
@@ -50,6 +51,25 @@ def test_sources_cover_updates_and_security() -> None:
     ]
 
 
+def test_an_image_knows_the_public_mirrors() -> None:
+    config = BaseConfig(family="deb", suite="trixie", pythons=("py313",))
+    [(name, content)] = files(Base("deb13", Path(), "", config, ())).items()
+    assert name == "files/debian.sources"
+    assert content.decode().splitlines() == [
+        "Types: deb",
+        "URIs: http://deb.debian.org/debian",
+        "Suites: trixie trixie-updates",
+        "Components: main",
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+        "",
+        "Types: deb",
+        "URIs: http://deb.debian.org/debian-security",
+        "Suites: trixie-security",
+        "Components: main",
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+    ]
+
+
 def test_the_local_name_is_the_same_on_every_machine() -> None:
     assert local_name("sha256:00ff") == "localhost/refit/stage:00ff"
 
@@ -86,6 +106,8 @@ def test_a_build_sees_what_is_this_machines_own(settings: Settings, tmp_path: Pa
     assert said == ["/mnt/ca.pem", "/mnt/ca.pem", "https://ann:it's@index/simple", "/mnt/wheels/0", "/mnt/apt.conf"]
     assert "export NPM_CONFIG_REGISTRY=https://npm.example\n" in (own / "env.sh").read_text()
     assert 'Acquire::http::Proxy "http://proxy:3142";' in (own / "apt.conf").read_text()
+    dnf = "export DNF_OPTIONS='--setopt=proxy=http://proxy:3142 --setopt=sslcacert=/mnt/ca.pem'"
+    assert dnf in (own / "env.sh").read_text().splitlines()
 
 
 def test_apt_takes_its_packages_from_the_mirror_of_the_settings(settings: Settings, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import Process
 from pathlib import Path
 
@@ -112,6 +114,26 @@ def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> Non
     assert command.end_recorded(tmp_path / "running") == 1
     assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree))
     assert command.end_recorded(tmp_path / "running") == 0
+
+
+def end_all_while_a_program_says_that_all_is_well() -> None:
+    up = threading.Event()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(
+            run, ["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 60 & wait"], on_line=lambda _: up.set()
+        )
+        with suppress(KeyboardInterrupt), command.ending_all():
+            assert up.wait(20)
+            raise KeyboardInterrupt
+        with pytest.raises(ProgramFailed, match="ended by signal 15"):
+            running.result()
+
+
+def test_what_was_ended_with_all_has_failed_whatever_it_says() -> None:
+    process = Process(target=end_all_while_a_program_says_that_all_is_well)  # it ends all children of its process
+    process.start()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_a_reused_pid_is_not_mistaken_for_the_old_process() -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.images import plan, stages
 from flows.images.ledger import Entry
 from flows.images.plan import Action, Plan
-from flows.images.stages import Graph, Inputs, Kind, Stage
+from flows.images.stages import Difference, Graph, Inputs, Kind, Stage
 
 BASE = Stage("base", Kind.bootstrap, None, "ADD base.tar /", system=("tmux=3.3",))
 BUNDLE = Stage("bundle", Kind.instructions, "base", "RUN one")
@@ -157,3 +158,20 @@ def test_what_is_planned_to_be_reused_needs_nothing_that_is_built(touched: set[s
         reused = [action is Action.reuse for action in seen]
         assert reused == sorted(reused, reverse=True)
     assert touched <= {name for name, step in found.steps.items() if step.action is Action.build}
+
+
+def test_a_layer_that_is_there_is_the_reason_whatever_the_last_build_of_that_name_was() -> None:
+    other = replace(PYTHON, text="RUN install something else")
+    key = layer_key(PYTHON, None)
+    ledger = built(Graph({**CLOSED.stages, PYTHON.name: other}, CLOSED.tops))
+    there = {stages.layer_tag(key): "sha256:layer"} if key else {}
+    found = plan.make(CLOSED, inputs, layer_key, lambda names: {n: there[n] for n in names if n in there}, ledger)
+    step = found.steps["python"]
+    assert (step.action, step.reason) == (Action.graft, "its layer is there; only base is another")
+    assert step.changes
+
+
+@pytest.mark.parametrize("prefix", ["sha256:", ""])
+def test_of_digests_the_first_digits_are_shown(prefix: str) -> None:
+    changed = Difference("parent", "digest", prefix + "a" * 64, prefix + "b" * 64)
+    assert plan.describe(changed) == f"parent digest: {'a' * 12} → {'b' * 12}"

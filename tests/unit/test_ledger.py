@@ -1,12 +1,13 @@
 """What was built from what: differences between two builds of a stage, and the record of them."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
-from flows.database import LeaseLost, lease, open_database
+from flows.database import LeaseLost, lease, now, open_database
 from flows.images import stages
 from flows.images.ledger import Entry, Ledger
 from flows.images.stages import Difference, Kind, Stage
@@ -68,13 +69,25 @@ def test_a_builder_that_lost_its_lease_records_nothing(database: Engine) -> None
     assert ledger.latest(["bundle"]) == {}
 
 
+def test_the_latest_build_is_the_one_recorded_last_whatever_the_clock_said(
+    database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(database)
+    with lease(database, "all") as mine:
+        for key, days in {"1": 0, "2": 400, "3": -400, "4": 0}.items():
+            moment = now() + timedelta(days=days)
+            monkeypatch.setattr("flows.images.ledger.now", lambda moment=moment: moment)
+            ledger.record("bundle", Entry(key, f"sha256:{key}", {}, 1.0), mine)
+            assert ledger.latest(["bundle"])["bundle"].key == key
+
+
 def test_the_latest_build_of_each_stage(database: Engine) -> None:
     ledger = Ledger(database)
     names = [f"stage-{number}" for number in range(1200)]  # more than one question may name
     with lease(database, "all") as mine:
         for number, name in enumerate(names[:3]):
             ledger.record(name, Entry(f"old-{number}", "sha256:old", {"files": {"a": "1"}}, 1.0), mine)
-            ledger.record(name, Entry(f"new-{number}", "sha256:new", {"files": {"a": "2"}}, 2.0), mine)
+            ledger.record(name, Entry(f"new-{number}", "sha256:new", {"files": {"a": "2"}}, 0.1), mine)
     found = ledger.latest(names)
     assert set(found) == set(names[:3])
-    assert found["stage-1"] == Entry("new-1", "sha256:new", {"files": {"a": "2"}}, 2.0)
+    assert found["stage-1"] == Entry("new-1", "sha256:new", {"files": {"a": "2"}}, 1.0)

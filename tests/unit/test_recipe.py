@@ -1,4 +1,7 @@
+import re
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,40 @@ def test_the_stages_of_a_profile(root: Path) -> None:
     assert any(line.startswith("jupyterlab==") for line in packages.requirements)
     assert (ide.name, ide.kind, ide.parent) == (JUPYTER, Kind.closed, packages.name)
     assert ide.files["files/start-jupyter"] == (root / "ides/1-jupyter/files/start-jupyter").read_bytes()
+
+
+def test_every_base_renders_to_instructions_that_a_shell_can_read() -> None:
+    catalog = load.load_catalog(ROOT)
+    for base in catalog.bases.values():
+        for python in base.config.pythons:
+            text = Assembler(catalog, resolve).foundation(base, python).text
+            commands = re.findall(r"^RUN ((?:.*\\\n)*.*)$", text, re.MULTILINE)
+            assert commands
+            for body in commands:
+                subprocess.run(["sh", "-n"], input=body, text=True, check=True)
+
+
+def test_a_base_of_rpm_stands_on_its_image_with_the_packages_of_its_python(root: Path) -> None:
+    catalog = load.load_catalog(root)
+    base = catalog.bases["c9s"]
+    stage = Assembler(catalog, resolve).foundation(base, "py312")
+    assert (stage.kind, stage.parent, stage.image) == (Kind.instructions, None, base.config.image)
+    assert "python3.12=1" in stage.system and "python3.11=1" not in stage.system
+    assert "python3.12-1 " in stage.text or "python3.12-1;" in stage.text
+    assert stage.files.keys() == {"files/bash.bashrc", "files/profile.sh", "files/dnf.conf"}
+    other = replace(stage, image=stage.image.replace("@sha256:d", "@sha256:e"))
+    assert stages.key(other, None, {}) != stages.key(stage, None, {})
+
+
+def test_a_bundle_s_system_packages_come_from_the_base_s_repositories(root: Path) -> None:
+    (root / "bundles/1-minimal/os").mkdir()
+    (root / "bundles/1-minimal/os/os-packages.txt").write_text("gcc\n")
+    catalog = load.load_catalog(root)
+    there = load.profile(catalog, "2026a", JUPYTER)
+    system = Assembler(catalog, resolve).chain(replace(there, base=catalog.bases["c9s"]))[1]
+    assert (system.name, system.family, system.system) == ("minimal-os-c9s-py311", "rpm", ("gcc=1",))
+    assert "gcc-1;" in system.text and "apt-get" not in system.text
+    assert system.files.keys() == {"files/dnf.conf"}
 
 
 def test_profiles_share_every_stage_up_to_the_ide(root: Path) -> None:

@@ -115,3 +115,13 @@ def test_a_copy_with_another_registry_is_not_asked_where_the_first_was(home: Pat
     assert first.registry_host == "127.0.0.1:5000"
     other = first.model_copy(update={"registry_port": 5001, "registry_tls": True})
     assert (other.registry_host, other.registry_is_secure) == ("127.0.0.1:5001", True)
+
+
+def test_addresses_of_messages_are_secret_and_reach_the_worker(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "settings.yaml").write_text("notify: ['slack://one/two/three', 'json://127.0.0.1/hook']\n")
+    written = settings.load()
+    assert "three" not in repr(written)
+    assert command.redacted("to slack://one/two/three") == "to ***"
+    monkeypatch.setenv("REFIT_NOTIFY", settings.variables(written)["REFIT_NOTIFY"])
+    (home / "settings.yaml").unlink()
+    assert settings.load().notify == written.notify
