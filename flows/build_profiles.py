@@ -3,7 +3,7 @@
 import datetime
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,10 +12,12 @@ from typing import Any, cast
 from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from flows import command, containers, database, host, progress
+from flows.admission import Request, admit
 from flows.catalog.model import Profile
 from flows.errors import RefitError
 from flows.images import evidence, picture, statements
@@ -34,18 +36,21 @@ from flows.progress import State
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
+EVENT = "refit.profile.published"
 # The start of the name of a job that publishes an image; the other jobs have the names of stages.
 PUBLISH = "publish "
-MOST_THREADS = 64  # for Prefect; how many jobs run at once is decided by what the machine has
+# For Prefect; how many jobs run at once is decided by what the machine has.
+THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=64))
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a run did: every image, every stage, and why what failed did."""
+    """What a run did: every image, every stage, why what failed did, and why nothing was built for a system."""
 
     images: tuple[Published, ...]
     stages: tuple[Built, ...]
     failures: Mapping[str, str]
+    left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def built(self) -> tuple[Built, ...]:
@@ -72,7 +77,7 @@ class BuildFailed(RefitError):
 @task(task_run_name="plan", cache_policy=NO_CACHE)
 def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, settings: Settings) -> ReleasePlan:
     """Resolve, render and look up all stages: what is there, what has to be built, and why."""
-    planned = plan_release(release, profiles, catalog, settings, thorough=True)
+    planned = plan_release(release, profiles, catalog, settings, thorough=True, tolerant=True)
     for step in planned.plan.steps.values():
         progress.report(step.stage, State.reused if step.action is Action.reuse else State.waiting, step.reason)
         if step.action is not Action.reuse:
@@ -100,7 +105,23 @@ def publish_image(
     opened = database.open_database(settings.database)
     made = _made(built, Ledger(opened))
     predicate = statements.predicate(profile, ancestry, made, run=f"flow-runs/{runtime.flow_run.id}")
-    return publish(profile, built[-1], evidence.of_stages(ancestry), date, settings, opened, predicate)
+    published = publish(profile, built[-1], evidence.of_stages(ancestry), date, settings, opened, predicate)
+    if published.new:
+        _announce(published, profile.release)
+    return published
+
+
+def _announce(image: Published, release: str) -> None:
+    """The event on which what follows a new image can be automated, a migration for instance."""
+    emit_event(
+        EVENT,
+        resource={
+            "prefect.resource.id": f"refit.profile.{image.profile}",
+            "prefect.resource.name": image.profile,
+            "refit.release": release,
+        },
+        payload={"tag": image.tag, "digest": image.digest, "release": release},
+    )
 
 
 def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
@@ -134,7 +155,7 @@ def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
     flow_run_name="build {release}",
     on_cancellation=[clear_away],
     on_crashed=[clear_away],
-    task_runner=cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=MOST_THREADS)),
+    task_runner=THREADS,
 )
 def build_profiles(
     release: str = "2026a",
@@ -142,6 +163,8 @@ def build_profiles(
     date: datetime.date | None = None,
     catalog: Path | None = None,
     graft: bool = True,
+    systems: list[str] | None = None,
+    force: bool = False,
 ) -> BuildReport:
     """Build and publish the images of a release.
 
@@ -151,13 +174,23 @@ def build_profiles(
         date: Date of the tags. Empty means the UTC date on which this run was due.
         catalog: Folder of the catalog. Empty means the one of the settings.
         graft: Carry layers over to a new base where that gives what a build would give, instead of building them.
+        systems: Operating systems to build for, e.g. deb12. Empty means all of the release.
+        force: Build for operating systems that are held, too.
     """
     settings = load_settings()
     recover(settings)
+    share = admit(
+        Request(release, profiles or (), systems or (), catalog, force),
+        settings,
+        {**runtime.flow_run.parameters, "date": date or due_date()},
+    )
+    if not share.profiles:
+        return BuildReport((), (), {}, share.left)
     with building(database.open_database(settings.database)), command.ending_all():
-        planned = make_plan(release, profiles or (), catalog, settings)
+        planned = make_plan(release, [profile.stem for profile in share.profiles], catalog, settings)
         _show_plan(planned, release)
-        report = _report(planned, carry_out(planned, date or due_date(), settings, graft=graft))
+        outcomes = carry_out(planned, date or due_date(), settings, graft=graft)
+        report = replace(summary(planned, outcomes), left=share.left)
     _show(report, release)
     if report.failures:
         raise BuildFailed(report)
@@ -237,12 +270,16 @@ def _order(planned: ReleasePlan, there: Mapping[str, object]) -> Order:
     return Order(needs, urgency(planned.graph, planned.plan))
 
 
-def _report(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport:
+def summary(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport:
+    """What a run did, of what came out of its jobs."""
     published = {profile.stem: outcomes[f"{PUBLISH}{profile.stem}"] for profile in planned.profiles}
     return BuildReport(
         images=tuple(outcome for outcome in published.values() if isinstance(outcome, Published)),
         stages=tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Built)),
-        failures={stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)},
+        failures={
+            **planned.problems,
+            **{stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)},
+        },
     )
 
 

@@ -1,19 +1,23 @@
-"""Offer the flows in Prefect's UI: work pool, deployments, and an end for runs whose process is gone.
+"""Offer the flows in Prefect's UI: work pools, deployments, and an end for runs whose process is gone.
 
 Each can be repeated; what is as it should be is left alone. Schedules that a person made in the UI stay.
 """
 
 import asyncio
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import psutil
 from prefect import Flow, get_client
 from prefect.automations import AutomationCore, EventTrigger, Posture
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -21,22 +25,35 @@ from prefect.client.schemas.filters import (
     WorkPoolFilterName,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
 from prefect.events.actions import ChangeFlowRunState
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 from prefect.utilities.callables import parameter_schema
 
+from flows import queues
+from flows.catalog.model import Base, Release
 from flows.services.embedded import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
 
 DEPLOYMENT = "refit"
+SYSTEMS = "systems"  # the parameter with the operating systems that a run is for
+RELEASES = "releases"  # the parameter with the releases that a run is for
+RELEASE = "refit-release"  # marks deployments and schedules that come from the file of a release
 # A flow run that is not seen for this long is taken for dead: three heartbeats, so that one may be late.
 SILENCE = timedelta(seconds=3 * HEARTBEAT)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Suspended", "Paused")
 
 
-def deploy(flows: Iterable[Flow[..., Any]]) -> tuple[str, ...]:
-    """Make work pool, deployments and automation as they should be; the names of the deployments.
+def deploy(
+    flows: Iterable[Flow[..., Any]], bases: Iterable[Base] = (), releases: Iterable[Release] | None = None
+) -> tuple[str, ...]:
+    """Make work pools, deployments and automation as they should be; the names of the deployments.
+
+    There is a pool for each of the `bases`, and in it a deployment of each flow that can work for some systems alone.
+    Flows that can work for some releases alone have one for each that is supported, with the schedule of its file;
+    where no `releases` are given, those stay as they are.
 
     Runs that a power cut or `refit down` ended are called crashed: the automation sees only what a server that was
     up could see.
@@ -44,39 +61,104 @@ def deploy(flows: Iterable[Flow[..., Any]]) -> tuple[str, ...]:
     The process must have been given `services.prefect_environment` before it imported this module. A flow has to lie
     in an installed module: a run imports it from there, so that there is no code to be fetched.
     """
-    return asyncio.run(_deploy(tuple(flows)))
+    return asyncio.run(_deploy(tuple(flows), tuple(bases), None if releases is None else tuple(releases)))
 
 
-async def _deploy(flows: tuple[Flow[..., Any], ...]) -> tuple[str, ...]:
+async def _deploy(
+    flows: tuple[Flow[..., Any], ...], bases: tuple[Base, ...], releases: tuple[Release, ...] | None
+) -> tuple[str, ...]:
     async with get_client() as client:
-        await _work_pool(client)
+        await _work_pool(client, POOL, dict(BASE_JOB_TEMPLATE))
+        for base in bases:
+            await _work_pool(client, queues.pool_of(base.name), queues.template(base))
         await _automation(client, crash_of_the_silent())
         await _settle(client)
-        return tuple([await _deployment(client, flow) for flow in flows])
+        made = [name for flow in flows for name in await _deployments(client, flow, bases)]
+        for flow in flows if releases is not None else ():
+            if RELEASES in parameter_schema(flow).properties:
+                made += await _nights(client, flow, releases or ())
+        return tuple(made)
 
 
-async def _work_pool(client: PrefectClient) -> None:
-    template = dict(BASE_JOB_TEMPLATE)
+async def _work_pool(client: PrefectClient, name: str, template: dict[str, Any]) -> None:
     try:
-        pool = await client.read_work_pool(POOL)
+        pool = await client.read_work_pool(name)
     except ObjectNotFound:
-        await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        await client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
         return
     if pool.base_job_template != template:
-        await client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template))
+        await client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
 
 
-async def _deployment(client: PrefectClient, flow: Flow[..., Any]) -> str:
-    await client.create_deployment(
-        flow_id=await client.create_flow(flow),
-        name=DEPLOYMENT,
-        description=flow.description,
-        entrypoint=f"{flow.fn.__module__}:{flow.fn.__name__}",
-        work_pool_name=POOL,
-        parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
-        enforce_parameter_schema=True,
-    )
-    return f"{flow.name}/{DEPLOYMENT}"
+async def _deployments(client: PrefectClient, flow: Flow[..., Any], bases: Iterable[Base]) -> list[str]:
+    """The deployment for all, and one for each operating system, where the flow can be told for which to work."""
+    await _deployment(client, flow, DEPLOYMENT, POOL)
+    made = [f"{flow.name}/{DEPLOYMENT}"]
+    if SYSTEMS in parameter_schema(flow).properties:
+        for base in bases:
+            pool, chosen = queues.pool_of(base.name), {SYSTEMS: [base.name]}
+            await _deployment(client, flow, base.name, pool, chosen)
+            made.append(f"{flow.name}/{base.name}")
+    return made
+
+
+async def _nights(client: PrefectClient, flow: Flow[..., Any], releases: Iterable[Release]) -> list[str]:
+    """A deployment for each release that is supported, on its schedule; none for others that were made here."""
+    today = datetime.now(UTC).date()
+    supported = {release.name: release for release in releases if release.is_supported(today)}
+    for deployment in await _of(client, flow):
+        if deployment.name not in supported and RELEASE in deployment.tags:
+            await _schedule(client, deployment.id, "")
+            if not await client.read_deployment_schedules(deployment.id):
+                await client.delete_deployment(deployment.id)
+    for name, release in supported.items():
+        made = await _deployment(client, flow, name, POOL, {RELEASES: [name]}, (RELEASE,))
+        await _schedule(client, made, release.nightly)
+    return [f"{flow.name}/{name}" for name in supported]
+
+
+async def _schedule(client: PrefectClient, deployment: UUID, cron: str) -> None:
+    """Let a deployment have this schedule, and whatever others people gave it; empty: only those.
+
+    Whether ours is paused stays as it is: that is a person's doing.
+    """
+    ours = [found for found in await client.read_deployment_schedules(deployment) if found.slug == RELEASE]
+    wanted = CronSchedule(cron=cron, timezone="UTC") if cron else None
+    for schedule in ours:
+        if wanted is None:
+            await client.delete_deployment_schedule(deployment, schedule.id)
+        elif schedule.schedule != wanted:
+            await client.update_deployment_schedule(deployment, schedule.id, schedule=wanted)
+    if wanted and not ours:
+        await client.create_deployment_schedules(deployment, [DeploymentScheduleCreate(schedule=wanted, slug=RELEASE)])
+
+
+async def _of(client: PrefectClient, flow: Flow[..., Any]) -> list[DeploymentResponse]:
+    return await client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow.name])))
+
+
+async def _deployment(
+    client: PrefectClient,
+    flow: Flow[..., Any],
+    name: str,
+    pool: str,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+    tags: tuple[str, ...] = (),
+) -> UUID:
+    wanted: dict[str, Any] = {
+        "description": flow.description,
+        "entrypoint": f"{flow.fn.__module__}:{flow.fn.__name__}",
+        "work_pool_name": pool,
+        "parameters": dict(parameters),
+        "tags": list(tags),
+        "parameter_openapi_schema": parameter_schema(flow).model_dump_for_openapi(),
+        "enforce_parameter_schema": True,
+    }
+    there = {deployment.name: deployment for deployment in await _of(client, flow)}
+    if name in there:  # creating it once more would remove the schedules that people made
+        await client.update_deployment(there[name].id, DeploymentUpdate(**wanted))
+        return there[name].id
+    return await client.create_deployment(flow_id=await client.create_flow(flow), name=name, **wanted)
 
 
 async def _settle(client: PrefectClient) -> None:
@@ -84,7 +166,8 @@ async def _settle(client: PrefectClient) -> None:
     under_way = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING]))
     )
-    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    pools = [pool.name for pool in await client.read_work_pools(limit=queues.PAGE) if queues.is_ours(pool.name)]
+    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
     for run in await client.read_flow_runs(flow_run_filter=under_way, work_pool_filter=pool):
         if not _has_process(run):
             gone: State[Any] = Crashed(message="Its process ended without a word.")

@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
+from flows.errors import RefitError
 from flows.images import stages
 from flows.images.build import Builder
 from flows.images.plan import Plan
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.images.stages import Graph
+from flows.images.stages import Graph, Stage
 from flows.locks import freshness
 from flows.settings import Settings
 
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """The profiles that are wanted, the graph of their stages, and what would be done to each."""
+    """The profiles that are wanted, the graph of their stages, and what would be done to each.
+
+    `problems` has the profiles that can't be planned, and are in nothing else here: stem → why.
+    """
 
     profiles: tuple[Profile, ...]
     graph: Graph
     plan: Plan
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_release(
-    release: str, profiles: Sequence[str], catalog: Path | None, settings: Settings, *, thorough: bool = False
+    release: str,
+    profiles: Sequence[str],
+    catalog: Path | None,
+    settings: Settings,
+    *,
+    thorough: bool = False,
+    tolerant: bool = False,
 ) -> ReleasePlan:
     """Plan a release, or some profiles of it.
 
@@ -39,14 +50,20 @@ def plan_release(
         catalog: folder of the catalog; none means the one of the settings.
         settings: where the registry is.
         thorough: as in `Builder.plan`.
+        tolerant: plan what can be planned; without it, the first problem ends it.
 
     Raises:
         RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
     """
     recipes = load.load_catalog(catalog or settings.catalog)
     wanted = chosen(recipes, release, profiles)
-    graph = assemble(wanted, recipes, settings)
-    return ReleasePlan(wanted, graph, Builder(settings, Registry(settings)).plan(graph, thorough=thorough))
+    chains, problems = assemble(wanted, recipes, settings)
+    if problems and not tolerant:
+        raise next(iter(problems.values()))
+    whole = tuple(profile for profile in wanted if profile.stem in chains)
+    graph = stages.join(chains)
+    plan = Builder(settings, Registry(settings)).plan(graph, thorough=thorough)
+    return ReleasePlan(whole, graph, plan, {stem: str(error) for stem, error in problems.items()})
 
 
 def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Profile, ...]:
@@ -59,7 +76,28 @@ def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Pro
     return tuple(load.profile(recipes, release, stem) for stem in profiles) if profiles else shipped
 
 
-def assemble(profiles: Sequence[Profile], recipes: Catalog, settings: Settings) -> Graph:
-    """Resolve system packages, render all Containerfiles, and join them into one graph of distinct stages."""
+def assemble(
+    profiles: Sequence[Profile], recipes: Catalog, settings: Settings
+) -> tuple[dict[str, tuple[Stage, ...]], dict[str, RefitError]]:
+    """Resolve system packages and render all Containerfiles: stem → stages, base first, or why there are none."""
     assembler = Assembler(recipes, partial(freshness.resolve, settings=settings), settings.installer)
-    return stages.join({profile.stem: assembler.chain(profile) for profile in profiles})
+
+    @cache
+    def trouble(os: str, python: str) -> RefitError | None:
+        """Why nothing can stand on a base: a mirror that doesn't answer is waited for once, not for each profile."""
+        try:
+            assembler.foundation(recipes.bases[os], python)
+        except RefitError as error:
+            return error
+        return None
+
+    chains: dict[str, tuple[Stage, ...]] = {}
+    problems: dict[str, RefitError] = {}
+    for profile in profiles:
+        try:
+            if error := trouble(profile.base.name, profile.python):
+                raise error
+            chains[profile.stem] = assembler.chain(profile)
+        except RefitError as error:
+            problems[profile.stem] = error
+    return chains, problems

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -134,15 +132,11 @@ def prefect(settings: Settings) -> Service:
 def worker(settings: Settings) -> Service:
     """The Prefect worker: runs flows that were started in the UI or by a schedule, each in a process of its own."""
     folder = settings.folder("services", "worker")
-    template = folder / "base-job-template.json"
     login = _login(settings)
     return Service(
         name="worker",
         title="Prefect worker",
-        argv=(
-            *(sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", POOL),
-            *("--name", f"{POOL}@{socket.gethostname()}", "--base-job-template", str(template)),
-        ),
+        argv=(sys.executable, "-m", "flows.work"),
         # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
         environment={
             **prefect_environment(settings),
@@ -158,7 +152,6 @@ def worker(settings: Settings) -> Service:
         healthy=lambda answer: answer.json().get("status") == "READY",
         login=(login.partition(":")[0], login.partition(":")[2]) if login else None,
         after=("registry", "prefect") if not settings.registry else ("prefect",),
-        files={template: json.dumps(BASE_JOB_TEMPLATE, indent=2) + "\n"},
         # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )

@@ -43,7 +43,7 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
             "the embedded registry with its images, Prefect's history, all logs, the demo's catalog",
             _services(home),
         ),
-        Part("database", "Refit's record of sessions and migrations", tuple(home.glob("refit.db*"))),
+        Part("database", "Refit's record of sessions and migrations", (*home.glob("refit.db*"), home / "activity")),
         Part("homes", "the homes of all sessions, with everything that people saved in them", _homes(home)),
     )
     return tuple(part for part in _there(parts) if part.paths)

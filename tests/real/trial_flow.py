@@ -25,11 +25,12 @@ def run_program(wait: Wait) -> str:
 
 
 @flow(name="trial")
-def trial(wait: Wait) -> str:
+def trial(wait: Wait, systems: list[str] | None = None) -> str:
     """Start a program that starts another, and wait for both.
 
     Args:
         wait: How long, and where their pids are noted.
+        systems: In whose queues it is.
     """
     settings = load()
     get_run_logger().info("home %s, registry port %s", settings.home, settings.registry_port)

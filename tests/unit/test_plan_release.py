@@ -1,0 +1,63 @@
+"""What of a release can be planned when something of it can't."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.catalog import load
+from flows.catalog.model import Base
+from flows.errors import RefitError
+from flows.locks import freshness
+from flows.plan_release import assemble
+from flows.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+IDES = ("jupyter", "runtime")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A catalog whose release ships `minimal`, and `other` with a Pipfile that its lock was not made of."""
+    for part in ("base", "bundles", "ides", "snippets", "releases"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    shutil.copytree(tmp_path / "bundles/1-minimal", tmp_path / "bundles/2-other")
+    with (tmp_path / "bundles/2-other/py311/Pipfile").open("a") as pipfile:
+        pipfile.write('\n[scripts]\n\n[more]\nsix = "*"\n')
+    choices = [
+        {"ide": ide, "bundle": bundle, "os": "deb12", "python": "py311"}
+        for bundle in ("minimal", "other")
+        for ide in IDES
+    ]
+    (tmp_path / "releases/2026a.yaml").write_text(yaml.safe_dump({"release": "2026a", "profiles": choices}))
+    return tmp_path
+
+
+def test_profiles_of_a_bundle_that_has_to_be_locked_stop_no_others(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "resolve", lambda base, settings: ("python3=3.11",))
+    recipes = load.load_catalog(root)
+    chains, problems = assemble(recipes.releases["2026a"].profiles, recipes, settings)
+    assert set(chains) == {f"{ide}-minimal-deb12-py311" for ide in IDES}
+    assert set(problems) == {f"{ide}-other-deb12-py311" for ide in IDES}
+    assert all("it was made of another Pipfile" in str(error) for error in problems.values())
+
+
+def test_a_mirror_that_does_not_answer_is_asked_once(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
+        asked.append(base.name)
+        raise RefitError("The mirror doesn't answer.")
+
+    monkeypatch.setattr(freshness, "resolve", resolve)
+    recipes = load.load_catalog(root)
+    chains, problems = assemble(recipes.releases["2026a"].profiles, recipes, settings)
+    assert not chains and len(problems) == 4
+    assert asked == ["deb12"]
