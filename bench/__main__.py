@@ -19,10 +19,17 @@ os.environ |= {
 # Registered first, so that it is the last that happens.
 atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 
-from bench import freshness, matrix, plan, results  # noqa: E402
+from bench import freshness, installer, matrix, nightly, plan, results, rollout  # noqa: E402
 from flows.errors import UnknownName  # noqa: E402
 
-BENCHMARKS = {"matrix": matrix.run, "plan": plan.run, "freshness": freshness.run}
+BENCHMARKS = {
+    "matrix": matrix.run,
+    "plan": plan.run,
+    "freshness": freshness.run,
+    "installer": installer.run,
+    "nightly": nightly.run,
+    "rollout": rollout.run,
+}
 
 
 def main(names: list[str]) -> int:

@@ -78,7 +78,7 @@ def publish(
     registry = Registry(settings)
     tag = _tag(profile, date)
     with progress.reported(tag.alias):
-        image = _push_labelled(registry, profile, top)
+        image = push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
         report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
@@ -199,7 +199,8 @@ def _labelled_image(registry: Registry, profile: Profile, content: str) -> tuple
     return Manifest(digest_of(document), MANIFEST, document), config
 
 
-def _push_labelled(registry: Registry, profile: Profile, top: Built) -> Manifest:
+def push_labelled(registry: Registry, profile: Profile, top: Built) -> Manifest:
+    """Put the image of a profile into the registry: its top stage with the labels of its release. No tag names it."""
     image, config = _labelled_image(registry, profile, top.digest)
     for layer in image.document["layers"]:
         registry.mount(registry.repository, layer["digest"], registry.stages)

@@ -1,0 +1,122 @@
+"""A night in which nothing has changed: `refit nightly` with 24 images, the Prefect server up, and real indexes.
+
+The images are made up (their stages are empty, nothing was checked): what a night without news asks of them, and of the
+mirror and the package index, is the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from bench.matrix import scratch
+from bench.plan import RELEASE, generate, pretend
+from bench.results import Row, machine, versions
+from flows import services
+from flows.catalog import load
+from flows.database import open_database
+from flows.images import evidence
+from flows.images.build import Builder, Built
+from flows.images.publish import push_labelled
+from flows.images.registry import MANIFEST, Registry
+from flows.locks import freshness
+from flows.plan_release import ReleasePlan, plan_release
+from flows.settings import Settings, variables
+from tests.conftest import free_port
+
+IMAGES = 24
+LIMIT = 5.0
+
+
+def run() -> list[Row]:
+    """Two nights; the second is measured, as one of many."""
+    with scratch() as alone, _served(alone) as settings:
+        generate(settings.catalog, bundles=8, ides=3)
+        _publish_all(plan_release(RELEASE, (), None, settings), settings)
+        _remember_locks(settings)
+        _night(settings)
+        before, started = _stored(settings), monotonic()
+        night = _night(settings)
+        command = monotonic() - started
+        quiet, flow = _nothing_done(night) and _stored(settings) == before, _flow_seconds(settings)
+    said = {"machine": machine(), "versions": versions("buildah")}
+    row = Row(f"no-op nightly, {IMAGES} images: the flow", "s", f"≤ {LIMIT:g} s", flow, quiet and flow <= LIMIT, **said)
+    whole = f"no-op nightly, {IMAGES} images: the whole command"
+    return [row, replace(row, name=whole, goal="no registry write", ours=command, reached=quiet)]
+
+
+@contextmanager
+def _served(settings: Settings) -> Iterator[Settings]:
+    """The same settings with a catalog of their own, and a Prefect server that is up."""
+    chosen = {"registry": settings.registry_host, "prefect_port": free_port(), "catalog": settings.home / "catalog"}
+    served = Settings(**{**dict(settings), **chosen})
+    services.up(served)
+    try:
+        yield served
+    finally:
+        services.down(served)
+
+
+def _publish_all(planned: ReleasePlan, settings: Settings) -> None:
+    """Images of all profiles as if they had been built, checked and tagged yesterday."""
+    registry, database = Registry(settings), open_database(settings.database)
+    plan = pretend(planned.graph, Builder(settings, registry), registry)
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    for profile in planned.profiles:
+        top = plan.steps[planned.graph.tops[profile.stem]]
+        image = push_labelled(registry, profile, Built(top.stage, top.key or "", top.layer, top.digest or ""))
+        evidence.attach(registry, image, {"made-up.json": b"{}"}, database)
+        alias = f"{profile.stem}_{RELEASE}"
+        for tag in (f"{alias}_{yesterday:%Y%m%d}", alias):
+            registry.put_manifest(registry.repository, tag, image.content, MANIFEST)
+
+
+def _remember_locks(settings: Settings) -> None:
+    bundles = load.load_catalog(settings.catalog).bundles.values()
+    folders = [folder for bundle in bundles for folder in bundle.pythons.values()]
+    for look in freshness.look_at_locks(folders, settings).values():
+        freshness.keep(look, settings)
+
+
+def _night(settings: Settings) -> Any:
+    """What `refit nightly` says."""
+    argv = [str(Path(sys.executable).with_name("refit")), "nightly", "--json"]
+    # The benchmarks' own Prefect is another one.
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment = {**others, **variables(settings)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return json.loads(done.stdout)
+
+
+def _flow_seconds(settings: Settings) -> float:
+    """How long the newest flow run took, as the Prefect server has it."""
+    asked = {"sort": "START_TIME_DESC", "limit": 1}
+    answer = httpx.post(f"{settings.prefect_api}/flow_runs/filter", json=asked, timeout=60, trust_env=False)
+    [run] = answer.raise_for_status().json()
+    return float(run["total_run_time"])
+
+
+def _nothing_done(night: Any) -> bool:
+    [release] = night["releases"]
+    images, stages = release["report"]["images"], release["report"]["stages"]
+    kept = len(images) == IMAGES and not any(image["new"] for image in images)
+    return kept and all(stage["reused"] for stage in stages) and not night["locks"]
+
+
+def _stored(settings: Settings) -> dict[str, int]:
+    """All that the registry keeps, and since when."""
+    files = (settings.home.parent / "registry").rglob("*")
+    return {str(file): file.stat().st_mtime_ns for file in files if file.is_file() and file.name != "log"}

@@ -1,0 +1,96 @@
+"""Planning a rollout over many sessions, and again after something has happened to one of them."""
+
+from __future__ import annotations
+
+import gc
+import random
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from time import monotonic
+
+from bench.results import Row, machine, versions
+from flows.catalog.model import Access
+from flows.migrations.planner import Planner
+from flows.migrations.rollout import Candidate, Host, Rollout
+from flows.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
+from flows.sessions.activity import Verdict
+from flows.sessions.model import Session
+from flows.sessions.probes import Seen
+from flows.sessions.wishes import Wish
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+OLD, NEW = "sha256:old", "sha256:new"
+PROFILES, ON_A_HOST, OF_AN_OWNER, EVENTS = 24, 40, 3, 200
+ZONES = ("Europe/Zurich", "America/New_York", "Asia/Kolkata", "UTC")
+
+
+def run() -> list[Row]:
+    """Plan 10,000 and 100,000 sessions; let 200 events happen to each plan, one after the other."""
+    rows = [*_planned(10_000, 1.0, 0.1), *_planned(100_000, 10.0, 0.1)]
+    return [replace(row, machine=machine(), versions=versions()) for row in rows]
+
+
+def world(number: int) -> list[Candidate]:
+    """Sessions of three per owner and forty per host: two thirds idle, in four time zones, one in five with a wish."""
+    chance, access = random.Random(1), Access()
+    policies = [
+        SessionPolicy.model_validate(
+            {"quiet": ["22:00-07:00"], "windows": windows, "time_zone": zone, "deadline_days": 7}
+        )
+        for windows in ([], ["mon-fri 18:00-22:00"])
+        for zone in ZONES
+    ]
+    modes = (None, None, None, None, None, None, None, None, Mode.ask, Mode.pin)
+    found = []
+    for n in range(number):
+        session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, None, Path("/h"), Path("/t"), access)
+        mode = chance.choice(modes)
+        found.append(
+            Candidate(
+                session,
+                running=chance.random() < 0.95,
+                owner=f"o{n // OF_AN_OWNER}",
+                host=f"h{n // ON_A_HOST}",
+                policy=chance.choice(policies),
+                wish=Wish(mode, date(2026, 12, 1) if mode is Mode.pin else None),
+                seen=_seen(session.name, chance.choice((Verdict.idle, Verdict.idle, Verdict.busy))),
+                notified=NOW - timedelta(days=1) if chance.random() < 0.7 else None,
+            )
+        )
+    return found
+
+
+def _seen(name: str, verdict: Verdict) -> Seen:
+    return Seen(name, verdict, NOW - timedelta(hours=1), True, ("python train.py, 93 % CPU, pid 812",))
+
+
+def _planned(number: int, goal: float, event_goal: float) -> list[Row]:
+    sessions, hosts = world(number), {f"h{n}": Host({NEW: 10**9}) for n in range(number // ON_A_HOST)}
+    policy = RolloutPolicy(unavailable=Unavailable(rollout=number // 50), bake_minutes=30)
+    rollout = Rollout(NOW, {(f"p{n}", "2026a"): NEW for n in range(PROFILES)}, policy, hosts=hosts)
+    gc.collect()
+    started = monotonic()
+    planner = Planner(rollout, sessions)
+    seconds = monotonic() - started
+    slowest = max(_event(planner, sessions[n]) for n in range(0, number, number // EVENTS))
+    done = len(planner.decisions) == number
+    return [
+        Row(f"plan of {number:,} sessions", "s", f"≤ {goal:g} s", seconds, done and seconds <= goal),
+        Row(
+            f"plan of {number:,} sessions after an event, the slowest of {EVENTS}",
+            "ms",
+            f"≤ {event_goal * 1000:g} ms",
+            slowest * 1000,
+            slowest <= event_goal,
+        ),
+    ]
+
+
+def _event(planner: Planner, which: Candidate) -> float:
+    """Seconds until it is known what becomes of a session that was busy and is idle now, or the other way round."""
+    idle = which.seen is not None and which.seen.verdict is Verdict.idle
+    changed = replace(which, seen=_seen(which.session.name, Verdict.busy if idle else Verdict.idle))
+    started = monotonic()
+    planner.replan([changed])
+    return monotonic() - started

@@ -1,0 +1,180 @@
+"""The night: locks are held against the indexes, then every supported release is built, checked and published."""
+
+import datetime
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from prefect import flow, get_run_logger, runtime, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging.loggers import flow_run_logger
+from sqlalchemy import Engine
+
+from flows import command, lock_requirements, notices, progress
+from flows.admission import Request, admit
+from flows.build_profiles import THREADS, BuildReport, carry_out, clear_away, due_date, make_plan, summary
+from flows.catalog import load
+from flows.catalog.model import Catalog, Release
+from flows.database import lease, open_database
+from flows.errors import RefitError
+from flows.images import evidence
+from flows.images.build import Builder, Built
+from flows.images.configuration import has_layer
+from flows.images.gate import building
+from flows.images.publish import Published
+from flows.images.registry import Registry
+from flows.images.stages import Difference, Stage
+from flows.images.workspace import recover
+from flows.lock_requirements import Lock
+from flows.locks import freshness
+from flows.locks.freshness import Verdict
+from flows.locks.locking import LOCK_SECONDS
+from flows.night import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
+from flows.plan_release import ReleasePlan
+from flows.settings import Settings
+from flows.settings import load as load_settings
+
+
+def tell(flow: Any, flow_run: Any, state: Any) -> None:
+    """Send what went wrong to those whom the settings name.
+
+    Prefect calls it, by these names of parameters: in the run that failed, or in the worker whose run was killed.
+    """
+    settings = load_settings()
+    address = f"{settings.prefect_url}/flow-runs/flow-run/{flow_run.id}"
+    text = f"{state.message or state.name}\n\n{address}"
+    for failure in notices.send(f"Refit: {flow_run.name} {state.name.lower()}", text, settings):
+        flow_run_logger(flow_run, flow).warning(failure)
+
+
+def _name() -> str:
+    chosen = runtime.flow_run.parameters.get("releases")
+    return f"nightly {', '.join(chosen)}" if chosen else "nightly"
+
+
+@flow(
+    name="nightly",
+    flow_run_name=_name,
+    on_failure=[tell],
+    on_crashed=[clear_away, tell],
+    on_cancellation=[clear_away],
+    task_runner=THREADS,
+)
+def nightly(
+    releases: list[str] | None = None,
+    date: datetime.date | None = None,
+    catalog: Path | None = None,
+    graft: bool = True,
+) -> Night:
+    """Bring the images of all supported releases up to date. What fails stops nothing else.
+
+    Args:
+        releases: Names of releases, e.g. 2026a. Empty means all that are supported.
+        date: Date of the tags. Empty means the UTC date on which this run was due.
+        catalog: Folder of the catalog. Empty means the one of the settings.
+        graft: Carry layers over to a new base where that gives what a build would give, instead of building them.
+    """
+    settings, started, day = load_settings(), monotonic(), date or due_date()
+    recover(settings)
+    recipes = load.load_catalog(catalog or settings.catalog)
+    chosen = [load.release(recipes, name) for name in releases or recipes.releases]
+    supported = [release for release in chosen if release.is_supported(day)]
+    database = open_database(settings.database)
+    with building(database), command.ending_all():
+        looked_at, locks = refresh_locks(supported, recipes, settings, database)
+        nights = tuple(build_release(release, day, recipes.root, settings, graft) for release in supported)
+    ended = {release.name: release.supported_until for release in chosen if release not in supported}
+    night = Night(day, looked_at, locks, nights, ended, monotonic() - started)
+    create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
+    if night.failures:
+        raise NightFailed(night)
+    return night
+
+
+def refresh_locks(
+    releases: Iterable[Release], recipes: Catalog, settings: Settings, database: Engine
+) -> tuple[int, tuple[LockNews, ...]]:
+    """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
+    wanted = lock_requirements.targets(profile for release in releases for profile in release.profiles)
+    # Another night waits here, and then sees that there is nothing left to be done.
+    with lease(database, f"locks {recipes.root}", wait=LOCK_SECONDS), progress.reported("locks", "looking at indexes"):
+        looks = freshness.look_at_locks([target.folder for target in wanted], settings)
+        moved = [target for target in wanted if looks[target.folder].finding.verdict is not Verdict.same]
+        outcomes = lock_requirements.carry_out(moved, looks, recipes, settings)
+    return len(wanted), tuple(
+        _lock_news(target.bundle.name, target.python, looks[target.folder].finding.reason, outcome)
+        for target, outcome in zip(moved, outcomes, strict=True)
+    )
+
+
+def _lock_news(bundle: str, python: str, why: str, outcome: Lock | BaseException) -> LockNews:
+    if isinstance(outcome, Lock):
+        return LockNews(bundle, python, why, change=str(outcome.change))
+    return LockNews(bundle, python, why, problem=str(outcome))
+
+
+def build_release(
+    release: Release, date: datetime.date, catalog: Path, settings: Settings, graft: bool
+) -> ReleaseNight:
+    """Plan, build, check and publish the images of a release."""
+    started, registry = monotonic(), Registry(settings)
+    try:
+        before = registry.digests(registry.repository, [f"{p.stem}_{release.name}" for p in release.profiles])
+        report, planned = _build(release.name, date, catalog, settings, graft)
+        proof = _prove(report, planned, settings) if planned else None
+        new = [image for image in report.images if image.new]
+        news = tuple(_image_news(image, before.get(f"{image.profile}_{release.name}"), registry) for image in new)
+    except Exception as error:  # a bug, too: the other releases are to have their night
+        get_run_logger().exception("Release %s came to nothing", release.name)
+        return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
+    return ReleaseNight(release.name, report, news, proof, seconds=monotonic() - started)
+
+
+def _build(
+    release: str, date: datetime.date, catalog: Path, settings: Settings, graft: bool
+) -> tuple[BuildReport, ReleasePlan | None]:
+    # What is left out for a system that is held waits in the queue of that system.
+    later = {"release": release, "date": date, "catalog": catalog, "graft": graft}
+    share = admit(Request(release, catalog=catalog), settings, later)
+    if not share.profiles:
+        return BuildReport((), (), {}, share.left), None
+    planned = make_plan(release, [profile.stem for profile in share.profiles], catalog, settings)
+    report = summary(planned, carry_out(planned, date, settings, graft=graft))
+    return replace(report, left=share.left), planned
+
+
+def _prove(report: BuildReport, planned: ReleasePlan, settings: Settings) -> GraftProof | None:
+    """Make one graft again, any of them: the rule is proven in the tests, and held against the world every night."""
+    carried = [stage for stage in report.grafted if has_layer(planned.graph.stages[stage.stage].text)]
+    if not carried:
+        return None
+    grafted = random.choice(carried)
+    stage = planned.graph.stages[grafted.stage]
+    parent = next(built for built in report.stages if built.stage == stage.parent)
+    try:
+        found = compare_graft(stage, parent, grafted, settings)
+    except RefitError as error:
+        return GraftProof(stage.name, problem=str(error))
+    return GraftProof(stage.name, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in found))
+
+
+@task(task_run_name="make {stage.name} again", cache_policy=NO_CACHE)
+def compare_graft(stage: Stage, parent: Built, grafted: Built, settings: Settings) -> tuple[Difference, ...]:
+    """Make a stage that was grafted, and tell how what comes out differs."""
+    return Builder(settings, Registry(settings)).compare(stage, parent, grafted)
+
+
+def _image_news(image: Published, before: str | None, registry: Registry) -> ImageNews:
+    old = registry.find(registry.repository, before) if before else None
+    if old is None:
+        return ImageNews(image)
+    try:
+        found = [evidence.packages(registry, digest) for digest in (old.digest, image.digest)]
+        packages = str(evidence.changes(*found))
+    except RefitError:  # the older one has lost its evidence
+        packages = "its packages can't be compared"
+    return ImageNews(image, image.size - old.size, packages)
