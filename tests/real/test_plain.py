@@ -1,0 +1,121 @@
+"""Plain Containerfiles, built by buildah alone with a storage of its own, against the images that Refit builds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows import command, host
+from flows.catalog import load
+from flows.catalog.model import Catalog
+from flows.images import plain
+from flows.images.build import Builder, Built
+from flows.images.configuration import TIMESTAMP
+from flows.images.layers import Trees, compare
+from flows.images.recipe import Assembler
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+from flows.settings import Settings, variables
+from tests.machine import ROOT, build_all, private_home
+
+REFIT = Path(sys.executable).parent / "refit"
+Build = Callable[[str], str]
+
+TOOLS = Stage(
+    "tools",
+    Kind.instructions,
+    "base",
+    """\
+RUN . /mnt/env.sh; set -eu; umask 027; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; \\
+    apt-get install -q -y --no-install-recommends tree; cp /mnt/files/data /opt/tools-data; \\
+    find /var/log /var/lib/apt/lists /var/cache/apt /var/cache/ldconfig -type f -delete; \\
+    rm -f /var/cache/debconf/*-old /var/lib/dpkg/*-old
+COPY --chown=1001:0 some /opt/tools/deep/some
+COPY --chmod=0750 ["some/a file", "data", "/opt/tools/more/"]
+ENV PATH=/opt/tools/bin:$PATH
+USER 1001:0
+RUN . /mnt/env.sh; set -eu; id > /home/dev/id; test -r /mnt/files/data
+CMD ["tree"]
+""",
+    files={"data": bytes(range(256)) * 300, "some/a file": b"it's\t$HOME\n", "some/empty": b""},
+    suite="bookworm",
+)
+
+
+@pytest.fixture
+def build(tmp_path: Path, shared: Settings, registry: Registry) -> Build:
+    """Builds a text in an empty folder, and pushes what came out; returns its digest."""
+
+    def build(text: str) -> str:
+        with private_home(tmp_path / "alone", shared.registry_port) as alone:
+            empty, company, written = (alone.folder(name) for name in ("empty", "company", "written"))
+            if shared.ca_bundle:
+                (company / "ca.pem").write_bytes(shared.ca_bundle.read_bytes())
+                names = ("SSL_CERT_FILE", "PIP_CERT")
+                exports = [f"export {name}={plain.COMPANY}/ca.pem\n" for name in names]
+                (company / "env.sh").write_text("".join(exports))
+            (written / "Containerfile").write_text(text)
+            options = [
+                *("--isolation", host.isolation(shared), "--tls-verify=false", "--timestamp", str(TIMESTAMP)),
+                *("--volume", f"{company}:{plain.COMPANY}:ro", "--tag", "plain"),
+                *("--file", str(written / "Containerfile")),
+            ]
+            command.run([*host.buildah(alone), "build", *options, str(empty)], root=True)
+            target = f"docker://{registry.host}/{registry.stages}:plain"
+            argv = ["push", "--tls-verify=false", "--format", "oci", "plain", target]
+            command.run([*host.buildah(alone), *argv], root=True)
+        return registry.manifest(registry.stages, "plain").digest
+
+    return build
+
+
+def differing(settings: Settings, registry: Registry, one: str, other: str) -> set[str]:
+    """What differs between two images, beside their history."""
+    found = compare(Trees(settings, registry), registry.stages, one, other)
+    return {f"{one.sort} {one.name}" for one in found} - {f"history {number:03}" for number in range(100)}
+
+
+def refit_show(stem: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **more, "REFIT_CATALOG": str(ROOT)}
+    return subprocess.run([REFIT, "show", stem], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_the_machine_gave_comes_from_the_text_itself(
+    builder: Builder, base: Built, base_stage: Stage, build: Build, shared: Settings, registry: Registry
+) -> None:
+    built = builder.build(TOOLS, base)
+    image = f"{registry.host}/{registry.stages}@{base.digest}"
+    text = plain.containerfile("tools", "2026a", (base_stage, TOOLS), image, secure=registry.secure)
+    assert differing(shared, registry, built.digest, build(text)) == set()
+    assert differing(shared, registry, base.digest, built.digest)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stem", ["runtime-minimal-deb12-py311", "jupyter-minimal-deb12-py311"])
+def test_a_profile_s_text_gives_the_files_of_its_image(
+    stem: str,
+    catalog: Catalog,
+    assembler: Assembler,
+    builder: Builder,
+    build: Build,
+    shared: Settings,
+    registry: Registry,
+) -> None:
+    top = build_all(builder, assembler.chain(load.profile(catalog, "2026a", stem)))[-1]
+    shown = refit_show(stem, **variables(shared))
+    assert shown.returncode == 0, shown.stderr
+    assert differing(shared, registry, top.digest, build(shown.stdout)) == set()
+
+
+def test_a_base_that_was_never_built_is_named(tmp_path: Path, shared: Settings) -> None:
+    home = {**variables(shared), "REFIT_HOME": str(tmp_path), "REFIT_REPOSITORY": "never/built"}
+    shown = refit_show("runtime-minimal-deb12-py311", **home)
+    assert shown.returncode == 1
+    said = " ".join(shown.stderr.split())
+    assert "its base 'base-deb12-py311' is not in the registry" in said
+    assert "refit build 2026a --profile runtime-minimal-deb12-py311" in said
