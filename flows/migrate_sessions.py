@@ -1,9 +1,11 @@
 """Move sessions onto the newest tested images of their profiles, one wave of moves after the other."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
+from itertools import count, groupby
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
@@ -12,14 +14,14 @@ from prefect.cache_policies import NO_CACHE
 from flows import command
 from flows.errors import RefitError
 from flows.images import evidence
-from flows.images.publish import current
 from flows.images.registry import Registry
+from flows.migrations import waves
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.journal import Journal, Move
-from flows.migrations.move import FINAL, State
-from flows.migrations.plan import Action, Candidate, Decision, ImageKey, Reason, plan, plan_named
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running, Session
+from flows.migrations.move import State
+from flows.migrations.rollout import Action, Decision, Health, Reason
+from flows.migrations.waves import Tally
+from flows.plan_migration import plan_migration
+from flows.policy import RolloutPolicy
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
@@ -32,14 +34,7 @@ PARALLEL_MOVES = 4
 @task(task_run_name="plan", cache_policy=NO_CACHE)
 def make_plan(names: Sequence[str], to: str, settings: Settings) -> tuple[Decision, ...]:
     """One decision per session: what it moves to, or why it stays."""
-    carrier = Carrier.open(settings)
-    sessions, candidates = carrier.sessions, _candidates(carrier.sessions, carrier.journal)
-    asked = [c.session for c in candidates if not names or c.session.name in names]
-    targets = _targets(asked, to, settings)
-    if not names:
-        return plan(candidates, targets)
-    deleted = sessions.store.homes().keys() - {c.session.name for c in candidates}
-    return tuple(plan_named(name, candidates, targets, deleted=deleted) for name in dict.fromkeys(names))
+    return plan_migration(names, to, settings)
 
 
 @task(task_run_name="wave {number}", cache_policy=NO_CACHE)
@@ -56,8 +51,14 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) ->
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    with ThreadPoolExecutor(PARALLEL_MOVES) as pool, command.ending_all():
+    with ThreadPoolExecutor(_at_once(settings)) as pool, command.ending_all():
         return tuple(pool.map(move, decisions))
+
+
+def _at_once(settings: Settings) -> int:
+    """How many sessions of this machine may be away at the same time; the strictest cap holds for all of them."""
+    caps = settings.migration.unavailable
+    return min(cap for cap in (PARALLEL_MOVES, caps.rollout, caps.host, caps.profile) if cap)
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")
@@ -73,10 +74,56 @@ def migrate_sessions(sessions: list[str] | None = None, to: str = "", dry_run: b
     decisions = make_plan(sessions or [], to, settings)
     if dry_run:
         return tuple(_foreseen(decision) for decision in decisions)
-    waves = [decisions[start : start + WAVE] for start in range(0, len(decisions), WAVE)]
-    results = tuple(result for number, wave in enumerate(waves, 1) for result in move_wave(number, wave, settings))
+    results = _in_waves(decisions, lambda number, part: move_wave(number, part, settings), settings.migration)
     _show(results)
     return results
+
+
+def _in_waves(
+    decisions: Iterable[Decision], move: Callable[[int, Sequence[Decision]], Sequence[Result]], policy: RolloutPolicy
+) -> tuple[Result, ...]:
+    """Carry out one wave after the other, in parts; after a wave in which an image failed, nobody else is moved to it.
+
+    Args:
+        decisions: the plan.
+        move: carries out one part, which has a number.
+        policy: says how much may fail.
+    """
+    results: list[Result] = []
+    number, stopped = count(1), dict[str, str]()
+    for wave, members in _waves(decisions):
+        going = [each for each in members if each.new not in stopped]
+        parts = (going[start : start + WAVE] for start in range(0, len(going), WAVE))
+        done = [result for part in parts for result in move(next(number), part)]
+        results += [*done, *(_stopped(each, stopped[each.new]) for each in members if each.new in stopped)]
+        for image in {result.new for result in done}:
+            health = _health([result for result in done if result.new == image], policy)
+            if health is not Health.passed:
+                stopped[image] = f"{waves.title(wave, policy.waves)}: {health}"
+    return tuple(results)
+
+
+def _waves(decisions: Iterable[Decision]) -> Iterator[tuple[int, list[Decision]]]:
+    """The members of each wave, in their order; those who stay are with the first."""
+    ordered = sorted(decisions, key=lambda decision: (decision.wave or 0, str(decision.at or ""), decision.session))
+    for wave, members in groupby(ordered, key=lambda decision: decision.wave or 0):
+        yield wave, list(members)
+
+
+def _health(results: Sequence[Result], policy: RolloutPolicy) -> Health:
+    """What a wave says of an image; one in which nobody was to be moved says nothing against it."""
+    moved, failed = sum(result.moved for result in results), sum(result.failed for result in results)
+    if not moved and not failed:
+        return Health.passed
+    # What is held could not be undone: the worst that can happen to a session.
+    damaged = sum(result.state is State.held for result in results)
+    return waves.judge(Tally(moved=moved, failed=failed, damaged=damaged, baked=math.inf), policy)
+
+
+def _stopped(decision: Decision, why: str) -> Result:
+    result = _foreseen(decision)
+    moves = decision.action is Action.migrate
+    return replace(result, state=State.skipped, reason=f"{Reason.gate}; {why}") if moves else result
 
 
 @flow(name="resume-migrations", flow_run_name="resume migrations")
@@ -91,47 +138,6 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
     results = (*([reopened] if reopened else []), *carrier.resume_all())
     _show(results)
     return results
-
-
-def _candidates(sessions: Sessions, journal: Journal) -> tuple[Candidate, ...]:
-    last = journal.latest()
-    return tuple(
-        Candidate(status.session, status.running is Running.running, _obstacle(last.get(status.session.name)))
-        for status in sessions.all()
-    )
-
-
-def _obstacle(move: Move | None) -> Reason | None:
-    if move is None or (move.state in FINAL and move.state is not State.held):
-        return None
-    return Reason.held if move.state is State.held else Reason.unfinished
-
-
-def _targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping[ImageKey, str]:
-    """The digest that each profile of each release is to be on.
-
-    Raises:
-        RefitError: `to` names no image.
-    """
-    registry, wanted = Registry(settings), {(session.profile, session.release) for session in sessions}
-    if not to:
-        found = {key: current(*key, registry) for key in wanted}
-        return {key: digest for key, digest in found.items() if digest}
-    digest = registry.digest(settings.repository, to)
-    if digest is None:
-        raise RefitError(
-            f"There is no image {to!r} in {registry.host}/{settings.repository}.",
-            fix="`refit images` lists the tags that are there.",
-        )
-    labels = registry.config(settings.repository, registry.manifest(settings.repository, digest))["config"]["Labels"]
-    made_for = (labels["io.refit.profile"], labels["io.refit.release"])
-    if made_for not in wanted:
-        raise RefitError(
-            f"The image {to!r} is not for any of these sessions.",
-            why=f"It is {made_for[0]} of release {made_for[1]}.",
-            fix="choose an image of the profile and release that the session has; `refit session list` shows them.",
-        )
-    return {made_for: digest}
 
 
 class _Differences:
@@ -150,7 +156,7 @@ class _Differences:
 
 def _foreseen(decision: Decision) -> Result:
     state = State.planned if decision.action is Action.migrate else State.skipped
-    return Result(decision.session, decision.old, decision.new, "", None, state, decision.reason or "")
+    return Result(decision.session, decision.old, decision.new, "", None, state, decision.why)
 
 
 def _show(results: Iterable[Result]) -> None:

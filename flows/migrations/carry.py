@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows import command
 from flows.database import Lease, LeaseTaken, open_database
-from flows.errors import RefitError
+from flows.errors import RefitError, UnknownName
 from flows.images.publish import access_of
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal, Move, downtime
@@ -118,8 +118,8 @@ class Carrier:
                 their part; nothing was begun.
         """
         stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
-        if decision.action is Action.skip:
-            return replace(stays, reason=decision.reason or "")
+        if decision.action is not Action.migrate:
+            return replace(stays, reason=decision.why)
         with self.sessions.alone(decision.session) as held:
             if reason := self._outdated(decision):
                 return replace(stays, reason=reason)
@@ -135,11 +135,15 @@ class Carrier:
         """Try once more to end the held move of a session; none if its latest move is not held.
 
         Raises:
+            UnknownName: it was never moved.
             RefitError: another run holds the session.
         """
         with self.sessions.alone(session) as held:
-            move = self.journal.latest().get(session)
-            if move is None or move.state is not State.held:
+            latest = self.journal.latest()
+            if session not in latest:
+                raise UnknownName("move of a session", session, latest)
+            move = latest[session]
+            if move.state is not State.held:
                 return None
             self.journal.write(held, move, Entry("", Phase.reopened))
             return self._drive(held, move)

@@ -1,57 +1,23 @@
-"""Which sessions move, which stay, and why. Pure: what is known goes in, one decision per session comes out."""
+"""Which sessions move, which stay, when, and why. Pure: what is known goes in, one decision per session comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
+from datetime import datetime
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
+from flows.migrations.planner import Planner
+from flows.migrations.rollout import Action, Candidate, Decision, ImageKey, Reason, Rollout
 from flows.sessions.model import Session
 
-ImageKey = tuple[str, str]
-"""Profile (the stem of its tag) and release."""
+__all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_named"]
 
 
-class Action(StrEnum):
-    """What happens to one session."""
-
-    migrate = "migrate"
-    skip = "skip"
-
-
-class Reason(StrEnum):
-    """Why a session stays where it is."""
-
-    current = "it is on this image already"
-    stopped = "it is stopped; it keeps its image until it runs and is migrated"
-    no_image = "its release has no image of its profile"
-    unfinished = "its last move is unfinished; `refit migrate resume` ends it"
-    held = "its last move is held; `refit migrate history` says what to do"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A session as it is now; `obstacle` is what an earlier move left behind, if anything."""
-
-    session: Session
-    running: bool
-    obstacle: Reason | None = None
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One line of a plan: `old` and `new` are image digests, `reason` is set where the session is skipped."""
-
-    session: str
-    action: Action
-    old: str
-    new: str
-    reason: Reason | None = None
-
-
-def plan(candidates: Iterable[Candidate], targets: Mapping[ImageKey, str]) -> tuple[Decision, ...]:
+def plan(
+    candidates: Iterable[Candidate], rollout: Rollout, announced: Mapping[str, datetime] | None = None
+) -> tuple[Decision, ...]:
     """Decide for every session, by name.
 
     A stopped session is left alone: an image has to prove itself in a session before the old one is given up,
@@ -59,44 +25,30 @@ def plan(candidates: Iterable[Candidate], targets: Mapping[ImageKey, str]) -> tu
 
     Args:
         candidates: the sessions that are asked for.
-        targets: the digest that each profile of each release is to be on.
+        rollout: what they share.
+        announced: session → when it moves, as it was told; kept where that is still possible.
     """
-    ordered = sorted(candidates, key=lambda candidate: candidate.session.name)
-    return tuple(_decide(candidate, targets) for candidate in ordered)
-
-
-def _decide(candidate: Candidate, targets: Mapping[ImageKey, str]) -> Decision:
-    session = candidate.session
-    new = targets.get((session.profile, session.release), "")
-    reason = _why_not(candidate, new)
-    return Decision(session.name, Action.skip if reason else Action.migrate, session.image, new, reason)
-
-
-def _why_not(candidate: Candidate, new: str) -> Reason | None:
-    if candidate.obstacle:
-        return candidate.obstacle
-    if not new:
-        return Reason.no_image
-    if candidate.session.image == new:
-        return Reason.current
-    return None if candidate.running else Reason.stopped
+    return Planner(rollout, candidates, announced).decisions
 
 
 def plan_named(
     name: str,
     candidates: Iterable[Candidate],
-    targets: Mapping[ImageKey, str],
+    rollout: Rollout,
     *,
     deleted: Collection[str] = (),
 ) -> Decision:
-    """Decide for the one session that a person named; what can't be done is an error here.
+    """Decide for the one session that a person named, and so agreed for; what can't be done at once is an error here.
 
     Args:
+        name: its name.
+        candidates: all sessions.
+        rollout: as for `plan`.
         deleted: names of sessions that are gone while their homes were kept.
 
     Raises:
-        RefitError: there is no such session, it was deleted, it is stopped, its image doesn't exist or is the one
-            that it has, or its last move has not ended.
+        RefitError: there is no such session, it was deleted, it is stopped or pinned, its image doesn't exist or is the
+            one that it has, or its last move has not ended.
     """
     known = {candidate.session.name: candidate for candidate in candidates}
     if name in deleted and name not in known:
@@ -107,9 +59,11 @@ def plan_named(
         )
     if name not in known:
         raise UnknownName("session", name, known)
-    decision = _decide(known[name], targets)
+    session = known[name].session
+    new = rollout.targets.get((session.profile, session.release), "")
+    agreed = replace(known[name], wish=replace(known[name].wish, agreed=new))
+    (decision,) = plan([agreed], rollout)
     if decision.reason:
-        session = known[name].session
         raise RefitError(
             f"The session {name!r} can't be moved: {decision.reason}.",
             why=f"Profile {session.profile}, release {session.release}, image {session.image}.",
@@ -123,6 +77,7 @@ _FIXES = {
     Reason.no_image: "`refit build {release}` makes it.",
     Reason.unfinished: "`refit migrate resume`.",
     Reason.held: "`refit migrate history {name}`.",
+    Reason.pinned: "`refit session mode {name} when-idle` takes the pin away.",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from flows.sessions.model import Container, Session
@@ -32,8 +32,17 @@ class Engine(Protocol):
     def remove(self, container: str) -> None:
         """Remove a container; its home stays."""
 
-    def execute(self, container: str, argv: Sequence[str], stdin: str = "") -> str:
-        """Run a program inside a running container as the session's user; returns its standard output."""
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+        """Run a program inside a running container, as its user, `limit` seconds at most; returns its output."""
+
+    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+        """Let nothing more come in through these ports of a running container; returns what undoes it at once.
+
+        Connections stay, and wait.
+        """
+
+    def let_in(self, container: str) -> None:
+        """Undo every `shut_out` of a running container, also those of a process that has died."""
 
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
         """Let this process become a program inside a running container, with a terminal of its own if so wished."""

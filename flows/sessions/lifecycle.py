@@ -207,7 +207,7 @@ class Sessions:
             UnknownName: there is no such session.
             RefitError: it doesn't run, or the program fails.
         """
-        return self.engine.execute(self._that_runs(name).container, argv, stdin)
+        return self.engine.execute(self.that_runs(name).container, argv, stdin)
 
     def attach(self, name: str, argv: Sequence[str], terminal: bool) -> NoReturn:
         """Let this process become a program inside a session, for the person who called it.
@@ -221,7 +221,7 @@ class Sessions:
             UnknownName: there is no such session.
             RefitError: it doesn't run.
         """
-        self.engine.attach(self._that_runs(name).container, argv, terminal)
+        self.engine.attach(self.that_runs(name).container, argv, terminal)
 
     def logs(self, name: str, lines: int = 100) -> str:
         """The last lines that a session wrote."""
@@ -268,7 +268,13 @@ class Sessions:
                 self.jupyter(session).shut_down_kernels()
         self.engine.stop(session.container, self._settings.stop_grace)
 
-    def _that_runs(self, name: str) -> Session:
+    def that_runs(self, name: str) -> Session:
+        """The session of that name.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it doesn't run.
+        """
         session = self.store.session(name)
         if self._running(session) is not Running.running:
             raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")

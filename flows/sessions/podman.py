@@ -7,7 +7,8 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -142,6 +143,26 @@ class Podman:
         """Run a program inside a running container as the session's user; returns its standard output."""
         return self._podman("exec", "--interactive", container, *argv, stdin=stdin, limit=limit).stdout
 
+    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+        """Let nothing more come in through these ports of a running container; returns what undoes it at once.
+
+        Connections stay, and wait. The rule is in the container's own network and ends with it: nothing is left behind.
+        """
+        network, numbers = self._network(container), ",".join(map(str, ports))
+        _filter_input(network, f"-A INPUT ! -i lo -p tcp -m multiport --dports {numbers} -j DROP\n")
+        return partial(_filter_input, network, "")
+
+    def let_in(self, container: str) -> None:
+        """Undo every `shut_out` of a running container, also those of a process that has died."""
+        _filter_input(self._network(container), "")
+
+    def _network(self, container: str) -> str:
+        """The file that stands for its network; gone with the container, where a pid might be another's already."""
+        asked = ["container", "inspect", "--format", "{{.NetworkSettings.SandboxKey}}", container]
+        if not (network := self._podman(*asked).stdout.strip()):
+            raise RefitError(f"{container} has no network of its own.", why="It doesn't run, or uses the host's.")
+        return network
+
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
         """Let this process become a program inside a running container, with a terminal of its own if so wished."""
         # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
@@ -204,6 +225,13 @@ class Podman:
             *(f"--env={name}={value}" for name, value in variables.items()),
             *(f"--label={name}={value}" for name, value in labels(session).items()),
         ]
+
+
+def _filter_input(network: str, rules: str) -> None:
+    """Let these be the only rules for what comes into a container's network, from one instant to the next."""
+    restore = [host.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
+    told = f"*filter\n-F INPUT\n{rules}COMMIT\n"
+    command.run(["nsenter", f"--net={network}", "--", *restore], root=True, stdin=told, limit=_QUICK)
 
 
 def labels(session: Session) -> Mapping[str, str]:

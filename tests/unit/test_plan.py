@@ -1,16 +1,23 @@
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.migrations.plan import Action, Candidate, Reason, moved, plan, plan_named
+from flows.migrations.plan import moved, plan, plan_named
+from flows.migrations.rollout import Action, Candidate, Reason, Rollout
+from flows.policy import Mode
+from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
+from flows.sessions.probes import Seen
+from flows.sessions.wishes import Wish
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
-TARGETS = {(PROFILE, RELEASE): NEW}
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+ROLLOUT = Rollout(NOW, {(PROFILE, RELEASE): NEW})
 
 
 def candidate(
@@ -32,11 +39,11 @@ def candidate(
         token_file=Path("/tokens") / name,
         access=Access(),
     )
-    return Candidate(session, running, obstacle)
+    return Candidate(session, running, obstacle, seen=Seen(name, Verdict.idle, NOW, True, ()))
 
 
 def test_a_running_session_on_an_older_image_moves() -> None:
-    (decision,) = plan([candidate()], TARGETS)
+    (decision,) = plan([candidate()], ROLLOUT)
     assert (decision.session, decision.action, decision.old, decision.new) == ("ada", Action.migrate, OLD, NEW)
     assert decision.reason is None
 
@@ -53,43 +60,54 @@ def test_a_running_session_on_an_older_image_moves() -> None:
     ids=lambda value: value.name if isinstance(value, Reason) else "",
 )
 def test_the_others_stay_and_the_reason_is_told(which: Candidate, reason: Reason) -> None:
-    (decision,) = plan([which], TARGETS)
+    (decision,) = plan([which], ROLLOUT)
     assert (decision.action, decision.reason) == (Action.skip, reason)
     with pytest.raises(RefitError) as refused:
-        plan_named("ada", [which], TARGETS)
+        plan_named("ada", [which], ROLLOUT)
     assert reason.value in refused.value.what
 
 
 def test_a_plan_names_every_session_once_in_order() -> None:
-    decisions = plan([candidate("eve"), candidate("ada"), candidate("bob", running=False)], TARGETS)
+    decisions = plan([candidate("eve"), candidate("ada"), candidate("bob", running=False)], ROLLOUT)
     assert [decision.session for decision in decisions] == ["ada", "bob", "eve"]
 
 
 def test_a_stopped_session_on_the_newest_image_is_current() -> None:
-    (decision,) = plan([candidate(image=NEW, running=False)], TARGETS)
+    (decision,) = plan([candidate(image=NEW, running=False)], ROLLOUT)
     assert decision.reason is Reason.current
 
 
 def test_a_named_session_is_decided_like_any_other() -> None:
     known = [candidate("ada"), candidate("eve")]
-    assert plan_named("eve", known, TARGETS) == plan(known, TARGETS)[1]
+    named = plan_named("eve", known, ROLLOUT)
+    assert (named.session, named.action, named.old, named.new) == ("eve", Action.migrate, OLD, NEW)
+
+
+def test_who_names_a_session_agrees_for_it_unless_it_is_pinned() -> None:
+    asks = replace(candidate(), wish=Wish(mode=Mode.ask), seen=None)
+    assert plan([asks], ROLLOUT)[0].reason is Reason.ask
+    assert plan_named("ada", [asks], ROLLOUT).action is Action.migrate
+    pinned = replace(asks, wish=Wish(mode=Mode.pin, until=date(2026, 12, 1)))
+    with pytest.raises(RefitError, match="pinned") as refused:
+        plan_named("ada", [pinned], ROLLOUT)
+    assert "refit session mode ada when-idle" in refused.value.fix
 
 
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(UnknownName) as refused:
-        plan_named("adda", [candidate("ada")], TARGETS)
+        plan_named("adda", [candidate("ada")], ROLLOUT)
     assert "'ada'" in refused.value.fix
 
 
 def test_a_deleted_session_is_told_from_one_that_never_was() -> None:
     with pytest.raises(RefitError, match="was deleted") as refused:
-        plan_named("ada", [], TARGETS, deleted=["ada"])
+        plan_named("ada", [], ROLLOUT, deleted=["ada"])
     assert "refit session create ada" in refused.value.fix
 
 
 def test_a_missing_image_says_how_to_make_it() -> None:
     with pytest.raises(RefitError) as refused:
-        plan_named("ada", [candidate()], {})
+        plan_named("ada", [candidate()], replace(ROLLOUT, targets={}))
     assert RELEASE in refused.value.fix
 
 

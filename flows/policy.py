@@ -1,0 +1,110 @@
+"""How sessions are moved, as people write it: `migration:` in settings.yaml, in a release, at a profile of it."""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import StrEnum
+from typing import Annotated, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+
+from flows import hours
+from flows.documents import Document
+from flows.hours import Hours, read_hours
+
+
+class Mode(StrEnum):
+    """When a session moves, as its owner or the policy wants it."""
+
+    when_idle = "when-idle"
+    ask = "ask"
+    next_start = "next-start"
+    pin = "pin"
+    forced_by = "forced-by"
+
+
+def _zone_name(name: str) -> str:
+    hours.zone(name)
+    return name
+
+
+def _hours(value: object) -> object:
+    return read_hours(value) if isinstance(value, str) else value
+
+
+ZoneName = Annotated[str, AfterValidator(_zone_name)]
+WeeklyHours = Annotated[Hours, BeforeValidator(_hours), PlainSerializer(str)]
+Percent = Annotated[float, Field(gt=0, le=100)]
+Cap = Annotated[int, Field(ge=1)]
+
+
+class SessionPolicy(Document):
+    """What holds for a session; what a profile says goes before its release, and that before settings.yaml."""
+
+    mode: Mode = Field(Mode.when_idle, description="Where the owner has not chosen: when-idle, ask, next-start.")
+    deadline_days: float | None = Field(None, gt=0, description="Days from a delivered notice to force; none: never.")
+    notice_hours: float = Field(24.0, ge=0, description="Hours that lie between a delivered notice and force at least.")
+    windows: tuple[WeeklyHours, ...] = Field((), description="Hours in which it may be moved; empty: at any time.")
+    quiet: tuple[WeeklyHours, ...] = Field((), description="Hours in which it is left alone.")
+    time_zone: ZoneName = Field("UTC", description="Whose clock all hours are read on, unless the owner has their own.")
+    keep_state: float | None = Field(
+        None, ge=0, description="Hours, where another `keep_state` than the settings' holds."
+    )
+
+    @model_validator(mode="after")
+    def _a_mode_for_many(self) -> Self:
+        if self.mode in (Mode.pin, Mode.forced_by):
+            raise ValueError(f"{self.mode!s} needs a date: it is for single sessions, by `refit session mode`")
+        return self
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """Whose clock all hours are read on."""
+        return hours.zone(self.time_zone)
+
+    def over(self, other: SessionPolicy) -> SessionPolicy:
+        """This policy, and what the other says where this says nothing."""
+        return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
+
+
+class Freeze(Document):
+    """Days on which nobody is moved, not by force either; both are included, on each user's own calendar."""
+
+    first: date
+    last: date
+    why: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.last < self.first:
+            raise ValueError(f"a freeze from {self.first} can't end on {self.last}")
+        return self
+
+
+class Unavailable(Document):
+    """How many sessions may be stopped or starting at the same time; none: as many as there are."""
+
+    rollout: Cap | None = 20
+    host: Cap | None = 4
+    owner: Cap | None = 1
+    profile: Cap | None = None
+
+
+class RolloutPolicy(Document):
+    """`migration:` in settings.yaml."""
+
+    waves: tuple[Percent, ...] = Field((1, 10, 50, 100), description="After the volunteers: percent of all, growing.")
+    bake_minutes: float = Field(0.0, ge=0, description="Minutes between a wave and the next.")
+    wave_hours: float = Field(24.0, gt=0, description="Hours in which a wave waits for those that can't move yet.")
+    failures: float = Field(5.0, ge=0, le=100, description="Percent of a wave that may fail; of damaged homes, none.")
+    move_seconds: int = Field(60, ge=1, le=3600, description="Seconds that a session is foreseen to be away at most.")
+    unavailable: Unavailable = Unavailable()
+    freezes: tuple[Freeze, ...] = ()
+    sessions: SessionPolicy = SessionPolicy()
+
+    @model_validator(mode="after")
+    def _growing(self) -> Self:
+        if not self.waves or self.waves[-1] != 100 or list(self.waves) != sorted(set(self.waves)):
+            raise ValueError("waves grow up to 100: write [1, 10, 50, 100], for instance")
+        return self

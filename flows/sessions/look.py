@@ -1,0 +1,249 @@
+"""Looks at a session from inside: runs in its container, with nothing but the image's own Python.
+
+It reads JSON from its input and prints JSON; what that means is judged elsewhere (`activity`). It changes nothing, and
+whoever asks whether anybody works here doesn't count as somebody who does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+ANSWER_SECONDS = 5
+# Device numbers of pseudo-terminals: 136 to 143 in major, 256 of them each.
+_FIRST_TERMINAL = 136
+_CONNECTED, _LOOPBACK = "01", "0100007F"
+_GPU = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+_COUNTED = ("cpu", "waited", "moved")
+_TICKS = os.sysconf("SC_CLK_TCK")
+# Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. What has no
+# type is a group: of special ones and functions, which every kernel has, or of classes.
+_ASK_VARIABLES = """
+import json, sys
+from jupyter_client import BlockingKernelClient
+client = BlockingKernelClient(connection_file=sys.argv[1])
+client.load_connection_file()
+client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
+asked = client.session.msg(
+    "debug_request", {"seq": 1, "type": "request", "command": "inspectVariables", "arguments": {}}
+)
+client.control_channel.send(asked)
+while (answer := client.get_control_msg(timeout=3))["parent_header"].get("msg_id") != asked["header"]["msg_id"]:
+    pass
+found = answer["content"]["body"]["variables"]
+print(json.dumps([f"{one['name']} ({one['type']})" for one in found if one["type"] or "class" in one["name"]]))
+client.stop_channels()
+"""
+
+
+def look(asked: Row) -> Row:
+    """Everything that can be seen: twice, `seconds` apart, because work shows in what changes."""
+    started = time.monotonic()
+    problems: list[str] = []
+    before, received = _processes(), _network()
+    time.sleep(asked["seconds"])
+    after = _processes()
+    seconds = time.monotonic() - started
+    processes = [_compared(before.get(pid), process, seconds) for pid, process in after.items()]
+    server = _attempt(problems, "Jupyter", _jupyter, asked) if asked["protocol"] == "jupyter" else None
+    for kernel in (server or {}).get("kernels", []) if asked["variables"] else ():
+        kernel["variables"] = _variables(kernel, processes)
+    return {
+        "at": time.time(),
+        "probe": [os.getpid()],
+        "processes": processes,
+        "terminals": {name: Path(name).stat().st_atime for name in _terminals(processes)},
+        "network": (_network() - received) / seconds,
+        "connections": _attempt(problems, "connections", _connections, asked["port"]) or 0,
+        "kernels": (server or {}).get("kernels", []),
+        "saved": (server or {}).get("saved"),
+        "heartbeat": _heartbeat(asked["heartbeat"]),
+        "gpu": _attempt(problems, "the GPU", _gpu) if any(p["gpu"] for p in processes) else 0.0,
+        "problems": problems,
+    }
+
+
+def _attempt(problems: list[str], what: str, action: Callable[..., Any], *arguments: object) -> Any:
+    try:
+        return action(*arguments)
+    except Exception as error:  # whatever it is, it means that we don't know
+        problems.append(f"{what}: {type(error).__name__} {error}".strip())
+        return None
+
+
+# --- Processes ------------------------------------------------------------------------------------------------------
+
+
+def _processes() -> dict[int, Row]:
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                found[int(folder.name)] = _process(folder)
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                continue
+    return found
+
+
+def _process(folder: Path) -> Row:
+    text = (folder / "stat").read_text(errors="replace")
+    name, rest = text[text.index("(") + 1 :].rsplit(")", 1)
+    state, parent, group, session, terminal, foreground, *more = rest.split()
+    argv = (folder / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    return {
+        "pid": int(folder.name),
+        "name": name,
+        "argv": argv if argv != [""] else [f"[{name}]"],
+        "state": state,
+        "parent": int(parent),
+        "group": int(group),
+        "session": int(session),
+        "terminal": _terminal(int(terminal)),
+        "foregrounds": [int(foreground)],
+        # utime, stime and those of children that it has waited for
+        "cpu": sum(map(int, more[5:9])) / _TICKS,
+        "waited": _waited(folder / "task"),
+        "started": _boot() + int(more[13]) / _TICKS,
+        "moved": _moved(folder),
+        "stdin": _link(folder / "fd" / "0"),
+        "gpu": any(_link(file).startswith(_GPU) for file in _files(folder / "fd")),
+    }
+
+
+def _compared(before: Row | None, after: Row, seconds: float) -> Row:
+    if before is None or before["started"] != after["started"]:
+        before = {**after, **dict.fromkeys(_COUNTED, 0)}
+    changed = {what: max(0, after[what] - before[what]) / seconds for what in _COUNTED}
+    return {**after, **changed, "foregrounds": sorted({*before["foregrounds"], *after["foregrounds"]})}
+
+
+@functools.cache  # the kernel derives it from the clock, so that it may change by a second
+def _boot() -> int:
+    return next(int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line[:5] == "btime")
+
+
+def _terminal(number: int) -> str:
+    major, minor = number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00
+    if not number:
+        return ""
+    return f"/dev/pts/{(major - _FIRST_TERMINAL) * 256 + minor}" if major >= _FIRST_TERMINAL else "/dev/console"
+
+
+def _terminals(processes: Iterable[Row]) -> set[str]:
+    return {name for process in processes if (name := process["terminal"]) and Path(name).exists()}
+
+
+def _waited(folder: Path) -> float:
+    """Seconds in which its threads would have worked, had there been a free core."""
+    nanoseconds = 0
+    for thread in _files(folder):
+        with contextlib.suppress(OSError):  # it has ended, or this kernel doesn't count
+            nanoseconds += int((thread / "schedstat").read_text().split()[1])
+    return nanoseconds / 1e9
+
+
+def _moved(folder: Path) -> int:
+    """Bytes read and written, those of the page cache as well."""
+    try:
+        lines = dict(line.split(": ") for line in (folder / "io").read_text().splitlines())
+    except PermissionError:  # it hides itself, like an agent that holds keys
+        return 0
+    return int(lines["rchar"]) + int(lines["wchar"])
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _link(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
+
+
+# --- Network, GPU, heartbeat ------------------------------------------------------------------------------------------
+
+
+def _network() -> int:
+    """Bytes that came and went over all interfaces but the loopback."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    counters = {name.strip(): numbers.split() for name, numbers in (line.split(":") for line in lines)}
+    return sum(int(numbers[0]) + int(numbers[8]) for name, numbers in counters.items() if name != "lo")
+
+
+def _connections(port: int | None) -> int:
+    """How many are connected to the IDE from outside."""
+    tables = [Path(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    here = [row for row in rows if row[3] == _CONNECTED and int(row[1].rpartition(":")[2], 16) == port]
+    return sum(not row[2].startswith(_LOOPBACK) for row in here)
+
+
+def _heartbeat(path: str) -> float | None:
+    file = Path.home() / path
+    return file.stat().st_mtime if path and file.exists() else None
+
+
+def _gpu() -> float:
+    """What share of a GPU is used, 0 to 1; of GPUs that nobody can be asked about, nothing is known."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise FileNotFoundError("there is no nvidia-smi")
+    asked = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    told = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+    return max(map(float, told.split()), default=0.0) / 100
+
+
+# --- Jupyter ----------------------------------------------------------------------------------------------------------
+
+
+def _jupyter(asked: Row) -> Row:
+    token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
+    kernels = _get(asked["port"], "/api/kernels", token)
+    notebooks = [Path.home() / session["path"] for session in _get(asked["port"], "/api/sessions", token)]
+    saved = [notebook.stat().st_mtime for notebook in notebooks if notebook.is_file()]
+    return {"kernels": kernels, "saved": max(saved, default=None)}
+
+
+def _get(port: int, path: str, token: str) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    connection.request("GET", f"{path}?no_track_activity=1", headers={"Authorization": f"token {token}"})
+    answer = connection.getresponse()
+    if answer.status != http.client.OK:
+        raise ConnectionError(f"{path} answers {answer.status}")
+    return json.loads(answer.read())
+
+
+def _variables(kernel: Row, processes: Iterable[Row]) -> Any:
+    """The variables of a kernel that waits; none: it can't be asked."""
+    mine = [p for p in processes if any(kernel["id"] in word for word in p["argv"])]
+    files = [word for process in mine for word in process["argv"] if kernel["id"] in word]
+    if not files or kernel["execution_state"] == "busy":
+        return None
+    # The kernel's own Python: it is the one that surely has what speaks with kernels.
+    call = [mine[0]["argv"][0], "-c", _ASK_VARIABLES, files[0]]
+    try:
+        told = subprocess.run(call, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
+        return json.loads(told)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+if __name__ == "__main__":
+    json.dump(look(json.loads(sys.argv[1])), sys.stdout)

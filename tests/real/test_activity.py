@@ -1,0 +1,573 @@
+"""Is anybody at work? Real programs in a real session, one row each; every row is looked at more than once.
+
+A row that is busy has to be so at the first look; one that isn't may need a moment until its programs have started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from playwright.sync_api import sync_playwright
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
+
+from flows import host
+from flows.catalog import load
+from flows.catalog.model import Catalog
+from flows.images.build import Builder, Built
+from flows.images.recipe import Assembler
+from flows.images.registry import Registry
+from flows.images.stages import Stage
+from flows.sessions.activity import Activity, Verdict
+from flows.sessions.jupyter import execute_request
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.probes import Manner, Watch, look_last, probe
+from flows.settings import Settings
+from tests.conftest import wait_until
+from tests.machine import build_all
+from tests.real.variants import JUPYTER, LIGHT, light, variant
+from tests.terminal import Terminal
+
+BUSY, STATE, IDLE = Verdict.busy, Verdict.state, Verdict.idle
+TOOLS = ("curl", "dbus", "dirmngr", "gcc", "gdb", "gnupg", "gpg-agent", "libc6-dev", "make", "python3-pylsp", "rsync")
+# What images do by themselves, now and then; every row has it.
+SLEEPER = "(while sleep 2; do date >/dev/null; done) &"
+LOOKS = 3
+
+# Ends all but the init, what came with it, and itself.
+_CLEAR = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    pid = int(folder.name)
+    try:
+        if os.getsid(pid) not in (1, os.getsid(0)):
+            os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+_TIDY = "find ~ -mindepth 1 -maxdepth 1 ! -name '.[ijlc]*' -exec rm -rf {} +; rm -rf /tmp/tmux-* /tmp/ssh-*"
+
+
+@dataclass
+class Room:
+    """A session, and a person's hands in it."""
+
+    settings: Settings
+    sessions: Sessions
+    session: Session
+    things: ExitStack
+
+    def run(self, script: str) -> str:
+        return self.sessions.engine.execute(self.session.container, ["bash", "-c", textwrap.dedent(script)])
+
+    def is_so(self, condition: str) -> bool:
+        return self.run(f"cd; if {{ {condition}; }} >/dev/null 2>&1; then echo so; fi") == "so\n"
+
+    def probe(self, quiet: float = 0.0) -> Activity:
+        return probe(self.sessions.engine, self.session, quiet, Manner(seconds=0.5))
+
+    @property
+    def podman(self) -> list[str]:
+        return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), *host.podman(self.settings)]
+
+    def terminal(self, *argv: str) -> Terminal:
+        """A person's own terminal, with a program in the session."""
+        call = [*self.podman, "exec", "-it", self.session.container, *argv]
+        terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
+        self.things.callback(terminal.close)
+        return terminal
+
+    def clear(self) -> None:
+        """End whatever the row has started."""
+        self.things.close()
+        self.run("kill -CONT -1")
+        if self.session.access.protocol == "jupyter":
+            self.sessions.jupyter(self.session).shut_down_kernels()
+        self.sessions.engine.execute(self.session.container, ["python3", "-c", _CLEAR])
+        self.run(_TIDY)
+
+    # --- Jupyter
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"token {self.sessions.token(self.session)}"}
+
+    def post(self, path: str) -> dict[str, str]:
+        answer = httpx.post(f"{self.session.url}{path}", headers=self.headers, trust_env=False).raise_for_status()
+        return dict(answer.json())
+
+    def channel(self, path: str) -> Connection:
+        url = f"ws{self.session.url.removeprefix('http')}{path}"
+        return connect(url, additional_headers=self.headers, proxy=None, max_size=None)
+
+    def cell(self, code: str, *, ended: bool = True, stdin: bool = False) -> None:
+        """Let a new kernel execute a cell; go away once it has ended, or at once."""
+        kernel = self.post("/api/kernels")["id"]
+        request = execute_request(textwrap.dedent(code))
+        request["content"]["allow_stdin"] = stdin
+        with self.channel(f"/api/kernels/{kernel}/channels") as channel:
+            channel.send(json.dumps(request))
+            wanted = ("input_request",) if stdin else ("execute_reply",) if ended else ("execute_input",)
+            while True:
+                message = json.loads(channel.recv(timeout=60))
+                ours = message["parent_header"].get("msg_id") == request["header"]["msg_id"]
+                if ours and message["header"]["msg_type"] in wanted:
+                    return
+
+
+def in_tmux(*lines: str) -> str:
+    """Shell text that types lines into a terminal that nobody looks at."""
+    typed = [f"tmux send-keys -t work -l {shlex.quote(line)}; tmux send-keys -t work Enter" for line in lines]
+    return "\n".join(["cd; tmux new-session -d -s work bash", *typed])
+
+
+def ssh(*words: str) -> str:
+    """Shell text that logs in by ssh, as people do from outside."""
+    return f"""
+        mkdir -p ~/.ssh ~/keys && cd ~/keys && chmod 700 ~/.ssh
+        for key in host mine; do ssh-keygen -q -t ed25519 -N '' -f $key; done
+        cp mine.pub ~/.ssh/authorized_keys
+        /usr/sbin/sshd -f /dev/null -p 2222 -h ~/keys/host -o PidFile=none -o StrictModes=no -o UsePAM=no
+        tmux new-session -d -s ssh ssh -p 2222 -i mine -o StrictHostKeyChecking=no 127.0.0.1 {" ".join(words)}
+    """
+
+
+def open_jupyter_terminal(room: Room, *typed: str) -> None:
+    """Open a terminal in JupyterLab, type, close the tab."""
+    name = room.post("/api/terminals")["name"]
+    with room.channel(f"/terminals/websocket/{name}") as channel:
+        for line in typed:
+            channel.send(json.dumps(["stdin", f"{line}\r"]))
+        while "$" not in (said := json.loads(channel.recv(timeout=30)))[-1]:
+            assert said
+
+
+def log_in_from_outside(room: Room) -> None:
+    """Log in by ssh from this machine, through a pipe: no port of the session is open for it."""
+    room.run(f"exec >/dev/null 2>&1\n{textwrap.dedent(ssh('true'))}")
+    server = "/usr/sbin/sshd -i -f /dev/null -h keys/host -o StrictModes=no -o UsePAM=no"
+    way = shlex.join([*room.podman, "exec", "-i", room.session.container, *shlex.split(server)])
+    options = ["UserKnownHostsFile=/dev/null", "StrictHostKeyChecking=no", f"ProxyCommand={way}"]
+    key = room.settings.home / "key"
+    key.touch(0o600)
+    key.write_text(room.run("cat ~/keys/mine"))
+    call = ["ssh", "-tt", "-i", str(key), *(f"-o{option}" for option in options), f"{room.session.uid}@session"]
+    terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
+    room.things.callback(terminal.close)
+    terminal.wait_for("$")
+
+
+def open_a_tab(room: Room) -> None:
+    """Open JupyterLab in a real browser, with a notebook, and leave it."""
+    room.sessions.jupyter(room.session).write_notebook("open.ipynb", ["1 + 1"])
+    playwright = room.things.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    room.things.callback(browser.close)
+    page = browser.new_page()
+    token = room.sessions.token(room.session)
+    page.goto(f"{room.session.url}/lab/tree/open.ipynb?token={token}")
+    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    while not room.sessions.jupyter(room.session).kernels():
+        page.wait_for_timeout(100)  # unlike a sleep, it lets the page go on
+
+
+@dataclass(frozen=True)
+class Row:
+    """A situation and its verdict.
+
+    Attributes:
+        start: what makes it: shell text, or what is done to the room.
+        until: shell condition that says it is so.
+        because: what the evidence has to say.
+        quick: whether it needs no more than the base, and runs with the quick tests.
+        quiet: seconds without typing after which nobody is there; 0, so that making the row doesn't decide it.
+    """
+
+    name: str
+    says: Verdict
+    start: str | Callable[[Room], object]
+    until: str = "true"
+    because: str = ""
+    quick: bool = False
+    quiet: float = 0.0
+
+
+ROWS = (
+    # --- Somebody or something works
+    Row(
+        "a silent nohup job",
+        BUSY,
+        "nohup python3 -c 'import time; time.sleep(900)' >/dev/null 2>&1 &",
+        "pgrep -f time.sleep",
+        "time.sleep(900)",
+        quick=True,
+    ),
+    Row(
+        "sleep in a terminal that nobody looks at",
+        BUSY,
+        in_tmux("sleep 900"),
+        "pgrep -fx 'sleep 900'",
+        "sleep 900",
+        quick=True,
+    ),
+    Row(
+        "a job in the background of a shell at its prompt",
+        BUSY,
+        in_tmux("sleep 900 &"),
+        "pgrep -fx 'sleep 900'",
+        "sleep 900",
+        quick=True,
+    ),
+    Row("somebody types now and then", BUSY, in_tmux("true"), "pgrep bash", "somebody typed", quick=True, quiet=900),
+    Row(
+        "a loop in a shell",
+        BUSY,
+        in_tmux("while :; do :; done"),
+        "ps -C bash -o time= | grep -v 00:00:00",
+        "bash",
+        quick=True,
+    ),
+    Row("a loop that mostly sleeps", BUSY, in_tmux("while sleep 0.5; do :; done"), "pgrep -fx 'sleep 0.5'"),
+    Row(
+        "a script without a terminal",
+        BUSY,
+        "setsid bash -c 'while :; do sleep 3; done' >/dev/null 2>&1 &",
+        "pgrep -fx 'sleep 3'",
+        "while :; do sleep 3",
+    ),
+    Row(
+        "a shell that reads its commands from a pipe",
+        BUSY,
+        in_tmux("sleep 900 | bash"),
+        "pgrep -fx 'sleep 900'",
+        "sleep 900",
+    ),
+    Row("a pager behind a program that works", BUSY, in_tmux("(sleep 900; echo) | less"), "pgrep less", "sleep 900"),
+    Row(
+        "a command that a pager was asked to run",
+        BUSY,
+        in_tmux("less /etc/passwd"),
+        "pgrep -fx 'sleep 900' || { pgrep less && tmux send-keys -t work '!sleep 900' Enter; false; }",
+        "sleep 900",
+    ),
+    Row(
+        "a commit whose message is being written",
+        BUSY,
+        in_tmux("git init -q . && git -c user.name=x -c user.email=x commit --allow-empty"),
+        "pgrep editor",
+        "git",
+    ),
+    Row("tail -f of a log", BUSY, in_tmux("tail -f /dev/null"), "pgrep tail", "tail -f"),
+    Row(
+        "a server that somebody has started",
+        BUSY,
+        in_tmux("python3 -m http.server 8765"),
+        "pgrep -f 8765",
+        "http.server",
+    ),
+    Row(
+        "a script that asks its user something",
+        BUSY,
+        in_tmux("echo 'import code; code.interact()' >a.py; python3 a.py"),
+        "pgrep -f a.py",
+        "a.py",
+    ),
+    Row(
+        "a prompt after a script, with what it has computed",
+        BUSY,
+        in_tmux("echo 'x = 1' >a.py; python3 -i a.py"),
+        "pgrep -f a.py",
+        "a.py",
+    ),
+    Row(
+        "a debugger at a breakpoint of Python",
+        BUSY,
+        in_tmux("echo 'x = 1' >a.py; python3 -m pdb a.py"),
+        "pgrep -f a.py",
+        "pdb",
+    ),
+    Row(
+        "a debugger at a breakpoint of C",
+        BUSY,
+        in_tmux(
+            "echo 'int main() { return 0; }' >a.c; gcc -g -o a.out a.c; gdb -q -ex 'break main' -ex starti ./a.out"
+        ),
+        "pgrep -x a.out",
+        "stopped by a debugger",
+    ),
+    Row("an interactive program that nobody knows", BUSY, in_tmux("cat"), "pgrep -x cat", "cat"),
+    Row(
+        "a program that bears a helper's name, in a terminal",
+        BUSY,
+        in_tmux("cp /bin/sleep pylsp; ./pylsp 900"),
+        "pgrep pylsp",
+        "pylsp",
+    ),
+    Row("a build in tmux", BUSY, in_tmux(r"printf 'all:\n\tsleep 900\n' >Makefile; make"), "pgrep make", "make"),
+    Row(
+        "a compiler",
+        BUSY,
+        in_tmux("""python3 -c "print('int a[] = {' + '1,' * 2000000 + '};')" >a.c; while gcc -O2 -c a.c; do :; done"""),
+        "pgrep cc1",
+        "gcc",
+    ),
+    Row(
+        "a download",
+        BUSY,
+        """
+        cd; head -c 9M /dev/zero >big; python3 -m http.server 8766 & until pgrep -f 8766; do :; done
+        curl --retry 9 --retry-connrefused --limit-rate 1k -o x http://127.0.0.1:8766/big &
+        """,
+        "test -s x",
+        "curl",
+    ),
+    Row(
+        "a copy",
+        BUSY,
+        "cd; head -c 90M /dev/zero >big; setsid rsync --bwlimit=1 big copy >/dev/null &",
+        "pgrep rsync",
+        "rsync",
+    ),
+    Row("an ssh login", BUSY, ssh(), "pgrep -f '^sshd: .*pts/'", "an ssh connection", quiet=900),
+    Row("a command over ssh", BUSY, ssh("sleep", "900"), "pgrep -fx 'sleep 900'", "notty"),
+    Row(
+        "a kernel that computes silently",
+        BUSY,
+        lambda room: room.cell("import time; time.sleep(900)", ended=False),
+        because="is busy",
+    ),
+    Row(
+        "a kernel that asks its user something",
+        BUSY,
+        lambda room: room.cell("input('?')", stdin=True),
+        because="is busy",
+    ),
+    Row(
+        "a thread that outlives its cell",
+        BUSY,
+        lambda room: room.cell("import threading\ndef f():\n  while 1: pass\nthreading.Thread(target=f).start()"),
+        because="CPU",
+    ),
+    Row(
+        "a program that outlives its cell",
+        BUSY,
+        lambda room: room.cell("import subprocess; subprocess.Popen(['sleep', '900'])"),
+        because="sleep 900",
+    ),
+    Row(
+        "a process of Python that outlives its cell",
+        BUSY,
+        lambda room: room.cell("import multiprocessing as m, time; m.Process(target=time.sleep, args=(900,)).start()"),
+        because="ipykernel_launcher",
+    ),
+    Row("a kernel that was used a minute ago", BUSY, lambda room: room.cell("1"), because="was used", quiet=900),
+    Row(
+        "sleep in a terminal of JupyterLab that was closed",
+        BUSY,
+        lambda room: open_jupyter_terminal(room, "sleep 900"),
+        "pgrep -fx 'sleep 900'",
+        "sleep 900",
+    ),
+    Row("a server that hangs", BUSY, "pkill -STOP -x jupyter-lab", because="not known: Jupyter"),
+    # --- Nothing works, and something would be lost
+    Row("a file open in an editor", STATE, in_tmux("nano text"), "pgrep nano", "open: nano text", quick=True),
+    Row("a prompt of Python", STATE, in_tmux("python3"), "pgrep python3 -t pts/0", "open: python3"),
+    Row(
+        "a pager that is suspended",
+        STATE,
+        in_tmux("less /etc/passwd"),
+        "tmux send-keys -t work C-z; ps -o stat= -C less | grep -q T",
+        "suspended: less",
+    ),
+    Row(
+        "a person who looks at tmux",
+        STATE,
+        lambda room: room.terminal("tmux", "new-session", "bash"),
+        "pgrep -f 'tmux new-session' && tmux list-clients | grep -q .",
+        "attached: tmux",
+    ),
+    Row(
+        "an ssh login in which nobody has typed for long",
+        STATE,
+        log_in_from_outside,
+        "touch -a -d '-20 minutes' /dev/pts/[0-9]*",
+        "nothing typed for 20 min",
+        quiet=900,
+    ),
+    Row("a kernel with variables", STATE, lambda room: room.cell("import sys; answer = 42"), because="answer (int)"),
+    # --- Nobody and nothing
+    Row("nothing at all", IDLE, "true", quick=True),
+    Row(
+        "a shell at its prompt",
+        IDLE,
+        lambda room: room.terminal("bash").wait_for("$"),
+        because="at its prompt",
+        quick=True,
+    ),
+    Row("tmux at a prompt", IDLE, in_tmux("true"), "pgrep bash", "at its prompt", quick=True),
+    Row("a shell in a shell", IDLE, in_tmux("sh", "bash -i"), "test $(pgrep -c bash) -gt 1", "at its prompt"),
+    Row(
+        "a terminal in which something has ended",
+        IDLE,
+        in_tmux("sleep 0.1", "touch ended"),
+        "test -e ended",
+        "at its prompt",
+    ),
+    Row("an agent for ssh keys", IDLE, "eval $(ssh-agent)", "pgrep ssh-agent", "ssh-agent", quick=True),
+    Row("agents of GnuPG", IDLE, "gpg-agent --daemon; dirmngr --daemon", "pgrep dirmngr", "gpg-agent"),
+    Row("a message bus", IDLE, "dbus-daemon --session --fork", "pgrep dbus-daemon", "dbus-daemon"),
+    Row("a server for ssh", IDLE, ssh("true"), "! tmux ls 2>/dev/null", "sshd"),
+    Row(
+        "git's memory for passwords",
+        IDLE,
+        "printf 'host=x\nprotocol=https\nusername=x\npassword=x\n' | git credential-cache store",
+        "pgrep -f cache--daemon",
+        "credential-cache",
+    ),
+    Row("a language server", IDLE, "mkfifo ~/asks; setsid pylsp <>~/asks >/dev/null 2>&1 &", "pgrep pylsp", "pylsp"),
+    Row("a kernel that nobody has used", IDLE, lambda room: room.post("/api/kernels"), because="was never used"),
+    Row("a tab of a browser that stays open", IDLE, open_a_tab, because="connected to the IDE"),
+    Row("a terminal of JupyterLab that was closed", IDLE, open_jupyter_terminal, because="at its prompt"),
+)
+
+
+@pytest.fixture(scope="module")
+def plain(shared: Settings, registry: Registry, base: Built) -> Iterator[Room]:
+    """A light session, for the quick rows."""
+    yield from _room(shared, light(shared, registry, base, "rows", SLEEPER.removesuffix("&") + "& true"), "plain")
+
+
+@pytest.fixture(scope="module")
+def full(
+    shared: Settings, registry: Registry, builder: Builder, catalog: Catalog, assembler: Assembler
+) -> Iterator[Room]:
+    """A session with JupyterLab and the programs that people work with."""
+    profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
+    with_tools = replace(profile, bundle=replace(profile.bundle, name="tools", packages=TOOLS))
+    chain = assembler.chain(profile)
+    tools: Stage = assembler.chain(with_tools)[1]
+    above = replace(tools, parent=chain[-1].name, text=f"USER 0\n{tools.text}")
+    top = build_all(builder, (*chain, above))[-1]
+    start = ["sh", "-c", f"{SLEEPER} exec start-jupyter"]
+    yield from _room(
+        shared, variant(shared, registry, top.digest, f"{shared.repository}/stages", "rows", start), "full"
+    )
+
+
+def _room(settings: Settings, image: str, name: str) -> Iterator[Room]:
+    sessions = Sessions.open(settings)
+    access = LIGHT if name == "plain" else JUPYTER
+    session = sessions.create(name, "jupyter-minimal-deb12-py311", "2026a", image, access)
+    yield Room(settings, sessions, session, ExitStack())
+    sessions.remove(name, purge=True)
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.name, marks=[] if row.quick else [pytest.mark.long]) for row in ROWS]
+)
+def test_row(request: pytest.FixtureRequest, row: Row) -> None:
+    room: Room = request.getfixturevalue("plain" if row.quick else "full")
+    try:
+        check(room, row)
+    finally:
+        room.clear()
+
+
+def check(room: Room, row: Row) -> None:
+    if isinstance(row.start, str):
+        # Whoever waits for output waits for the last that might write some.
+        room.run(f"exec >/dev/null 2>&1\n{textwrap.dedent(row.start)}")
+    else:
+        row.start(room)
+    wait_until(lambda: room.is_so(row.until), 30)
+    if row.says is not BUSY:
+        wait_until(lambda: room.probe(row.quiet).verdict is row.says, 30)
+    for _ in range(LOOKS):
+        seen = room.probe(row.quiet)
+        said = "\n".join(map(str, seen.evidence))
+        assert seen.verdict is row.says, said
+        assert any(row.because in text for text in seen.reasons), said
+
+
+def answers(session: Session) -> bool:
+    try:
+        return httpx.get(f"{session.url}/api", trust_env=False, timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_nobody_gets_in_after_the_last_look_at_an_idle_session(plain: Room) -> None:
+    engine, session = plain.sessions.engine, plain.session
+    with httpx.Client(trust_env=False, timeout=1) as connected:
+        assert connected.get(f"{session.url}/api").status_code == 200
+        assert look_last(engine, session, 0).verdict is IDLE
+        try:
+            assert not answers(session)
+            with pytest.raises(httpx.TimeoutException):
+                connected.get(f"{session.url}/api")
+        finally:
+            engine.let_in(session.container)
+        assert answers(session)
+
+
+def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrives(plain: Room) -> None:
+    plain.run("sleep 900 >/dev/null 2>&1 &")
+    try:
+        with ThreadPoolExecutor() as pool:
+            last = pool.submit(look_last, plain.sessions.engine, plain.session, 0)
+            sent = 0
+            while not last.done():
+                httpx.get(f"{plain.session.url}/api", trust_env=False, timeout=20).raise_for_status()
+                sent += 1
+            seen = last.result()
+        assert seen.verdict is BUSY and "sleep 900" in seen.reasons[0]
+        assert sent and answers(plain.session)
+    finally:
+        plain.clear()
+
+
+def test_what_cant_be_looked_at_is_busy(plain: Room) -> None:
+    gone = replace(plain.session, name="gone")
+    assert probe(plain.sessions.engine, gone, 0).verdict is BUSY
+    hurried = probe(plain.sessions.engine, plain.session, 0, Manner(seconds=5, limit=0.5))
+    assert hurried.verdict is BUSY and "nobody could look" in hurried.reasons[0]
+
+
+def test_looks_are_remembered_and_change_nothing(plain: Room) -> None:
+    watch = Watch(plain.settings.model_copy(update={"quiet": 0.0}), plain.sessions.engine)
+    looks = [watch.look(plain.session) for _ in range(3)]
+    assert {seen.verdict for seen in looks} == {IDLE} and looks[0].since == looks[2].since
+    plain.run("sleep 900 >/dev/null 2>&1 &")
+    try:
+        working = [watch.look(plain.session) for _ in range(2)]
+    finally:
+        plain.clear()
+    rested = watch.look(plain.session)
+    assert working[0].since == working[1].since > looks[2].since
+    assert rested.since > working[0].since and rested.may_interrupt and not working[1].may_interrupt
+
+
+@pytest.mark.long
+def test_to_ask_jupyter_is_no_activity(full: Room) -> None:
+    def last_activity() -> object:
+        url = f"{full.session.url}/api/status?no_track_activity=1"
+        return httpx.get(url, headers=full.headers, trust_env=False).json()["last_activity"]
+
+    try:
+        full.cell("answer = 42")
+        before = last_activity()
+        for _ in range(LOOKS):
+            assert "answer (int)" in full.probe().reasons[0]
+        assert last_activity() == before
+    finally:
+        full.clear()

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.migrations.rollout import Health
+from flows.migrations.waves import Tally, canary, judge, position, title, wave
+from flows.policy import RolloutPolicy
+
+PERCENTS = (1.0, 10.0, 50.0, 100.0)
+NAMES = [f"s{number}" for number in range(4000)]
+
+
+def test_waves_grow_as_the_policy_says() -> None:
+    found = [wave(position(name, "sha256:new"), PERCENTS) for name in NAMES]
+    shares = [sum(number <= limit for number in found) / len(NAMES) for limit in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0.01, 0.1, 0.5, 1.0], abs=0.02)
+
+
+def test_the_next_image_begins_with_others() -> None:
+    first, second = ({name for name in NAMES if position(name, image) < 10} for image in ("sha256:a", "sha256:b"))
+    assert len(first & second) < len(first) / 4
+
+
+@given(st.text(), st.text())
+def test_every_session_has_a_wave(name: str, image: str) -> None:
+    assert 0 <= position(name, image) < 100
+    assert 1 <= wave(position(name, image), PERCENTS) <= len(PERCENTS)
+
+
+def test_somebody_always_goes_first() -> None:
+    few = [(name, "sha256:new") for name in NAMES[:3]]
+    assert canary(few, PERCENTS) == min(few, key=lambda session: position(*session))[0]
+    assert canary([(name, "sha256:new") for name in NAMES], PERCENTS) == ""
+    assert canary([], PERCENTS) == ""
+
+
+def test_waves_have_names() -> None:
+    assert [title(number, PERCENTS) for number in (0, 1, 4)] == ["volunteers", "1 %", "100 %"]
+
+
+@pytest.mark.parametrize(
+    ("tally", "health"),
+    [
+        (Tally(moved=100, baked=600), Health.passed),
+        (Tally(moved=100, baked=599), Health.open),
+        (Tally(moved=50, left=50), Health.open),
+        (Tally(moved=95, failed=5, baked=600), Health.passed),
+        (Tally(moved=94, failed=6), Health.failed),
+        (Tally(moved=10, failed=6, left=84), Health.failed),  # whatever becomes of the others
+        (Tally(moved=999, failed=1, damaged=1), Health.failed),
+        (Tally(moved=99, unknown=1, baked=600), Health.inconclusive),
+        (Tally(), Health.inconclusive),
+    ],
+)
+def test_a_wave_is_judged_by_what_became_of_it(tally: Tally, health: Health) -> None:
+    assert judge(tally, RolloutPolicy(failures=5, bake_minutes=10)) is health

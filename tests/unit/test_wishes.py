@@ -1,0 +1,115 @@
+"""What owners want of migrations: said, kept, told apart from what nobody can mean."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import Engine
+
+from flows.catalog.model import Access
+from flows.database import now, open_database
+from flows.errors import RefitError, UnknownName
+from flows.hours import read_hours
+from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
+from flows.sessions.model import Session
+from flows.sessions.store import Store
+from flows.sessions.wishes import Wish, Wishes, chosen_hours, chosen_mode, read_duration
+from flows.settings import Span
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Engine:
+    engine = open_database(f"sqlite:///{tmp_path / 'refit.db'}")
+
+    def make(uid: int, port: int | None) -> Session:
+        return Session("ann", "p", "2026a", "sha256:1", uid, port, tmp_path, tmp_path, Access())
+
+    Store(engine).add("ann", make, uids=Span(first=300_000, last=300_009), ports=None)
+    return engine
+
+
+def test_a_wish_is_kept_with_who_said_it(database: Engine) -> None:
+    wishes, later = Wishes(database), now() + timedelta(hours=2)
+    assert wishes.all() == {}
+    wishes.change("ann", "ann", **chosen_mode("pin", "2026-12-24"))
+    wishes.change("ann", "bob", snoozed_until=later, **chosen_hours(("mon-fri 22:00-07:00",), "Europe/Zurich"))
+    quiet = (read_hours("mon-fri 22:00-07:00"),)
+    assert wishes.all() == {"ann": Wish(Mode.pin, date(2026, 12, 24), later, "Europe/Zurich", quiet)}
+    assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
+    assert wishes.changes("ann")[0].what == "mode: pin, until: 2026-12-24, agreed: none"
+
+
+def test_a_new_mode_ends_what_was_agreed_and_a_session_that_goes_takes_its_wish_along(database: Engine) -> None:
+    wishes = Wishes(database)
+    wishes.change("ann", "ann", agreed="sha256:2", volunteer=True)
+    assert wishes.change("ann", "ann", **chosen_mode("ask", "")) == Wish(Mode.ask, volunteer=True)
+    Store(database).forget("ann")
+    assert wishes.all() == {}
+    assert len(wishes.changes("ann")) == 2
+    with pytest.raises(UnknownName):
+        wishes.change("ann", "ann", volunteer=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "day", "said"),
+    [
+        ("pinn", "", "no mode 'pinn'"),
+        ("pin", "", "needs a date"),
+        ("ask", "2026-12-24", "has no date"),
+        ("pin", "christmas", "is no date"),
+    ],
+)
+def test_a_mode_that_nobody_can_mean_is_refused(mode: str, day: str, said: str) -> None:
+    with pytest.raises(RefitError, match=said):
+        chosen_mode(mode, day)
+
+
+def test_hours_can_be_taken_back_and_have_to_be_hours() -> None:
+    assert chosen_hours(None, None) == {}
+    assert chosen_hours(("",), "") == {"quiet": (), "time_zone": ""}
+    for quiet, zone in ((("at night",), None), (None, "Europe/Atlantis")):
+        with pytest.raises(RefitError):
+            chosen_hours(quiet, zone)
+
+
+def test_lengths_of_time() -> None:
+    assert read_duration("30m") == timedelta(minutes=30)
+    assert read_duration("1d12h") == timedelta(hours=36)
+    for text in ("", "0h", "2 hours", "-1h", "1h2d"):
+        with pytest.raises(RefitError, match="no length of time"):
+            read_duration(text)
+
+
+def test_a_profile_goes_before_its_release_and_that_before_the_settings() -> None:
+    everybody = SessionPolicy.model_validate({"quiet": ["22:00-07:00"], "mode": "ask", "deadline_days": 7})
+    release = SessionPolicy.model_validate({"mode": "when-idle", "deadline_days": 14})
+    found = SessionPolicy(deadline_days=None).over(release).over(everybody)
+    assert (found.mode, found.deadline_days, found.quiet) == (Mode.when_idle, None, (read_hours("22:00-07:00"),))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"waves": [1, 10]},
+        {"waves": [10, 1, 100]},
+        {"waves": []},
+        {"unavailable": {"rollout": 0}},
+        {"sessions": {"mode": "pin"}},
+        {"sessions": {"quiet": ["nights"]}},
+        {"sessions": {"time_zone": "Europe/Atlantis"}},
+        {"freezes": [{"first": "2026-12-24", "last": "2026-12-20", "why": "holidays"}]},
+        {"freeze": []},
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(written: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        RolloutPolicy.model_validate(written)
+
+
+def test_a_policy_reaches_other_processes_as_it_was_written() -> None:
+    freeze = Freeze(first=date(2026, 12, 20), last=date(2027, 1, 3), why="holidays")
+    policy = RolloutPolicy(freezes=(freeze,), sessions=SessionPolicy(quiet=(read_hours("22:00-07:00"),)))
+    assert RolloutPolicy.model_validate_json(policy.model_dump_json(exclude_unset=True)) == policy
