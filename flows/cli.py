@@ -14,25 +14,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic_core import to_json
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
 from flows import doctor, screen, services, tables
+from flows.catalog.load import load_catalog
+from flows.catalog.model import Catalog
 from flows.catalog.tag import tags_among
-from flows.database import open_database
+from flows.database import now, open_database
+from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import cache, evidence, picture
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
+from flows.plan_migration import plan_migration
 from flows.plan_release import plan_release
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
+from flows.sessions import probes, wishes
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.wishes import Wish, Wishes
 from flows.settings import Settings, load
+from flows.show_profile import show_profile
 
 if TYPE_CHECKING:
     from flows.demo import Story
     from flows.migrations.carry import Result
+    from flows.services import ServiceState
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
@@ -47,16 +56,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-session_app = typer.Typer(no_args_is_help=True, help="Sessions: one developer's running environment each.")
+session_app = typer.Typer(
+    no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
+)
 migrate_app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
-cache_app = typer.Typer(invoke_without_command=True, help="Caches of what builds download.")
+queue_app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")
+cache_app = typer.Typer(
+    invoke_without_command=True, help="Show the caches of what builds download, or free their space."
+)
 app.add_typer(cache_app, name="cache", rich_help_panel="Images")
+app.add_typer(queue_app, name="queue", rich_help_panel="Images")
 app.add_typer(session_app, name="session", rich_help_panel="Sessions")
 app.add_typer(migrate_app, name="migrate", rich_help_panel="Sessions")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-Release = Annotated[str, typer.Argument(help="Name of the release.")]
+Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
 
@@ -67,7 +82,8 @@ def main() -> None:
         app()
     except RefitError as error:
         err.print("[red]✗[/] ", end="")
-        err.print(str(error), markup=False, highlight=False)
+        # Paths and addresses that are longer than a line stay in one piece.
+        err.print(str(error), markup=False, highlight=False, overflow="ignore", crop=False)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         err.print("Cancelled.")
@@ -96,18 +112,48 @@ def lock(
 def build(
     release: Release = "2026a",
     profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
-    date: Annotated[datetime.datetime | None, typer.Option(formats=["%Y-%m-%d"], help="UTC date of the tags.")] = None,
+    date: Annotated[
+        datetime.datetime | None, typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="UTC date of the tags.")
+    ] = None,
     graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
+    system: Annotated[list[str] | None, typer.Option("--os", help="Only for these operating systems.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build for operating systems that are held, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Build and publish the images of a release; what is there already is not built again."""
     with _flows(quiet=as_json):
         from flows.build_profiles import build_profiles
 
-        report = build_profiles(release, profile, date.date() if date else None, graft=graft)
+        day = date.date() if date else None
+        report = build_profiles(release, profile, day, graft=graft, systems=system, force=force)
     _print(as_json, report, tables.images(report))
     if not as_json:
         out.print(tables.built(report))
+    for name, why in report.left.items():
+        err.print(f"Nothing was built for {name}: {why}. `--force` builds in spite of it.")
+
+
+@app.command(rich_help_panel="Images")
+def nightly(
+    release: Annotated[list[str] | None, typer.Argument(metavar="RELEASE", help="Only these releases.")] = None,
+    graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Bring all supported releases up to date: locks, images, checks, tags. What fails stops nothing else."""
+    with _flows(quiet=as_json):
+        from flows.night import NightFailed, markdown
+        from flows.nightly import nightly as run
+
+        try:
+            night = run(release or None, graft=graft)
+        except NightFailed as error:
+            night = error.night
+    if as_json:
+        out.print_json(to_json({"failures": night.failures, **vars(night)}).decode())
+    else:
+        out.print(Markdown(markdown(night)))
+    if night.failures:
+        raise typer.Exit(1)
 
 
 @app.command(rich_help_panel="Images")
@@ -115,7 +161,9 @@ def plan(
     release: Release = "2026a",
     profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Name every input that changed.")] = False,
-    drawing: Annotated[Path | None, typer.Option("--picture", help="Write the graph of all stages as SVG.")] = None,
+    drawing: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Write the graph of all stages as SVG.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what building a release would do to each stage, and why; nothing is touched."""
@@ -128,12 +176,28 @@ def plan(
 
 
 @app.command(rich_help_panel="Images")
+def show(
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE", help="Profile to show, e.g. jupyter-minimal-deb12-py311.")
+    ],
+    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+) -> None:
+    """Print the image of a profile as one plain Containerfile, of which `buildah build` alone makes the same files.
+
+    Labels and history are others: labels name the release, and Refit records each stage by itself. Without the
+    --timestamp that its first lines give, dates of files differ, too: no Containerfile can set them.
+    """
+    typer.echo(show_profile(profile, release, load()), nl=False)
+
+
+@app.command(rich_help_panel="Images")
 def images(as_json: Json = False) -> None:
     """List the images in the registry: every tag with its digest."""
     registry = Registry(load())
     tags = map(str, tags_among(registry.tags(registry.repository)))
     found = {tag: registry.digest(registry.repository, tag) or "" for tag in tags}
-    _print(as_json, found, tables.table("Images", ("tag", "digest"), sorted(found.items())))
+    rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
+    _print(as_json, found, tables.table("Images", ("tag", "digest"), rows))
 
 
 Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
@@ -154,7 +218,7 @@ def show_evidence(
     files, findings = evidence.listed(registry, digest), evidence.findings(registry, digest)
     _print(as_json, {"digest": digest, "files": files, "checks": findings}, tables.evidence(digest, files))
     if not as_json:
-        out.print(tables.findings(findings))
+        _show(tables.findings(findings))
 
 
 @app.command("diff", rich_help_panel="Images")
@@ -186,7 +250,7 @@ def prune(
         if as_json or not sys.stdin.isatty():
             dry_run = True
         else:
-            out.print(tables.prune(report))
+            _show(tables.prune(report))
             typer.confirm("Remove them?", abort=True)
     if not dry_run:
         with _flows(quiet=as_json):
@@ -206,7 +270,7 @@ def show_caches(context: typer.Context, as_json: Json = False) -> None:
 
 @cache_app.command("prune")
 def prune_caches(
-    name: Annotated[list[str] | None, typer.Argument(help="Only these caches.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(metavar="CACHE", help="Only these caches.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Empty them, whatever their size is.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -216,13 +280,91 @@ def prune_caches(
     _print(as_json, freed, tables.table("Freed", ("cache", "size"), rows))
 
 
+OperatingSystem = Annotated[str, typer.Argument(metavar="OS", help="Operating system of the catalog, e.g. deb12.")]
+
+
+@queue_app.callback()
+def show_queues(context: typer.Context, as_json: Json = False) -> None:
+    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    if context.invoked_subcommand is None:
+        list_queues(as_json)
+
+
+@queue_app.command("list")
+def list_queues(as_json: Json = False) -> None:
+    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    with _flows(quiet=True):
+        from flows.queues import queues
+
+        found = queues()
+    _print(as_json, found, tables.queues(found))
+
+
+@queue_app.command("hold")
+def hold_queue(system: OperatingSystem) -> None:
+    """Let nothing new start; what runs goes on, what is queued stays queued."""
+    with _flows(quiet=True):
+        from flows.queues import hold
+
+        hold(system)
+    out.print(f"{system} is held. `refit queue release {system}` lets builds start again.")
+
+
+@queue_app.command("release")
+def release_queue(system: OperatingSystem) -> None:
+    """Let builds start again, those first that wait longest."""
+    with _flows(quiet=True):
+        from flows.queues import release
+
+        release(system)
+    out.print(f"{system} is released.")
+
+
+@queue_app.command("purge")
+def purge_queue(
+    system: OperatingSystem,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cancelled.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel what is queued, not what runs; shows it first, and asks. Later nights of a schedule stay."""
+    with _flows(quiet=True):
+        from flows.queues import purge
+
+        runs = purge(system, dry_run=True)
+        if runs and not dry_run and not yes:
+            if as_json or not sys.stdin.isatty():
+                dry_run = True
+            else:
+                _show(tables.runs("Would be cancelled", runs))
+                typer.confirm("Cancel them?", abort=True)
+        if not dry_run:
+            runs = purge(system, dry_run=False)
+    _print(as_json, runs, tables.runs("Would be cancelled" if dry_run else "Cancelled", runs))
+
+
+@queue_app.command("drain")
+def drain_queue(
+    system: OperatingSystem,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
+) -> None:
+    """Hold a queue, and wait until nothing runs in it any more."""
+    with _flows():
+        from flows.queues import drain
+
+        drain(system, timeout)
+    out.print(f"{system} is held, and nothing runs. `refit queue release {system}` lets builds start again.")
+
+
 # --- Sessions -----------------------------------------------------------------------------------------------------
 
 
 @session_app.command("create")
 def create_session(
     name: SessionName,
-    profile: Annotated[str, typer.Argument(help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")],
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
+    ],
     release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
 ) -> None:
     """Start a session from the newest tested image of a profile."""
@@ -270,6 +412,16 @@ def stop_session(name: SessionName) -> None:
         Sessions.open(load()).stop(name)
 
 
+@session_app.command("activity")
+def session_activity(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this session.")] = "", as_json: Json = False
+) -> None:
+    """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
+    settings = load()
+    seen = probes.look_at_all(settings, Sessions.open(settings), name)
+    _print(as_json, seen, tables.activity(seen))
+
+
 @session_app.command("logs")
 def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
     """Print the last lines that a session wrote."""
@@ -278,10 +430,59 @@ def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How
 
 @session_app.command("exec", context_settings={"ignore_unknown_options": True})
 def execute_in_session(
-    name: SessionName, command: Annotated[list[str], typer.Argument(help="Program and arguments.")]
+    name: SessionName, command: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Program and arguments.")]
 ) -> None:
     """Run a program inside a session, as its user, with a terminal if there is one; the exit code is the program's."""
     Sessions.open(load()).attach(name, command, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+
+
+@session_app.command("mode")
+def choose_mode(
+    name: SessionName,
+    mode: Annotated[str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin or forced-by.")],
+    day: Annotated[
+        str, typer.Argument(metavar="DATE", help="A pin's first day after it, or the last day before force.")
+    ] = "",
+) -> None:
+    """Choose when migrations may move a session: when it is idle, when asked, at its next start, not before a day."""
+    _wish(name, **wishes.chosen_mode(mode, day))
+
+
+@session_app.command("snooze")
+def snooze_session(
+    name: SessionName,
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long: 30m, 2h, 1d12h.")],
+) -> None:
+    """Put a session's migration off for a while, though not past its deadline."""
+    _wish(name, snoozed_until=now() + wishes.read_duration(duration))
+
+
+@session_app.command("hours")
+def choose_hours(
+    name: SessionName,
+    quiet: Annotated[
+        list[str] | None, typer.Option("--quiet", metavar="HOURS", help='E.g. "mon-fri 22:00-07:00"; "" for none.')
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", metavar="ZONE", help="Whose clock that is, e.g. Europe/Zurich.")
+    ] = None,
+) -> None:
+    """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
+    _wish(name, **wishes.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
+
+
+@session_app.command("volunteer")
+def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="No longer.")] = False) -> None:
+    """Let a session be among the first that get a new image."""
+    _wish(name, volunteer=not no)
+
+
+@session_app.command("wish")
+def show_wish(name: SessionName, as_json: Json = False) -> None:
+    """Show what a session's owner wants of migrations, and who said so."""
+    known = Wishes(open_database(load().database))
+    wish, changes = known.all().get(name, Wish()), known.changes(name)
+    _print(as_json, {"wish": wish, "changes": changes}, tables.wish_changes(changes))
 
 
 @session_app.command("rm")
@@ -307,18 +508,25 @@ To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the 
 def migrate(context: typer.Context, session: Names = None, to: To = "", as_json: Json = False) -> None:
     """Move sessions onto the newest tested images of their profiles; what fails is rolled back."""
     if context.invoked_subcommand is None:
-        _migrate(session, to, False, as_json)
+        _migrate(session, to, as_json)
 
 
 @migrate_app.command("plan")
-def plan_migration(session: Names = None, to: To = "", as_json: Json = False) -> None:
-    """Show what a migration would do, and why not; nothing is touched."""
-    _migrate(session, to, True, as_json)
+def show_migration(
+    session: Names = None,
+    to: To = "",
+    origin: Annotated[str, typer.Option("--from", metavar="TAG", help="Only sessions that have this image.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show who would move when, in which wave, who not, and why; nothing is touched."""
+    planned = plan_migration(session or [], to, load(), origin)
+    _print(as_json, planned, tables.migration(planned))
 
 
 @migrate_app.command("resume")
 def resume_migrations(
-    session: Annotated[str, typer.Argument(help="Try a held move of this session again.")] = "", as_json: Json = False
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Try a held move of this session again.")] = "",
+    as_json: Json = False,
 ) -> None:
     """Bring every move that a crash interrupted to its end, forwards or backwards."""
     with _flows(quiet=as_json):
@@ -330,7 +538,7 @@ def resume_migrations(
 
 @migrate_app.command("history")
 def migration_history(
-    session: Annotated[str, typer.Argument(help="Only this session.")] = "", as_json: Json = False
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Only this session.")] = "", as_json: Json = False
 ) -> None:
     """Show the moves that were made, newest first."""
     found = Journal(open_database(load().database)).history(session)[::-1]
@@ -348,11 +556,11 @@ def migration_history(
     _print(as_json, found, tables.table("Moves", ("session", "at", "state", "from", "to", "why"), rows))
 
 
-def _migrate(names: list[str] | None, to: str, dry_run: bool, as_json: bool) -> None:
+def _migrate(names: list[str] | None, to: str, as_json: bool) -> None:
     with _flows(quiet=as_json):
         from flows.migrate_sessions import migrate_sessions
 
-        results = migrate_sessions(names, to, dry_run)
+        results = migrate_sessions(names, to)
     _print_moves(results, as_json)
 
 
@@ -380,7 +588,7 @@ def up(
         carrier = Carrier.open(settings)
         carrier.resume_all()  # before sessions start: a move that was cut short has the say
         problems = carrier.sessions.up()
-    out.print(tables.service_states(states))
+    _show_services(states)
     for name, problem in problems.items():
         err.print(f"[red]✗[/] session {name}: {problem}")
     serve()
@@ -403,7 +611,10 @@ def down(
 def status(as_json: Json = False) -> None:
     """Show the services: what runs, where, and its log."""
     states = services.status(load())
-    _print(as_json, states, tables.service_states(states))
+    if as_json:
+        out.print_json(to_json(states).decode())
+    else:
+        _show_services(states)
 
 
 @app.command(rich_help_panel="Services")
@@ -416,10 +627,23 @@ def serve() -> None:
         from flows.lock_requirements import lock_requirements
         from flows.migrate_sessions import migrate_sessions
         from flows.migrate_sessions import resume_migrations as resume
+        from flows.nightly import nightly as night
         from flows.prune_images import prune_images
 
-        names = deploy((lock_requirements, build_profiles, create, migrate_sessions, resume, prune_images))
+        verbs = (lock_requirements, build_profiles, night, create, migrate_sessions, resume, prune_images)
+        recipes = _catalog(settings)
+        # Without one, nothing is known of releases: their nights stay as they are.
+        names = deploy(verbs, recipes.bases.values(), recipes.releases.values()) if recipes else deploy(verbs)
     out.print(f"Offered at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
+
+
+def _catalog(settings: Settings) -> Catalog | None:
+    """The catalog; none, and its mistakes are told, where it has any."""
+    try:
+        return load_catalog(settings.catalog)
+    except Mistakes as mistakes:
+        err.print(f"{mistakes}\nQueues of operating systems and nights of releases are left as they are.", markup=False)
+        return None
 
 
 @app.command("doctor", rich_help_panel="Services")
@@ -446,7 +670,7 @@ def reset(
     # Homes that stay need the database: it knows whose they are.
     kept = set() if homes or "homes" not in {part.name for part in there} else {"homes", "database"}
     parts = [part for part in there if part.name not in kept]
-    out.print(
+    _show(
         tables.table("This will be removed", ("part", "what"), ((p.name, ", ".join(map(str, p.paths))) for p in parts))
     )
     if not yes:
@@ -482,16 +706,16 @@ def _chapter(title: str) -> Iterator[None]:
 
 def _tell(story: Story, settings: Settings) -> None:
     out.print()
-    out.print(tables.images(story.first))
-    out.print(tables.images(story.second))
+    _show(tables.images(story.first))
+    _show(tables.images(story.second))
     if story.moves:
-        out.print(tables.moves(story.moves))
+        _show(tables.moves(story.moves))
     else:
         out.print("The session is on the newest image already: nothing was moved.")
     out.print(
         "Nothing had to be built."
         if story.built_nothing
-        else f"{tables.built(story.first)} {tables.built(story.second)}"
+        else f"First: {tables.built(story.first)}\nThen: {tables.built(story.second)}"
     )
     out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
     out.print(f"Prefect   {settings.prefect_url}", highlight=False)
@@ -518,12 +742,31 @@ def _print(as_json: bool, data: Any, table: Table) -> None:
     if as_json:
         out.print_json(to_json(data).decode())
     else:
-        out.print(table)
+        _show(table)
+
+
+def _show(table: Table) -> None:
+    if not table.row_count:
+        out.print(f"{table.title}: none.")
+        return
+    # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
+    Console(width=max(out.width, tables.least_width(table))).print(table)
+
+
+def _show_services(states: Sequence[ServiceState]) -> None:
+    _show(tables.service_states(states))
+    out.print(f"Logs are in {states[0].log.parent}.", highlight=False, soft_wrap=True)
+
+
+def _wish(name: str, **changes: Any) -> None:
+    known = Wishes(open_database(load().database))
+    known.change(name, wishes.caller(), **changes)
+    _show(tables.wish_changes(known.changes(name)[-1:]))
 
 
 def _show_session(sessions: Sessions, name: str) -> None:
     status = sessions.show(name)
-    out.print(tables.table("", ("session", "state", "profile", "image", "url"), [tables.session_row(status)]))
+    _show(tables.table("", ("session", "state", "profile", "image", "url"), [tables.session_row(status)]))
     if status.session.port:
         out.print(f"Open {sessions.address(name)}", highlight=False, soft_wrap=True)
 

@@ -51,7 +51,7 @@ class Story:
     @property
     def built_nothing(self) -> bool:
         """Whether every stage was there already."""
-        return not self.first.built and not self.second.built
+        return not any(report.built or report.grafted for report in (self.first, self.second))
 
 
 def play(settings: Settings, step: Step) -> Story:

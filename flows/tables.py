@@ -5,28 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
 from flows.images.cache import Cache
 from flows.images.evidence import Changes, Comparison, File
 from flows.images.plan import Action, Plan, Step, describe
+from flows.migrations.rollout import Decision
+from flows.migrations.waves import VOLUNTEERS
 from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
+from flows.sessions.probes import Seen
+from flows.sessions.wishes import WishChange
 
 if TYPE_CHECKING:
     from flows.build_profiles import BuildReport
     from flows.migrations.carry import Result
     from flows.prune_images import PruneReport
+    from flows.queues import Queue, Run
+
+
+# Columns that may be broken into lines. All others hold what people copy: names, digests, addresses.
+BREAKABLE = {"change", "evidence", "folder", "packages", "profile", "seen", "tags", "type", "what", "why", "workers"}
+_LEAST = 16  # characters of a column that is broken
+_GAP = 2
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A plain table; cells that are None are empty."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0)
+    )
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    for number, name in enumerate(columns):
+        width = max(cell_len(line) for cell in (name, *(row[number] for row in cells)) for line in cell.split("\n"))
+        breakable = name in BREAKABLE
+        least = min(width, _LEAST) if breakable else width
+        table.add_column(name, overflow="fold", no_wrap=not breakable, min_width=least)
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
+
+
+def least_width(table: Table) -> int:
+    """How many characters a line must have for nothing to be broken that people copy."""
+    return sum((column.min_width or 0) + _GAP for column in table.columns)
 
 
 def images(report: BuildReport) -> Table:
@@ -117,10 +141,46 @@ def moves(results: Iterable[Result]) -> Table:
     return table("Moves", ("session", "from", "to", "packages", "downtime", "result", "why"), rows)
 
 
+def migration(decisions: Iterable[Decision]) -> Table:
+    """The plan of a migration: what happens to each session, and when at the earliest."""
+    rows = (
+        (
+            d.session,
+            d.action,
+            short(d.old),
+            short(d.new),
+            d.wave if d.wave else "volunteers" if d.wave == VOLUNTEERS else "",
+            d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
+            f"{d.why}; by force then" if d.forced else d.why,
+        )
+        for d in decisions
+    )
+    return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "why"), rows)
+
+
+def wish_changes(changes: Iterable[WishChange]) -> Table:
+    """What was said of a session's migrations, and by whom."""
+    rows = ((change.session, f"{change.at:%Y-%m-%d %H:%M} UTC", change.by, change.what) for change in changes)
+    return table("Wishes", ("session", "at", "by", "what"), rows)
+
+
 def session_row(status: Status) -> tuple[object, ...]:
     """A session's cells: name, state, profile, image, URL."""
     session = status.session
     return session.name, status.running or "no container", session.profile, short(session.image), session.url
+
+
+def queues(queues: Iterable[Queue]) -> Table:
+    """The queues of builds."""
+    rows = (
+        (q.system, "held" if q.held else "open", q.waiting, q.running, ", ".join(q.workers) or "none") for q in queues
+    )
+    return table("Queues", ("system", "state", "waiting", "running", "workers"), rows)
+
+
+def runs(title: str, runs: Iterable[Run]) -> Table:
+    """Runs in a queue."""
+    return table(title, ("run", "state", "id"), ((run.name, run.state, run.id) for run in runs))
 
 
 def service_states(states: Iterable[ServiceState]) -> Table:
@@ -131,12 +191,19 @@ def service_states(states: Iterable[ServiceState]) -> Table:
             "answers" if s.answering else "runs, but doesn't answer" if s.running else "down",
             s.url,
             s.pid,
-            f"{s.uptime:.0f} s" if s.running else "",
-            s.log,
+            _duration(s.uptime) if s.running else "",
+            s.log.name,
         )
         for s in states
     )
     return table("Services", ("service", "state", "url", "pid", "up for", "log"), rows)
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def prune(report: PruneReport) -> Table:
@@ -173,3 +240,13 @@ def caches(found: Iterable[Cache]) -> Table:
 def short(digest: str) -> str:
     """The first twelve digits of a digest: enough for people to tell images apart."""
     return digest.removeprefix("sha256:")[:12]
+
+
+def activity(seen: Iterable[Seen]) -> Table:
+    """What was seen of the activity in sessions."""
+
+    def row(one: Seen) -> Sequence[str]:
+        free = "yes" if one.may_interrupt else "no"
+        return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(one.evidence))
+
+    return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))

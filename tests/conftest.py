@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import socket
+import ssl
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -51,6 +54,22 @@ def free_span(width: int) -> Span:
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", first))
             return Span(first=first, last=first + width - 1)
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Answer requests on loopback with a handler; gives the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:

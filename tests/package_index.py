@@ -10,9 +10,10 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
+
+from tests.conftest import serving
 
 USER, PASSWORD = "reader", "hush-hush"
 
@@ -54,20 +55,17 @@ def make_sdist(folder: Path, name: str, version: str) -> Path:
 @contextmanager
 def serve_index(folder: Path) -> Iterator[str]:
     """Serve the packages in `folder/<name>/` as a simple index; gives its URL, with user and password."""
-    simple = folder / "simple"
     for package in [path for path in folder.iterdir() if path.is_dir()]:
-        page = simple / package.name / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text("".join(_link(file) for file in sorted(package.iterdir())))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://{USER}:{PASSWORD}@127.0.0.1:{server.server_port}/simple"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        write_page(package)
+    with serving(partial(_Handler, directory=str(folder))) as port:
+        yield f"http://{USER}:{PASSWORD}@127.0.0.1:{port}/simple"
+
+
+def write_page(package: Path) -> None:
+    """Write what the index says of the files in `package`."""
+    page = package.parent / "simple" / package.name / "index.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("".join(_link(file) for file in sorted(package.iterdir())))
 
 
 def _link(file: Path) -> str:

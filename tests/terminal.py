@@ -6,6 +6,7 @@ import os
 import pty
 import select
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 
 CTRL_C = "\x03"
@@ -28,6 +29,13 @@ class Terminal:
         deadline = monotonic() + seconds
         while text not in self.shown:
             assert self._read(deadline), f"it has ended without {text!r}: {self.shown!r}"
+
+    def close(self) -> None:
+        """Take the terminal away; its programs are told so."""
+        with suppress(OSError):
+            os.close(self._terminal)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
 
     def exit_code(self, seconds: float = 30.0) -> int:
         """Wait for the program's end."""

@@ -10,15 +10,22 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.conftest import wait_until
-from tests.real.test_main_job import FINAL, PATIENCE, Person, first, person, prefect, state
+from tests.real.test_main_job import FINAL, PATIENCE, Person, person, state
 
-__all__ = ["first", "person", "prefect"]
+__all__ = ["person"]
 
 # Root needs the first; the others keep the browser from looking for its makers.
 QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+
+
+@pytest.fixture(scope="module")
+def prefect(person: Person) -> Iterator[httpx.Client]:
+    person.types("up")
+    with httpx.Client(base_url=person.settings.prefect_api, trust_env=False, timeout=30) as client:
+        yield client
 
 
 @pytest.fixture

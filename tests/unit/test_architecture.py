@@ -11,23 +11,27 @@ FLOWS = Path(__file__).parents[2] / "flows"
 # From the ground up; a room imports only from rooms below its own and from itself.
 LAYERS = (
     ("errors",),
-    ("alone", "command", "documents", "progress"),
+    ("alone", "command", "documents", "hours", "progress"),
+    ("policy",),
     ("settings", "database", "schema"),
-    ("host",),
+    ("host", "notices"),
     ("containers", "forwarding", "catalog"),
     ("doctor", "locks"),
     ("images",),
     ("sessions",),
     ("migrations",),
     ("services",),
-    ("plan_release",),
-    ("lock_requirements", "build_profiles", "create_session", "migrate_sessions", "prune_images", "deploy"),
-    ("demo",),
+    ("plan_release", "plan_migration", "queues"),
+    ("show_profile",),
+    ("admission",),
+    ("lock_requirements", "build_profiles", "create_session", "migrate_sessions", "prune_images", "deploy", "work"),
+    ("night",),
+    ("demo", "nightly"),
     ("screen", "tables"),
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-VERBS = {*LAYERS[-4], "demo"}
+VERBS = {*LAYERS[HEIGHT["build_profiles"]], "nightly", "demo", "queues", "admission"}
 MODULES = sorted(FLOWS.rglob("*.py"))
 
 
@@ -64,8 +68,8 @@ def test_only_verbs_import_prefect_and_only_the_door_imports_sh(path: Path) -> N
     roots = {name.partition(".")[0] for name in imports(path)}
     assert "prefect" not in roots or room(path) in VERBS
     assert "sh" not in roots or room(path) == "command"
-    # The probe runs inside an image, where nothing of Refit is.
-    assert "subprocess" not in roots or room(path) == "command" or path.stem == "probe"
+    # These run inside an image, where nothing of Refit is.
+    assert "subprocess" not in roots or room(path) == "command" or path.stem in ("probe", "look")
 
 
 def test_no_module_bears_the_name_of_a_dependency() -> None:

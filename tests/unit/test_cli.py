@@ -56,8 +56,28 @@ def test_reset_keeps_homes_and_what_knows_whose_they_are_unless_told(tmp_path: P
     assert not (tmp_path / "homes").exists() and not (tmp_path / "refit.db").exists()
 
 
+def test_an_empty_list_is_said_to_be_empty(tmp_path: Path) -> None:
+    assert refit(tmp_path, "session", "list").stdout == "Sessions: none.\n"
+    assert refit(tmp_path, "session", "list", "--json").stdout == "[]\n"
+
+
+def test_reset_asks_first(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    environment = {**os.environ, "REFIT_HOME": str(tmp_path)}
+    done = subprocess.run([REFIT, "reset"], env=environment, input="n\n", capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Remove it?" in done.stdout
+    assert (tmp_path / "logs").is_dir()
+
+
+def test_a_long_path_in_an_error_stays_in_one_piece(tmp_path: Path) -> None:
+    home = tmp_path / ("a-long-name-of-a-folder" * 4)
+    home.mkdir()
+    (home / "settings.yaml").write_text("registry_prot: 1\n")
+    assert str(home / "settings.yaml") in refit(home, "images", COLUMNS="80").stderr
+
+
 def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
     profiles = load.release(load.load_catalog(ROOT), "2026a").profiles
     with pytest.raises(UnknownName) as unknown:
-        lock_requirements._targets(profiles, ["minimial"])
+        lock_requirements.targets(profiles, ["minimial"])
     assert "Did you mean 'minimal'?" in str(unknown.value)

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from flows import demo
+from flows.build_profiles import BuildReport
 from flows.catalog import load
+from flows.images.build import Built
 from tests.machine import ROOT
 
 
@@ -24,3 +26,10 @@ def test_a_copy_changes_with_the_recipes_alone(tmp_path: Path) -> None:
     assert demo._state(first) != demo._state(second)
     demo.copy_catalog(first, second)
     assert demo._state(first) == demo._state(second)
+
+
+def test_nothing_was_built_only_if_nothing_was_grafted_either() -> None:
+    reused, grafted = Built("base", "key", None, "digest"), Built("ide", "key", None, "digest", reused=False)
+    there, moved = (BuildReport((), (reused, stage), {}) for stage in (reused, grafted))
+    assert demo.Story(there, there, (), "", True).built_nothing
+    assert not demo.Story(there, moved, (), "", True).built_nothing

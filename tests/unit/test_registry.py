@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from tempfile import TemporaryFile
 
 import pytest
@@ -25,7 +24,7 @@ from flows.images.registry import (
     digest_of,
 )
 from flows.settings import Settings
-from tests.conftest import free_port
+from tests.conftest import free_port, serving
 
 Answer = tuple[int, Mapping[str, str], bytes]
 HELLO: Answer = (200, {"Docker-Distribution-Api-Version": "registry/2.0"}, b"{}")
@@ -50,13 +49,8 @@ def server(answer: Callable[[BaseHTTPRequestHandler], Answer]) -> Iterator[int]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield listening.server_port
-    finally:
-        listening.shutdown()
-        listening.server_close()
+    with serving(Handler) as port:
+        yield port
 
 
 def client(settings: Settings, port: int, **more: object) -> Registry:
@@ -357,13 +351,8 @@ class Unsteady:
             def log_message(self, *_: object) -> None:
                 pass
 
-        listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield listening.server_port
-        finally:
-            listening.shutdown()
-            listening.server_close()
+        with serving(Handler) as port:
+            yield port
 
 
 LARGE = bytes(range(256)) * 40_000

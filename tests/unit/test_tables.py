@@ -1,0 +1,70 @@
+"""What results look like in terminals of any width."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from typer.main import get_command
+
+from flows import cli, tables
+from flows.services import ServiceState
+
+URL = "http://127.0.0.1:25010"
+WHY = "the image was never tested, so nobody is moved to it until it was"
+
+
+def shown(table: Table, terminal: int) -> str:
+    text = io.StringIO()
+    Console(file=text, width=max(terminal, tables.least_width(table))).print(table)
+    return text.getvalue()
+
+
+def service(uptime: float) -> ServiceState:
+    return ServiceState(
+        "registry", "The registry", True, True, 24264, uptime, URL, 25010, Path("/home/logs/registry.log")
+    )
+
+
+@pytest.mark.parametrize("terminal", [20, 80, 120])
+def test_what_people_copy_is_never_broken(terminal: int) -> None:
+    row = ("jupyter-minimal-deb12-py311_2026a_20261121.1", URL, "24264", WHY)
+    text = shown(tables.table("Things", ("tag", "url", "pid", "why"), [row]), terminal)
+    assert all(cell in text for cell in row[:3])
+    assert all(word in text for word in WHY.split())
+
+
+def test_a_table_fits_into_its_terminal_where_it_can() -> None:
+    text = shown(tables.table("Moves", ("session", "result", "why"), [("ada", "moved", WHY), ("bob", None, "")]), 50)
+    assert max(map(len, text.splitlines())) <= 50
+    assert len(text.splitlines()) > 4
+
+
+def test_what_looks_like_markup_is_shown_as_it_is() -> None:
+    assert "psycopg[binary]" in shown(tables.table("", ("package",), [("psycopg[binary]",)]), 80)
+
+
+@pytest.mark.parametrize(("uptime", "words"), [(48.0, "48 s"), (2742.0, "46 min"), (9000.0, "2 h"), (400_000.0, "5 d")])
+def test_the_services_fit_into_80_columns(uptime: float, words: str) -> None:
+    text = shown(tables.service_states([service(uptime)]), 80)
+    assert words in text and max(map(len, text.splitlines())) <= 80
+
+
+def commands(command: object, *path: str) -> list[tuple[tuple[str, ...], object]]:
+    found = [(path, command)]
+    for name, child in getattr(command, "commands", {}).items():
+        found += commands(child, *path, name)
+    return found
+
+
+@pytest.mark.parametrize(("path", "command"), commands(get_command(cli.app)), ids=lambda value: str(value)[:40])
+def test_every_command_and_each_of_its_words_is_explained(path: tuple[str, ...], command: object) -> None:
+    explained = {parameter.name: parameter.help for parameter in command.params}
+    assert command.help, path
+    assert all(explained.values()), explained
+    # What is to be filled in is in capitals, everywhere.
+    assert all(re.fullmatch("[A-Z-]+", p.metavar or "") for p in command.params if p.param_type_name == "argument")
