@@ -177,8 +177,7 @@ def open_a_tab(room: Room) -> None:
     token = room.sessions.token(room.session)
     page.goto(f"{room.session.url}/lab/tree/open.ipynb?token={token}")
     page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
-    while not room.sessions.jupyter(room.session).kernels():
-        page.wait_for_timeout(100)  # unlike a sleep, it lets the page go on
+    wait_until(room.sessions.jupyter(room.session).kernels, 60)
 
 
 @dataclass(frozen=True)
