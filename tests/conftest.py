@@ -8,11 +8,12 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +24,7 @@ _PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
 os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
 
 LONG_SECONDS = 3600
+T = TypeVar("T")
 
 pytest_plugins = ["tests.machine"]
 
@@ -78,3 +80,9 @@ def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:
     while not true():
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
         time.sleep(0.02)
+
+
+def some_long(values: Iterable[T], short: T | tuple[T, ...]) -> list[object]:
+    """Parameters of a test of which all but `short` run only with the long tests."""
+    kept = short if isinstance(short, tuple) else (short,)
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]

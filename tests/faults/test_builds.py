@@ -42,7 +42,7 @@ from flows.images.stages import Graph, Kind, Stage
 from flows.images.workspace import recover
 from flows.plan_release import ReleasePlan
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_kill import in_a_process, kill, words
 from tests.machine import RegistryServer, private_home, serve_registry
@@ -143,7 +143,7 @@ POINTS: dict[str, tuple[Callable[[], None], tuple[int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("where", POINTS)
+@pytest.mark.parametrize("where", some_long(POINTS, short="after the ledger, before the key's tag"))
 def test_killed_between_two_writes(fresh: Settings, expected: dict[str, str], where: str) -> None:
     arm, wanted = POINTS[where]
     before = [executions(fresh, name) for name in expected]
@@ -202,7 +202,9 @@ def kill_all(process: BaseProcess) -> None:
 
 
 # A process that dies alone leaves its programs at work; those that die with it leave what only they could clear.
-DEATHS = pytest.mark.parametrize("death", [kill, kill_all], ids=["alone", "with its programs"])
+DEATHS = pytest.mark.parametrize(
+    "death", [kill, pytest.param(kill_all, marks=pytest.mark.long)], ids=["alone", "with its programs"]
+)
 
 
 @DEATHS
@@ -248,7 +250,7 @@ def build_until_told_to_end(settings: Settings, graph: Graph) -> None:
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("isolation", host.ISOLATIONS)
+@pytest.mark.parametrize("isolation", some_long(host.ISOLATIONS, short="oci"))
 def test_a_step_that_is_ended_half_way_is_never_taken_for_done(fresh: Settings, isolation: str) -> None:
     """A shell that is process 1 outlives what it waited for, and buildah commits what there is."""
     settings, nap = fresh.model_copy(update={"isolation": isolation}), nap_of(3600)
@@ -325,6 +327,7 @@ class Content(BytesIO):
         return super().read(size)
 
 
+@pytest.mark.long
 def test_the_registry_restarts_while_a_blob_is_uploaded(unsteady: Unsteady, tmp_path: Path) -> None:
     with private_home(tmp_path / "home", unsteady.port) as settings:
         registry, content = Registry(settings), secrets.token_bytes(BIG)
@@ -332,6 +335,7 @@ def test_the_registry_restarts_while_a_blob_is_uploaded(unsteady: Unsteady, tmp_
         assert registry.blob(registry.stages, digest_of(content)) == content
 
 
+@pytest.mark.long
 def test_the_registry_dies_while_a_blob_is_uploaded(unsteady: Unsteady, tmp_path: Path) -> None:
     with private_home(tmp_path / "home", unsteady.port) as settings:
         registry, content = Registry(settings), secrets.token_bytes(BIG)
@@ -405,6 +409,7 @@ def test_two_builders_execute_each_stage_once(pair: tuple[Settings, Settings]) -
         assert_clean(one)
 
 
+@pytest.mark.long
 def test_a_builder_takes_over_what_a_killed_one_was_at(pair: tuple[Settings, Settings]) -> None:
     nap, (one, two) = nap_of(4), pair
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))
@@ -570,6 +575,7 @@ def test_an_image_of_a_day_that_the_clock_went_back_to_is_the_current_one(
     assert (again.tag, again.new) == (second.tag, False)
 
 
+@pytest.mark.long
 @DEATHS
 def test_killed_while_a_parent_is_pulled(pair: tuple[Settings, Settings], death: Callable[[BaseProcess], None]) -> None:
     one, two = pair

@@ -29,7 +29,7 @@ from flows.migrations.plan import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
-from tests.conftest import wait_until
+from tests.conftest import some_long, wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
 from tests.real.variants import JUPYTER, LIGHT, light, variant
@@ -144,7 +144,7 @@ def home_of(scene: Scene) -> object:
 
 
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
-@pytest.mark.parametrize("step", FORWARD)
+@pytest.mark.parametrize("step", some_long(FORWARD, short=("stop", "snapshot", "start", "commit")))
 def test_killed_on_the_way(scene: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(scene), scene.other
     move_until_killed(scene, to(scene.sessions, NAME, image), step, phase)
@@ -153,7 +153,7 @@ def test_killed_on_the_way(scene: Scene, step: str, phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
-@pytest.mark.parametrize("step", BACKWARD)
+@pytest.mark.parametrize("step", some_long(BACKWARD, short="restore"))
 def test_killed_on_the_way_back(scene: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(scene), scene.sessions.store.session(NAME).image
     move_until_killed(scene, to(scene.sessions, NAME, scene.bad), step, phase)
@@ -161,7 +161,7 @@ def test_killed_on_the_way_back(scene: Scene, step: str, phase: Phase) -> None:
     check(scene, State.rolled_back, image, home)
 
 
-@pytest.mark.parametrize("step", PROGRAMS)
+@pytest.mark.parametrize("step", some_long(PROGRAMS, short="snapshot"))
 def test_killed_while_a_program_of_the_step_runs(scene: Scene, step: str) -> None:
     home, image = home_of(scene), scene.other
     decision = to(scene.sessions, NAME, image)
@@ -227,7 +227,11 @@ def bob(scene: Scene, registry: Registry, shared: Settings, base: Built) -> Iter
         scene.sessions.remove("bob", purge=True)
 
 
-@pytest.mark.parametrize("verb", [Sessions.start, Sessions.stop, Sessions.remove], ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize(
+    "verb",
+    some_long([Sessions.start, Sessions.stop, Sessions.remove], short=Sessions.start),
+    ids=lambda verb: verb.__name__,
+)
 def test_what_a_killed_holder_left_running_is_ended_by_the_next_verb(
     scene: Scene, bob: str, verb: Callable[[Sessions, str], object]
 ) -> None:

@@ -246,6 +246,7 @@ def test_the_first_night_locks_builds_and_publishes_everything(scene: Scene, fir
     assert scene.told == []
 
 
+@pytest.mark.long
 def test_the_report_is_one_artifact(prefect: httpx.Client, first: Any) -> None:
     run = runs(prefect, "nightly")[-1]
     asked = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
@@ -255,6 +256,7 @@ def test_the_report_is_one_artifact(prefect: httpx.Client, first: Any) -> None:
     assert "| one py311 | +elk 1.0 |" in artifact["data"] and f"`{profile('two')}_{RELEASE}_" in artifact["data"]
 
 
+@pytest.mark.long
 def test_an_event_for_each_new_image_reaches_the_server_and_starts_what_waits_for_it(
     prefect: httpx.Client, first: Any
 ) -> None:
@@ -293,6 +295,7 @@ def test_a_night_without_news_starts_no_program_and_writes_nothing(
     assert not [message for message in messages if message.startswith("+ ")]
 
 
+@pytest.mark.long
 def test_a_profile_that_fails_stops_no_other_and_is_told(
     scene: Scene, prefect: httpx.Client, first: Any, tmp_path: Path
 ) -> None:
@@ -311,6 +314,7 @@ def test_a_profile_that_fails_stops_no_other_and_is_told(
     )
 
 
+@pytest.mark.long
 def test_the_deployment_of_a_release_has_a_night_in_the_worker(prefect: httpx.Client, settled: Any) -> None:
     deployment = prefect.get(f"/deployments/name/nightly/{RELEASE}").raise_for_status().json()["id"]
     ask(prefect, "POST", f"/deployments/{deployment}/create_flow_run", {"state": {"type": "SCHEDULED"}})
@@ -413,6 +417,7 @@ def test_two_nights_at_once_do_each_thing_once(scene: Scene, settled: Any, tmp_p
     assert sorted(len(night["locks"]) for night in nights) == [0, 1]
 
 
+@pytest.mark.long
 def test_each_supported_release_has_a_deployment_on_its_schedule_and_what_people_chose_stays(
     scene: Scene, prefect: httpx.Client, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def end_program(note: Path) -> None:
     psutil.Process(pids(note)[1]).kill()
 
 
+@pytest.mark.long
 def test_there_is_a_queue_for_each_system_and_the_worker_takes_from_both(person: Person) -> None:
     def workers() -> Any:
         found = person.types("queue", "list", "--json")
@@ -161,6 +162,7 @@ def test_what_is_held_does_not_start_and_the_other_does(queues: Person, tmp_path
     assert until(held.state, lambda state: state in FINAL) == "COMPLETED"
 
 
+@pytest.mark.long
 def test_a_purge_cancels_what_waits_and_nothing_else(queues: Person, tmp_path: Path) -> None:
     running = queues.waits("deb12", tmp_path / "running", seconds=600)
     until(lambda: pids(tmp_path / "running"), lambda found: len(found) == 2)
@@ -197,6 +199,7 @@ def _schedule(person: Person, name: str) -> list[Run]:
     return later
 
 
+@pytest.mark.long
 def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp_path: Path) -> None:
     inside = queues.waits("deb12", tmp_path / "inside", seconds=600)
     elsewhere = queues.waits("refit", tmp_path / "elsewhere", seconds=600, tags=["refit-deb12"], name="elsewhere")
@@ -221,6 +224,7 @@ def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp
     assert "deb12 is held, and nothing runs." in (tmp_path / "log").read_text()
 
 
+@pytest.mark.long
 def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person) -> None:
     queues.types("queue", "hold", "deb13")
     said = queues.types("build", RELEASE, "--os", "deb13", exit_code=1)
@@ -234,6 +238,7 @@ def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person)
     assert _builds(queues)[0]["tags"] == ["refit-deb13"]
 
 
+@pytest.mark.long
 def test_a_whole_release_leaves_what_is_held_in_its_queue(queues: Person) -> None:
     for system in ("deb12", "deb13"):
         queues.types("queue", "hold", system)
@@ -254,6 +259,7 @@ def _builds(person: Person) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_worker_takes_only_what_its_machine_shall_build(queues: Person, tmp_path: Path) -> None:
     queues.types("up", REFIT_BUILDS_FOR="[deb13]")
     waiting = queues.waits("deb12", tmp_path / "12")
