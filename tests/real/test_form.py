@@ -45,8 +45,8 @@ def test_a_build_is_started_with_the_form(page: Page, prefect: httpx.Client, per
     release = page.locator("textarea").first
     expect(release).to_have_value("2026a")
     release.fill("2026a")
-    page.get_by_role("button", name="list", exact=True).click()
-    page.get_by_role("button", name="Add item").click()
+    page.get_by_role("button", name="list", exact=True).first.click()  # of the profiles
+    page.get_by_role("button", name="Add item").first.click()
     page.locator("textarea").nth(1).fill("runtime-minimal-deb12-py311")
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile("tab=Runs"), timeout=30_000)
