@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
+import httpx
 import pytest
 
 from flows.settings import Settings, Span
@@ -72,6 +73,26 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext 
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class Patient(httpx.HTTPTransport):
+    """Asks again where a server says 503: on SQLite, so Prefect says that its database is locked just now."""
+
+    def __init__(self) -> None:
+        # The server hangs up on a connection that is idle for 5 seconds, and may do so just when it is used again.
+        super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        deadline = time.monotonic() + 60
+        while (answer := super().handle_request(request)).status_code == 503 and time.monotonic() < deadline:
+            answer.close()
+            time.sleep(0.2)
+        return answer
+
+
+def prefect_client(api: str) -> httpx.Client:
+    """A client of the Prefect server whose API is at `api`."""
+    return httpx.Client(base_url=api, transport=Patient(), trust_env=False, timeout=30)
 
 
 def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.conftest import wait_until
+from tests.conftest import prefect_client, wait_until
 from tests.real.test_main_job import FINAL, PATIENCE, Person, person, state
 
 __all__ = ["person"]
@@ -24,7 +24,7 @@ QUIET = (
 @pytest.fixture(scope="module")
 def prefect(person: Person) -> Iterator[httpx.Client]:
     person.types("up")
-    with httpx.Client(base_url=person.settings.prefect_api, trust_env=False, timeout=30) as client:
+    with prefect_client(person.settings.prefect_api) as client:
         yield client
 
 

@@ -20,7 +20,7 @@ from flows import command, host
 from flows.catalog.load import PARTS
 from flows.images.workspace import mounts
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import RegistryServer, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
@@ -73,7 +73,7 @@ def first(person: Person) -> str:
 
 @pytest.fixture(scope="module")
 def prefect(person: Person, first: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=person.settings.prefect_api, trust_env=False, timeout=30) as client:
+    with prefect_client(person.settings.prefect_api) as client:
         yield client
 
 
@@ -124,15 +124,7 @@ def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
 
 
 def post(prefect: httpx.Client, path: str, body: object) -> Any:
-    """Ask again where the server says 503: on SQLite, that is how it says that the database is locked just now."""
-    answers: list[httpx.Response] = []
-
-    def answered() -> bool:
-        answers.append(prefect.post(path, json=body))
-        return answers[-1].status_code != 503
-
-    wait_until(answered, 60)
-    return answers[-1].raise_for_status().json()
+    return prefect.post(path, json=body).raise_for_status().json()
 
 
 def state(prefect: httpx.Client, run: str) -> str:

@@ -29,7 +29,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.images.workspace import mounts
 from flows.settings import Settings, variables
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import ROOT, RegistryServer, private_home
 from tests.package_index import make_wheel, serve_index, write_page
 from tests.unit.test_notices import receiver
@@ -87,7 +87,7 @@ class Scene:
         (folder / "custom.snippet.j2").write_text(text)
 
     def api(self) -> httpx.Client:
-        return httpx.Client(base_url=self.settings.prefect_api, trust_env=False, timeout=30)
+        return prefect_client(self.settings.prefect_api)
 
 
 def ended(process: subprocess.Popen[str], exit_code: int = 0) -> Any:

@@ -20,6 +20,7 @@ import yaml
 
 from flows import services
 from flows.settings import Settings
+from tests.conftest import prefect_client
 from tests.machine import ROOT
 from tests.real.test_services import FINAL, Run, free_port, pids
 from tests.real.test_services import until as until_within
@@ -39,17 +40,6 @@ from flows.deploy import deploy
 from tests.real.trial_flow import trial
 print(*deploy([trial], load_catalog(chosen.catalog).bases.values()))
 """
-
-
-class Patient(httpx.HTTPTransport):
-    """Asks again where the server says 503: on SQLite, that is how it says that the database is locked just now."""
-
-    def __init__(self) -> None:
-        # The server hangs up on a connection that is idle for 5 seconds, and may do so just when it is used again.
-        super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return until(lambda: super(Patient, self).handle_request(request), lambda answer: answer.status_code != 503)
 
 
 @dataclass(frozen=True)
@@ -112,7 +102,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         registry_port=free_port(),
         prefect_port=free_port(),
     )
-    with httpx.Client(base_url=settings.prefect_api, transport=Patient(), timeout=60) as api:
+    with prefect_client(settings.prefect_api) as api:
         person = Person(settings, api)
         try:
             person.types("up")

@@ -18,6 +18,7 @@ from flows import services
 from flows.errors import RefitError
 from flows.services.reset import reset, reset_parts
 from flows.settings import Settings
+from tests.conftest import prefect_client
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 DEPLOY = """
@@ -71,7 +72,7 @@ def prefect(settings: Settings) -> Iterator[httpx.Client]:
     """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
     deploy(settings)
     deploy(settings)
-    with httpx.Client(base_url=settings.prefect_api, trust_env=False, timeout=30) as client:
+    with prefect_client(settings.prefect_api) as client:
         yield client
 
 

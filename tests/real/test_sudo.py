@@ -18,7 +18,7 @@ import pytest
 
 from flows.images.workspace import mounts
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import ROOT, private_home
 from tests.real.test_services import FINAL, launch, pids
 
@@ -168,7 +168,7 @@ def prefect(user: User) -> Iterator[httpx.Client]:
     user.environment.update({"REFIT_PREFECT_PORT": str(settings.prefect_port), "REFIT_REGISTRY": settings.registry})
     try:
         user.runs(UP)
-        with httpx.Client(base_url=settings.prefect_api, trust_env=False, timeout=30) as client:
+        with prefect_client(settings.prefect_api) as client:
             yield client
     finally:
         user.runs(DOWN)
