@@ -12,7 +12,7 @@ run: setup ## set up this machine, build the first image, start a session, move 
 test: setup lint ## all checks and tests but the long ones
 	$(BIN)/pytest -m "not long"
 
-test-all: ## all checks and tests, up to an hour
+test-all: ## all checks and tests, the long ones too
 	scripts/setup --tests-all
 	$(MAKE) lint
 	$(BIN)/pytest

@@ -12,7 +12,7 @@ from time import monotonic
 from bench.results import Row, machine, versions
 from flows import command
 from flows.catalog import load
-from flows.locks import freshness, system
+from flows.locks import apt, freshness
 from flows.locks.freshness import Verdict
 from flows.settings import Settings
 
@@ -33,10 +33,10 @@ def _system(settings: Settings) -> Row:
     freshness.resolve(base, settings)
     ours = _seconds(lambda: freshness.resolve(base, settings))
     sources = settings.folder("bench") / "sources.list"
-    sources.write_text(system.sources(base.config.suite, settings.debian_mirror))
+    sources.write_text(apt.sources(base.config.suite, settings.debian_mirror))
     options = ["--mode=root", "--variant=minbase", "--simulate", f"--include={','.join(base.packages)}"]
     argv = ["mmdebstrap", *options, base.config.suite, "-", str(sources)]
-    peer = _seconds(lambda: command.run(argv, root=True, env=system.proxy(settings)))
+    peer = _seconds(lambda: command.run(argv, root=True, env=apt.proxy(settings)))
     name = "system packages of a base: nothing moved"
     return Row(name, "s", "≤ 0.2 s", ours, ours <= 0.2, {"mmdebstrap --simulate": peer})
 

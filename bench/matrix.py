@@ -28,7 +28,7 @@ from flows import build_profiles, command, host
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
-from flows.locks import system
+from flows.locks import apt
 from flows.plan_release import ReleasePlan
 from flows.settings import Settings
 from tests.machine import private_home, serve_registry
@@ -201,10 +201,10 @@ def _busybox() -> bytes:
     settings = Settings()
     with tempfile.TemporaryDirectory() as folder:
         sources, target = Path(folder) / "sources.list", Path(folder) / "tree.tar"
-        sources.write_text(system.sources("bookworm", settings.debian_mirror))
+        sources.write_text(apt.sources("bookworm", settings.debian_mirror))
         options = ["--variant=extract", "--include=busybox-static"]
         argv = ["mmdebstrap", *options, "bookworm", str(target), str(sources)]
-        command.run(argv, root=True, env=system.proxy(settings))
+        command.run(argv, root=True, env=apt.proxy(settings))
         with tarfile.open(target) as tree:
             program = tree.extractfile("./bin/busybox")
             assert program

@@ -194,8 +194,7 @@ def show(
 def images(as_json: Json = False) -> None:
     """List the images in the registry: every tag with its digest."""
     registry = Registry(load())
-    tags = map(str, tags_among(registry.tags(registry.repository)))
-    found = {tag: registry.digest(registry.repository, tag) or "" for tag in tags}
+    found = registry.digests(registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))])
     rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
     _print(as_json, found, tables.table("Images", ("tag", "digest"), rows))
 

@@ -41,7 +41,7 @@ class UnreadableLayer(RefitError):
     """A layer that can't be read as a tree: whatever depends on it has to be built."""
 
     def __init__(self, digest: str, why: str) -> None:
-        super().__init__(f"The layer {digest} can't be read.", why=why, fix="build with `--no-graft`.")
+        super().__init__(f"The layer {digest} can't be read.", why=why, fix="look into the registry's storage and log.")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, 
 
 from flows.catalog.model import Base, Catalog, Profile, python_version
 from flows.documents import Mistake, Mistakes
-from flows.images.configuration import instructions
+from flows.images.configuration import configured, instructions
 from flows.images.stages import Kind, Stage
 from flows.locks import python as python_locks
 from flows.locks import system as system_locks
@@ -225,10 +225,11 @@ class Assembler:
 
 
 def _has_no_programs(text: str) -> bool:
-    """Whether a stage only copies files and configures."""
+    """Whether a stage only copies files and configures, all of it in ways that can be done again without a build."""
     try:
+        configured({"rootfs": {"diff_ids": []}}, text, None, origin="")
         return all(step.name != "RUN" for step in instructions(text))
-    except ValueError:  # one of which nothing is known
+    except ValueError:  # what buildah makes of it isn't known for sure
         return False
 
 

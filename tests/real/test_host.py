@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread, get_ident
@@ -46,14 +46,15 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def test_what_works_is_found_out_once(fresh: Settings) -> None:
+def test_what_works_is_found_out_once(fresh: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "refit.command")
     found = host.facts(fresh)
     assert found.runtime in host.RUNTIMES
     assert found.isolation in host.ISOLATIONS
     assert not found.network_problem
-    started = time.monotonic()
+    caplog.clear()
     assert host.facts(fresh) == found
-    assert time.monotonic() - started < 0.1
+    assert caplog.messages == []  # no program was started for it
     assert not list(fresh.home.glob("trial-*"))
     assert ours(fresh) == []
 
@@ -85,11 +86,8 @@ def test_another_boot_forgets_what_was_true_until_then(fresh: Settings) -> None:
     assert not stale.exists()
 
 
-def test_the_doctor_finds_this_machine_well_and_is_quick(fresh: Settings) -> None:
-    host.facts(fresh)
-    started = time.monotonic()
+def test_the_doctor_finds_this_machine_well(fresh: Settings) -> None:
     findings = doctor.examine(fresh)
-    assert time.monotonic() - started < 3
     ours = {"runtime", "network", "open files", "overlay", "podman", "buildah", "root", "Python"}
     assert ours <= {finding.thing for finding in findings if finding.ok}
 

@@ -121,9 +121,7 @@ def test_everything_answers_and_a_second_up_touches_nothing(settings: Settings) 
         ("prefect", True, True),
         ("worker", True, True),
     ]
-    started = time.monotonic()
     after = services.up(settings)
-    assert time.monotonic() - started < 2
     assert [s.pid for s in after] == [s.pid for s in before]
     services.require(settings)
 

@@ -10,16 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from flows import doctor
 from flows.doctor import Finding, Program
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import free_port, serving, wait_until
 
 PODMAN = Program("podman", "runs sessions", "4.3")
 
@@ -109,19 +108,12 @@ def index(status: int, certificate: Path | None = None) -> Iterator[int]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    context = None
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler, context) as port:
+        yield port
 
 
 def index_finding(home: Path, url: str, ca_bundle: Path | None = None) -> Finding:

@@ -138,8 +138,9 @@ def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> Non
     assert (packages.kind, packages.parent, ide.kind) == (Kind.instructions, custom.name, Kind.closed)
 
 
-def test_an_ide_that_runs_programs_is_no_closed_stage(root: Path) -> None:
-    append(root / "ides/1-jupyter/jupyter.snippet.j2", "RUN true")
+@pytest.mark.parametrize("line", ["RUN true", "CMD --verbose", "EXPOSE 1-5", 'ENV "open'])
+def test_an_ide_that_runs_programs_or_cant_be_recomputed_is_no_closed_stage(root: Path, line: str) -> None:
+    append(root / "ides/1-jupyter/jupyter.snippet.j2", line)
     assert chain(root)[-1].kind is Kind.instructions
 
 
