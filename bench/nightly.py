@@ -26,12 +26,12 @@ from bench.results import Row, machine, versions
 from flows import services
 from flows.catalog import load
 from flows.database import open_database
-from flows.images import evidence
 from flows.images.build import Builder, Built
-from flows.images.publish import push_labelled
 from flows.images.registry import MANIFEST, Registry
 from flows.locks import freshness
 from flows.plan_release import ReleasePlan, plan_release
+from flows.publishing import evidence
+from flows.publishing.publish import push_labelled
 from flows.settings import Settings, variables
 from tests.conftest import free_port
 

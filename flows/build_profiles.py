@@ -20,19 +20,20 @@ from flows import command, containers, database, host, progress
 from flows.admission import Request, admit
 from flows.catalog.model import Profile
 from flows.errors import RefitError
-from flows.images import evidence, picture, statements
+from flows.images import picture
 from flows.images.build import Builder, Built
 from flows.images.gate import building
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, urgency
-from flows.images.publish import Published, already, publish
 from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Stage
-from flows.images.statements import Made
 from flows.images.workspace import recover
 from flows.plan_release import ReleasePlan, plan_release
 from flows.progress import State
+from flows.publishing import evidence, statements
+from flows.publishing.publish import Published, already, publish
+from flows.publishing.statements import Made
 from flows.settings import Settings
 from flows.settings import load as load_settings
 

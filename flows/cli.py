@@ -24,12 +24,13 @@ from flows.catalog.tag import tags_among
 from flows.database import now, open_database
 from flows.documents import Mistakes
 from flows.errors import RefitError
-from flows.images import cache, evidence, picture
+from flows.images import cache, picture
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.plan_migration import plan_migration
 from flows.plan_release import plan_release
+from flows.publishing import evidence
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
 from flows.sessions import probes, wishes

@@ -9,8 +9,8 @@ from prefect.cache_policies import NO_CACHE
 from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.errors import RefitError
-from flows.images.publish import access_of, current
 from flows.images.registry import Registry
+from flows.publishing.publish import access_of, current
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.settings import Settings

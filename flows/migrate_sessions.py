@@ -13,7 +13,6 @@ from prefect.cache_policies import NO_CACHE
 
 from flows import command
 from flows.errors import RefitError
-from flows.images import evidence
 from flows.images.registry import Registry
 from flows.migrations import waves
 from flows.migrations.carry import Carrier, Result
@@ -22,6 +21,7 @@ from flows.migrations.rollout import Action, Decision, Health, Reason
 from flows.migrations.waves import Tally
 from flows.plan_migration import plan_migration
 from flows.policy import RolloutPolicy
+from flows.publishing import evidence
 from flows.settings import Settings
 from flows.settings import load as load_settings
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flows.build_profiles import BuildReport
 from flows.errors import RefitError
 from flows.images.build import Built
-from flows.images.publish import Published
+from flows.publishing.publish import Published
 
 _MOST_LINES = 12  # of a failure; all of it is in the log of the run
 

@@ -21,11 +21,9 @@ from flows.catalog import load
 from flows.catalog.model import Catalog, Release
 from flows.database import lease, open_database
 from flows.errors import RefitError
-from flows.images import evidence
 from flows.images.build import Builder, Built
 from flows.images.configuration import has_layer
 from flows.images.gate import building
-from flows.images.publish import Published
 from flows.images.registry import Registry
 from flows.images.stages import Difference, Stage
 from flows.images.workspace import recover
@@ -35,6 +33,8 @@ from flows.locks.freshness import Verdict
 from flows.locks.locking import LOCK_SECONDS
 from flows.night import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
 from flows.plan_release import ReleasePlan
+from flows.publishing import evidence
+from flows.publishing.publish import Published
 from flows.settings import Settings
 from flows.settings import load as load_settings
 

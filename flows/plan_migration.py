@@ -10,8 +10,6 @@ from sqlalchemy import Engine
 from flows.catalog.load import load_catalog
 from flows.database import now, open_database
 from flows.errors import RefitError
-from flows.images import evidence
-from flows.images.publish import current
 from flows.images.registry import Registry
 from flows.migrations import waves
 from flows.migrations.journal import Journal, Move
@@ -19,6 +17,8 @@ from flows.migrations.move import FINAL, State
 from flows.migrations.plan import plan, plan_named
 from flows.migrations.rollout import Candidate, Decision, ImageKey, Reason, Rollout
 from flows.policy import SessionPolicy
+from flows.publishing import evidence
+from flows.publishing.publish import current
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.probes import Seen, look_at_all

@@ -9,12 +9,13 @@ from sqlalchemy import Engine
 
 from flows import progress
 from flows.database import now, open_database
-from flows.images import local, prune
+from flows.images import local
 from flows.images.gate import pruning
-from flows.images.prune import Plan, Policy
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, State
+from flows.publishing import prune
+from flows.publishing.prune import Plan, Policy
 from flows.services import garbage
 from flows.sessions.podman import Podman
 from flows.sessions.store import Store

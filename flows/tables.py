@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.images.cache import Cache
-from flows.images.evidence import Changes, Comparison, File
 from flows.images.plan import Action, Plan, Step, describe
 from flows.migrations.rollout import Decision
 from flows.migrations.waves import VOLUNTEERS
+from flows.publishing.evidence import Changes, Comparison, File
 from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
 from flows.sessions.probes import Seen

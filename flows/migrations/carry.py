@@ -15,13 +15,13 @@ from sqlalchemy.orm import Session as Transaction
 from flows import command
 from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError, UnknownName
-from flows.images.publish import access_of
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Phase, Seen, State, Undo, decide, unsettled
 from flows.migrations.plan import Action, Decision, moved
 from flows.progress import State as Shown
 from flows.progress import report
+from flows.publishing.publish import access_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.store import record

@@ -32,15 +32,15 @@ from flows.catalog.model import Base, Bundle, Ide, IdeConfig, Profile
 from flows.command import noted
 from flows.database import open_database
 from flows.errors import RefitError
-from flows.images import checks, evidence
-from flows.images import publish as publishing
 from flows.images.build import Builder, Built
 from flows.images.ledger import Ledger
-from flows.images.publish import Published, current
 from flows.images.registry import Registry, RegistryError, digest_of
 from flows.images.stages import Graph, Kind, Stage
 from flows.images.workspace import recover
 from flows.plan_release import ReleasePlan
+from flows.publishing import checks, evidence
+from flows.publishing import publish as publishing
+from flows.publishing.publish import Published, current
 from flows.settings import Settings
 from tests.conftest import free_port, some_long, wait_until
 from tests.faults import tiny

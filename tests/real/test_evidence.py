@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 
 from flows import database
 from flows.errors import UnknownName
-from flows.images import evidence
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor
+from flows.publishing import evidence
 from flows.settings import Settings
 from tests.machine import RegistryServer, serve_registry
 
@@ -26,7 +26,7 @@ OLD, NEW = f"{STEM}_20261120", f"{STEM}_20261121"
 _WRITER = """
 import json, sys
 from flows import database
-from flows.images import evidence
+from flows.publishing import evidence
 from flows.images.registry import Registry
 from flows.settings import load
 

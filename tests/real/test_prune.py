@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from flows import services
 from flows.database import open_database
 from flows.errors import RefitError
-from flows.images import evidence, prune
 from flows.images.ledger import StageRow
-from flows.images.prune import InUse, Plan, Policy
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.publishing import evidence, prune
+from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
 from flows.services.embedded import registry as embedded
 from flows.settings import Settings

@@ -15,13 +15,13 @@ from sqlalchemy import Engine
 from flows import database
 from flows.catalog import load
 from flows.catalog.model import Access, Base, Bundle, Catalog, Ide, IdeConfig, Profile
-from flows.images import evidence, statements
 from flows.images.build import Builder, Built
-from flows.images.checks import ChecksFailed
-from flows.images.publish import Published, access_of, current, publish
 from flows.images.registry import MANIFEST, Registry, canonical
 from flows.images.stages import Kind, Stage
-from flows.images.statements import Made
+from flows.publishing import evidence, statements
+from flows.publishing.checks import ChecksFailed
+from flows.publishing.publish import Published, access_of, current, publish
+from flows.publishing.statements import Made
 from flows.settings import Settings
 from tests.machine import build_all
 

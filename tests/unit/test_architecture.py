@@ -18,6 +18,7 @@ LAYERS = (
     ("containers", "forwarding", "catalog"),
     ("doctor", "locks"),
     ("images",),
+    ("publishing",),
     ("sessions",),
     ("migrations",),
     ("services",),

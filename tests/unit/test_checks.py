@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows.images import checks, probe
+from flows.publishing import checks, probe
 from flows.settings import Settings
 
 MB = 10**6

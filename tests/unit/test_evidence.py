@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.images.evidence import PACKAGES, SBOM, changes, of_stages, packages_of
 from flows.images.stages import Kind, Stage
+from flows.publishing.evidence import PACKAGES, SBOM, changes, of_stages, packages_of
 
 STAGES = (
     Stage("base", Kind.bootstrap, None, "", system=("tzdata=2026a-0+deb12u1", "libc6=2.36-9+deb12u14")),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flows.build_profiles import BuildReport
 from flows.images.build import Built
-from flows.images.publish import Published
 from flows.night import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
+from flows.publishing.publish import Published
 
 DAY = date(2026, 11, 21)
 BASE = Built("base-deb12-py311", "k1", None, "sha256:1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.images.prune import Plan, Policy, Stored, plan
+from flows.publishing.prune import Plan, Policy, Stored, plan
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = Policy(images=2, days=7)

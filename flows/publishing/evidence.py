@@ -16,7 +16,6 @@ from sqlalchemy import Engine
 
 from flows.database import lease
 from flows.errors import UnknownName
-from flows.images import statements
 from flows.images.registry import (
     EMPTY,
     EMPTY_KIND,
@@ -30,6 +29,7 @@ from flows.images.registry import (
     digest_of,
 )
 from flows.images.stages import Stage
+from flows.publishing import statements
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"

@@ -18,11 +18,11 @@ from flows.catalog.model import Access, Profile
 from flows.catalog.tag import Tag
 from flows.database import lease
 from flows.errors import RefitError
-from flows.images import checks, evidence, statements
 from flows.images.build import Built
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, RegistryError, canonical, descriptor, digest_of
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.progress import State
+from flows.publishing import checks, evidence, statements
 from flows.settings import Settings
 
 _ACCESS = "io.refit.access"

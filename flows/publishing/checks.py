@@ -21,7 +21,7 @@ import httpx
 from flows import command, containers, host
 from flows.catalog.model import Access
 from flows.errors import RefitError
-from flows.images import probe
+from flows.publishing import probe
 from flows.settings import Settings
 
 # Nobody's uid: an image has to work with any.
