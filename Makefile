@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all lint bench setup clean
 BIN := .venv/bin
+# As many tests at once as there are cores; those of one file one after another, for they share what they made. The files
+# come as pytest finds them: long ones first.
+SEVERAL := --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -10,12 +13,12 @@ run: setup ## set up this machine, build the first image, start a session, move 
 	$(BIN)/refit demo
 
 test: setup lint ## all checks and tests but the long ones
-	$(BIN)/pytest -m "not long"
+	$(BIN)/pytest $(SEVERAL) -m "not long"
 
 test-all: ## all checks and tests, the long ones too
 	scripts/setup --tests-all
 	$(MAKE) lint
-	$(BIN)/pytest
+	$(BIN)/pytest $(SEVERAL)
 
 lint: setup ## formatting, lint and types
 	$(BIN)/ruff format --check

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import httpx
 import pytest
+from filelock import FileLock, Timeout
 
 from flows.settings import Settings, Span
 
@@ -25,6 +26,8 @@ _PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
 os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
 
 LONG_SECONDS = 3600
+_SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
+_HELD: list[FileLock] = []
 T = TypeVar("T")
 
 pytest_plugins = ["tests.machine"]
@@ -50,13 +53,17 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def free_span(width: int) -> Span:
-    """Loopback ports in a row, somewhere at random, where nobody listens on the first now."""
-    while True:
-        first = random.randrange(20_000, 32_000)  # below the ports that Linux gives to clients
-        with socket.socket() as listener, suppress(OSError):
+def free_span() -> Span:
+    """Twenty loopback ports in a row, which this process has until it ends, whatever other tests run on this machine."""
+    _SPANS.mkdir(exist_ok=True)
+    for first in random.sample(range(20_000, 32_000, 20), k=600):  # below those that Linux gives to clients
+        lock = FileLock(_SPANS / str(first))
+        with socket.socket() as listener, suppress(OSError, Timeout):
             listener.bind(("127.0.0.1", first))
-            return Span(first=first, last=first + width - 1)
+            lock.acquire(timeout=0)
+            _HELD.append(lock)
+            return Span(first=first, last=first + 19)
+    raise AssertionError("no ports are left")
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Fixtures with real programs: one private registry, one private storage, one real base for a whole test run."""
+"""Fixtures with real programs: each process of a test run has its own registry and storage, all have one real image."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from filelock import FileLock
 
 from flows import command, host
 from flows.catalog import load
@@ -27,6 +29,7 @@ from tests.conftest import free_port, free_span, wait_until
 from tests.real.variants import variant
 
 ROOT = Path(__file__).parents[1]
+FIRST = "jupyter-minimal-deb12-py311"
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
     chosen = {
         "ca_bundle": Path(bundle) if bundle else None,
         "registry_port": registry_port,
-        "session_ports": free_span(20),
+        "session_ports": free_span(),
         **more,
     }
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
@@ -96,27 +99,47 @@ def _remove(settings: Settings) -> None:
 
 @pytest.fixture(scope="session")
 def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    """The registry of this test run."""
-    with serve_registry(tmp_path_factory.mktemp("registry")) as server:
+    """The registry of this process of the test run; the stages of the catalog's first image are in it."""
+    folder = tmp_path_factory.mktemp("registry")
+    shutil.copytree(_first_image(tmp_path_factory.getbasetemp()), folder / "images")
+    with serve_registry(folder) as server:
         yield server
+
+
+def _first_image(temporary: Path) -> Path:
+    """What a registry keeps of the stages of FIRST: made once for all processes, by the one that wants it first."""
+    run = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
+    kept = run / "first-image"
+    with FileLock(run / "first-image.lock"):
+        if not kept.exists():
+            folder = run / f"making-{temporary.name}"
+            with serve_registry(folder) as server, private_home(folder / "home", server.port) as settings:
+                build_all(Builder(settings, Registry(settings)), _chain(load.load_catalog(ROOT), settings))
+            (folder / "images").rename(kept)
+    return kept
+
+
+def _chain(catalog: Catalog, settings: Settings) -> tuple[Stage, ...]:
+    assembler = Assembler(catalog, partial(system.resolve, settings=settings))
+    return assembler.chain(load.profile(catalog, "2026a", FIRST))
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Settings]:
-    """The settings of this test run: a private home and the run's registry."""
+    """The settings of this process: a private home and its registry."""
     with private_home(tmp_path_factory.mktemp("shared") / "home", registry_server.port) as settings:
         yield settings
 
 
 @pytest.fixture(scope="session")
 def registry(shared: Settings) -> Registry:
-    """A client of the run's registry."""
+    """A client of that registry."""
     return Registry(shared)
 
 
 @pytest.fixture(scope="session")
 def builder(shared: Settings, registry: Registry) -> Builder:
-    """Builds into the run's storage and registry."""
+    """Builds into that storage and registry."""
     return Builder(shared, registry)
 
 
@@ -146,15 +169,14 @@ def base_stage(base_recipe: Base, assembler: Assembler) -> Stage:
 
 @pytest.fixture(scope="session")
 def base(builder: Builder, base_stage: Stage) -> Built:
-    """That base, built and in the registry."""
+    """That base, in the registry."""
     return builder.build(base_stage, None)
 
 
 @pytest.fixture(scope="session")
 def jupyter_chain(catalog: Catalog, assembler: Assembler) -> tuple[Stage, ...]:
-    """The stages of the catalog's jupyter-minimal-deb12-py311, base first."""
-    profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
-    return assembler.chain(profile)
+    """The stages of the catalog's first image, base first."""
+    return assembler.chain(load.profile(catalog, "2026a", FIRST))
 
 
 def build_all(builder: Builder, chain: Iterable[Stage]) -> list[Built]:
