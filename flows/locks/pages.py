@@ -69,6 +69,8 @@ def fetch(index: Index, wanted: Mapping[str, Page | None], settings: Settings) -
 def digest(body: str, is_json: bool) -> str:
     """A hash of what a page says of its files: names, hashes, Python versions, withdrawals; not where they lie. Pure.
 
+    Both forms of a page give the same hash: an index behind caches may answer now in one, now in the other.
+
     Raises:
         ValueError: it is no page of an index, or has no files.
     """
@@ -78,20 +80,24 @@ def digest(body: str, is_json: bool) -> str:
     return hashlib.sha256("\n".join(files).encode()).hexdigest()
 
 
-def _from_json(body: str) -> Iterator[list[object]]:
+def _from_json(body: str) -> Iterator[list[str | None]]:
     try:
         for file in json.loads(body)["files"]:
-            hashes = sorted(file["hashes"].items())
-            yield [file["filename"], hashes, file.get("requires-python") or "", file.get("yanked", False)]
+            hashes, yanked = file["hashes"], file.get("yanked", False)
+            some = {"sha256": hashes["sha256"]} if "sha256" in hashes else hashes  # the only one that HTML names
+            fragment = "&".join(f"{name}={value}" for name, value in sorted(some.items()))
+            reason = yanked if isinstance(yanked, str) else "" if yanked else None
+            yield [file["filename"], fragment, file.get("requires-python") or "", reason]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is no page of an index: {error!r}") from None
 
 
-def _from_html(body: str) -> Iterator[list[object]]:
+def _from_html(body: str) -> Iterator[list[str | None]]:
     for link in _LINK.findall(body):
         attributes = {name.lower(): html.unescape(value) for name, value in _ATTRIBUTE.findall(link)}
-        where = urlsplit(attributes.pop("href", ""))
-        yield [where.path.rpartition("/")[2], where.fragment, sorted(attributes.items())]
+        where = urlsplit(attributes.get("href", ""))
+        requires, yanked = attributes.get("data-requires-python", ""), attributes.get("data-yanked")
+        yield [where.path.rpartition("/")[2], where.fragment, requires, yanked]
 
 
 def _fetch(client: httpx.Client, url: str, known: Page | None) -> Page | Unreadable:

@@ -436,3 +436,18 @@ def test_a_lock_is_the_same_only_if_all_its_pages_are(
 def test_all_locks_are_made_again_after_a_week(days: int, verdict: Verdict) -> None:
     record = LockRecord(made=AT, pages={"a": Page(digest="1")})
     assert freshness.lock_finding(record, record.pages, AT + timedelta(days=days)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("attributes", "more"),
+    [
+        ("", {}),
+        ('data-requires-python="&gt;=3.8"', {"requires-python": ">=3.8"}),
+        ("data-yanked", {"yanked": True}),
+        ('data-yanked="broken"', {"yanked": "broken"}),
+    ],
+)
+def test_both_forms_of_a_page_say_the_same(attributes: str, more: dict[str, object]) -> None:
+    link = f'href="https://files.example/six-1.whl#sha256=00" {attributes}'
+    file = {"filename": "six-1.whl", "hashes": {"md5": "11", "sha256": "00"}, "yanked": False, **more}
+    assert pages.digest(html_page(link), False) == pages.digest(json.dumps({"files": [file]}), True)
