@@ -54,7 +54,7 @@ def free_port() -> int:
 
 
 def free_span() -> Span:
-    """Twenty loopback ports in a row, which this process has until it ends, whatever other tests run on this machine."""
+    """Twenty loopback ports in a row, which this process has until it ends, whatever else is tested on this machine."""
     _SPANS.mkdir(exist_ok=True)
     for first in random.sample(range(20_000, 32_000, 20), k=600):  # below those that Linux gives to clients
         lock = FileLock(_SPANS / str(first))
