@@ -1,9 +1,8 @@
-"""Side-by-side benchmarks: `python -m bench` runs all, `python -m bench NAME …` some, `python -m bench table` none."""
+"""Side-by-side benchmarks: `python -m bench` runs all, `python -m bench NAME …` some; `--help` lists them."""
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import shutil
 import sys
@@ -19,31 +18,7 @@ os.environ |= {
 # Registered first, so that it is the last that happens.
 atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 
-from bench import freshness, installer, matrix, nightly, plan, results, rollout  # noqa: E402
-from flows.errors import UnknownName  # noqa: E402
-
-BENCHMARKS = {
-    "matrix": matrix.run,
-    "plan": plan.run,
-    "freshness": freshness.run,
-    "installer": installer.run,
-    "nightly": nightly.run,
-    "rollout": rollout.run,
-}
-
-
-def main(names: list[str]) -> int:
-    """Run benchmarks, write down each as soon as it is done, and print the table; 1: a goal wasn't reached."""
-    logging.disable(logging.INFO)
-    for name in [] if names == ["table"] else names or list(BENCHMARKS):
-        if name not in BENCHMARKS:
-            raise SystemExit(str(UnknownName("benchmark", name, BENCHMARKS)))
-        print(f"{name} …", file=sys.stderr)
-        results.save(BENCHMARKS[name]())
-    rows = results.load()
-    print(results.table(rows))
-    return 0 if all(row.reached for row in rows) else 1
-
+from bench.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
 from bench.matrix import scratch
-from bench.results import Row, machine, versions
+from bench.results import Row
 from flows.catalog import load
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
@@ -26,7 +25,7 @@ AGAIN = 3
 
 
 def run() -> list[Row]:
-    """Build the stages with each installer, cold, and then thrice with everything downloaded; the median counts."""
+    """Both Python stages of jupyter-minimal with uv and with pip: cold, then warm, the median of three."""
     with scratch() as settings:
         chains = {installer: _chain(installer, settings) for installer in INSTALLERS}
         builder = Builder(settings, Registry(settings), graft=False)
@@ -57,5 +56,4 @@ def _build(stages: Sequence[Stage], base: Built, builder: Builder, number: int) 
 def _row(when: str, seconds: dict[str, float]) -> Row:
     ours, peer = seconds["uv"], seconds["pip"]
     name = f"both Python stages of jupyter-minimal, {when}"
-    row = Row(name, "s", "faster with uv than with pip", ours, ours < peer, {"pip": peer})
-    return replace(row, machine=machine(), versions=versions("buildah") | {"uv": version("uv")})
+    return Row(name, "s", "faster with uv than with pip", ours, ours < peer, {"pip": peer})

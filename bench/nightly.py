@@ -21,14 +21,12 @@ from typing import Any
 import httpx
 
 from bench.matrix import scratch
-from bench.plan import RELEASE, generate, pretend
-from bench.results import Row, machine, versions
+from bench.plan import RELEASE, generate, pretend, remember_locks
+from bench.results import Row
 from flows import services
-from flows.catalog import load
 from flows.database import open_database
-from flows.images.build import Builder, Built
+from flows.images.build import Built
 from flows.images.registry import MANIFEST, Registry
-from flows.locks import freshness
 from flows.plan_release import ReleasePlan, plan_release
 from flows.publishing import evidence
 from flows.publishing.publish import push_labelled
@@ -40,18 +38,17 @@ LIMIT = 5.0
 
 
 def run() -> list[Row]:
-    """Two nights; the second is measured, as one of many."""
+    """A night without news for 24 images, Prefect and the looks at the indexes included."""
     with scratch() as alone, _served(alone) as settings:
         generate(settings.catalog, bundles=8, ides=3)
         _publish_all(plan_release(RELEASE, (), None, settings), settings)
-        _remember_locks(settings)
+        remember_locks(settings.catalog, settings)
         _night(settings)
         before, started = _stored(settings), monotonic()
         night = _night(settings)
         command = monotonic() - started
         quiet, flow = _nothing_done(night) and _stored(settings) == before, _flow_seconds(settings)
-    said = {"machine": machine(), "versions": versions("buildah")}
-    row = Row(f"no-op nightly, {IMAGES} images: the flow", "s", f"≤ {LIMIT:g} s", flow, quiet and flow <= LIMIT, **said)
+    row = Row(f"no-op nightly, {IMAGES} images: the flow", "s", f"≤ {LIMIT:g} s", flow, quiet and flow <= LIMIT)
     whole = f"no-op nightly, {IMAGES} images: the whole command"
     return [row, replace(row, name=whole, goal="no registry write", ours=command, reached=quiet)]
 
@@ -71,7 +68,7 @@ def _served(settings: Settings) -> Iterator[Settings]:
 def _publish_all(planned: ReleasePlan, settings: Settings) -> None:
     """Images of all profiles as if they had been built, checked and tagged yesterday."""
     registry, database = Registry(settings), open_database(settings.database)
-    plan = pretend(planned.graph, Builder(settings, registry), registry)
+    plan = pretend(planned.graph, settings)
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     for profile in planned.profiles:
         top = plan.steps[planned.graph.tops[profile.stem]]
@@ -80,13 +77,6 @@ def _publish_all(planned: ReleasePlan, settings: Settings) -> None:
         alias = f"{profile.stem}_{RELEASE}"
         for tag in (f"{alias}_{yesterday:%Y%m%d}", alias):
             registry.put_manifest(registry.repository, tag, image.content, MANIFEST)
-
-
-def _remember_locks(settings: Settings) -> None:
-    bundles = load.load_catalog(settings.catalog).bundles.values()
-    folders = [folder for bundle in bundles for folder in bundle.pythons.values()]
-    for look in freshness.look_at_locks(folders, settings).values():
-        freshness.keep(look, settings)
 
 
 def _night(settings: Settings) -> Any:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import shutil
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 
 import psutil
@@ -14,6 +18,7 @@ import psutil
 from flows import command
 
 RESULTS = Path(__file__).with_name("results.json")
+_MARK, _END = "<!-- figures: python -m bench --readme -->", "<!-- end of figures -->"
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,13 @@ class Row:
         unit: of `ours` and of all `peers`.
         goal: what is to be reached, in words.
         ours: what Refit needs.
-        peers: the others; the goal is held against the first of them.
         reached: whether the goal is.
+        peers: the others; the goal is held against the first of them.
+        skipped: the others that could not be measured here, and why not.
+        benchmark: what measured it, and measures it again; as all below, given by `measure`.
+        machine: where, and how busy it was beforehand.
+        measured: the UTC date.
+        versions: of the programs that took part.
     """
 
     name: str
@@ -35,8 +45,16 @@ class Row:
     ours: float
     reached: bool
     peers: Mapping[str, float] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    benchmark: str = ""
     machine: str = ""
+    measured: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        figures = [self.ours, *self.peers.values()]
+        if not (self.name and self.unit and self.goal and all(isfinite(one) and one >= 0 for one in figures)):
+            raise ValueError(f"this is no figure: {self}")
 
     @property
     def ratio(self) -> float | None:
@@ -44,39 +62,96 @@ class Row:
         return round(next(iter(self.peers.values())) / self.ours, 2) if self.peers and self.ours else None
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """Something that can be measured.
+
+    Attributes:
+        run: measures it; the first line of its docstring says what it does.
+        programs: those whose versions matter.
+    """
+
+    run: Callable[[], list[Row]]
+    programs: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """What it does, in a line."""
+        return (self.run.__doc__ or "").partition("\n")[0]
+
+
+def measure(name: str, benchmark: Benchmark) -> list[Row]:
+    """Run a benchmark; its rows say where and when they were measured."""
+    place, day = machine(), f"{datetime.now(UTC):%Y-%m-%d}"
+    said = versions(*benchmark.programs)
+    return [replace(row, benchmark=name, machine=place, measured=day, versions=said) for row in benchmark.run()]
+
+
 def machine() -> str:
-    """Cores, memory and kernel of this machine."""
+    """Cores, memory and kernel of this machine, and how many processes it ran at a time in the last minute."""
     memory = psutil.virtual_memory().total / (1 << 30)
-    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+    kernel = f"{platform.system()} {platform.release()}"
+    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {kernel}, load {os.getloadavg()[0]:.1f}"
 
 
 def versions(*programs: str) -> dict[str, str]:
     """What programs say of their versions."""
-    said = {program: command.run([program, "--version"]).stdout for program in programs}
+    beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    paths = {program: shutil.which(program, path=beside) or program for program in programs}
+    said = {program: command.run([path, "--version"]).stdout for program, path in paths.items()}
     return {"python": platform.python_version(), **{name: text.splitlines()[0] for name, text in said.items()}}
 
 
-def save(rows: Iterable[Row], file: Path = RESULTS) -> None:
-    """Put rows into the file, in the place of those with the same names."""
-    known = {row["name"]: row for row in json.loads(file.read_text())} if file.exists() else {}
-    known |= {row.name: {**asdict(row), "ratio": row.ratio} for row in rows}
-    file.write_text(json.dumps(list(known.values()), indent=2, ensure_ascii=False) + "\n")
+def save(rows: Sequence[Row], file: Path = RESULTS) -> None:
+    """Put the rows of benchmarks into the file, in place of those that these benchmarks left there before."""
+    anew = {row.benchmark for row in rows}
+    kept = [row for row in load(file) if row.benchmark not in anew]
+    entries = [{**asdict(row), "ratio": row.ratio} for row in (*kept, *rows)]
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
+    draft.replace(file)
 
 
 def load(file: Path = RESULTS) -> tuple[Row, ...]:
-    """All rows that were ever measured, in the order in which they came."""
+    """All rows that were ever measured."""
     entries = json.loads(file.read_text()) if file.exists() else []
     return tuple(Row(**{name: value for name, value in entry.items() if name != "ratio"}) for entry in entries)
 
 
+def ordered(rows: Iterable[Row], benchmarks: Collection[str]) -> list[Row]:
+    """The rows of these benchmarks, in their order."""
+    return [row for name in benchmarks for row in rows if row.benchmark == name]
+
+
 def table(rows: Sequence[Row]) -> str:
-    """Rows as a table in Markdown."""
+    """Rows as a table in Markdown, and on which machines they were measured."""
     lines = ["| what | goal | Refit | others | ratio |", "|---|---|---|---|---|"]
     for row in rows:
-        peers = "; ".join(f"{name} {_number(value)}" for name, value in row.peers.items())
         ours = f"{_number(row.ours)} {row.unit}{'' if row.reached else ' (not reached)'}"
-        lines.append(f"| {row.name} | {row.goal} | {ours} | {peers or '–'} | {row.ratio or '–'} |")
-    return "\n".join(lines)
+        lines.append(f"| {row.name} | {row.goal} | {ours} | {_others(row) or '–'} | {row.ratio or '–'} |")
+    return "\n".join([*lines, "", *_places(rows)])
+
+
+def with_table(readme: str, table: str) -> str:
+    """The text of a README with this table in the place of the one that it has; both stand between two marks."""
+    before, middle, rest = readme.partition(_MARK)
+    _, end, after = rest.partition(_END)
+    if not (middle and end):
+        raise ValueError(f"the README lacks {_MARK} and {_END}")
+    return f"{before}{_MARK}\n{table}\n{_END}{after}"
+
+
+def _others(row: Row) -> str:
+    measured = [f"{name} {_number(value)}" for name, value in row.peers.items()]
+    return "; ".join([*measured, *(f"{name}: {why}" for name, why in row.skipped.items())])
+
+
+def _places(rows: Sequence[Row]) -> list[str]:
+    """On which machine what was measured: a line each."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(f"{row.machine}, {row.measured}", []).append(row.benchmark)
+    return [f"* {place}: {', '.join(dict.fromkeys(names))}" for place, names in found.items()]
 
 
 def _number(value: float) -> str:

@@ -1,32 +1,142 @@
-"""What benchmarks write down, and the table that is made of it. Nothing is measured here."""
+"""The list of benchmarks, what they write down, and the table that is made of it. Nothing is measured here."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bench import results
-from bench.results import Row
+import pytest
 
-COLD = Row("cold", "s", "≤ 20 s", 16.0, True, {"naive": 78.0, "layers": 34.9}, "4 cores", {"buildah": "1.28.2"})
-STEPS = Row("steps", "steps", "exactly 10", 24, False)
+from bench import matrix, patch, real, results
+from bench.cli import BENCHMARKS, README, main
+from bench.matrix import Measured, Run
+from bench.results import Benchmark, Row
+from flows.catalog import load
+from flows.images.build import Built
+from flows.images.plan import Plan
+from flows.images.stages import Graph, Kind, Stage
+from flows.plan_release import ReleasePlan
+
+FOLDER = Path(results.__file__).parent
+ROOT = FOLDER.parent
+COLD = Row(
+    "cold",
+    "s",
+    "≤ 20 s",
+    16.0,
+    True,
+    {"naive": 78.0, "layers": 34.9},
+    {"bake": "no daemon"},
+    "matrix",
+    "M",
+    "2026-11-20",
+)
+STEPS = Row("steps", "steps", "exactly 10", 24, False, benchmark="matrix", machine="M", measured="2026-11-20")
+PLAN = Row("plan", "s", "≤ 1 s", 0.25, True, benchmark="plan", machine="M", measured="2026-11-21")
 
 
-def test_a_new_figure_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_benchmark_s_new_figures_take_the_place_of_all_its_old_ones(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     results.save([COLD, STEPS], file)
+    results.save([PLAN], file)
     results.save([replace(COLD, ours=15.0)], file)
-    assert results.load(file) == (replace(COLD, ours=15.0), STEPS)
-    assert json.loads(file.read_text())[0]["ratio"] == 5.2
+    assert results.load(file) == (PLAN, replace(COLD, ours=15.0))
+    assert json.loads(file.read_text())[1]["ratio"] == 5.2
+    assert results.ordered(results.load(file), ["matrix", "plan"]) == [replace(COLD, ours=15.0), PLAN]
 
 
-def test_the_table_says_what_was_not_reached() -> None:
-    assert results.table([COLD, STEPS]).splitlines()[2:] == [
-        "| cold | ≤ 20 s | 16 s | naive 78; layers 34.9 | 4.88 |",
+def test_the_table_says_what_was_not_reached_what_was_left_out_and_where_it_was_measured() -> None:
+    assert results.table([COLD, STEPS, PLAN]).splitlines()[2:] == [
+        "| cold | ≤ 20 s | 16 s | naive 78; layers 34.9; bake: no daemon | 4.88 |",
         "| steps | exactly 10 | 24 steps (not reached) | – | – |",
+        "| plan | ≤ 1 s | 0.25 s | – | – |",
+        "",
+        "* M, 2026-11-20: matrix",
+        "* M, 2026-11-21: plan",
     ]
+
+
+@pytest.mark.parametrize("wrong", [{"unit": ""}, {"goal": ""}, {"ours": float("nan")}, {"peers": {"other": -1.0}}])
+def test_what_is_no_figure_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="no figure"):
+        replace(COLD, **wrong)  # type: ignore[arg-type]
+
+
+def test_the_readme_has_a_place_for_the_table() -> None:
+    readme = README.read_text()
+    assert results.with_table(readme, "| new |").count("| new |") == 1
+    assert results.with_table(results.with_table(readme, "| new |"), "| newer |").count("| new |") == 0
+    with pytest.raises(ValueError, match="lacks"):
+        results.with_table("# Other", "")
 
 
 def test_versions_are_those_of_the_programs() -> None:
     assert results.versions("bash")["bash"].startswith("GNU bash")
+
+
+def test_a_measured_row_says_by_what_where_when_and_with_what() -> None:
+    [row] = results.measure("mine", Benchmark(lambda: [COLD], ("bash",)))
+    assert (row.benchmark, row.ours) == ("mine", 16.0)
+    assert row.machine and row.measured and set(row.versions) == {"python", "bash"}
+
+
+def test_every_benchmark_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed: set[Callable[[], list[Row]]] = {benchmark.run for benchmark in BENCHMARKS.values()}
+    written = {file.stem for file in FOLDER.glob("*.py") if "def run() -> list[Row]:" in file.read_text()}
+    assert {run.__module__ for run in listed} == {f"bench.{name}" for name in written}
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out.splitlines()
+    assert all(any(line.split()[:1] == [name] and len(line.split()) > 3 for line in said) for name in BENCHMARKS)
+
+
+def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["matrx"])
+    assert "Did you mean 'matrix'?" in capsys.readouterr().err
+
+
+def test_what_was_measured_is_of_benchmarks_that_are_there() -> None:
+    assert {row.benchmark for row in results.load()} <= set(BENCHMARKS)
+
+
+def test_the_matrix_is_held_against_the_naive_build_and_the_critical_path() -> None:
+    naive = {"naive": Measured(78.0, 24), "other": Measured(15.0, 24)}
+    assert [row.reached for row in matrix.rows(Measured(15.6, 10), naive)] == [True, True]
+    assert [row.reached for row in matrix.rows(Measured(15.7, 11), naive)] == [False, False]
+    assert not matrix.rows(Measured(15.6, 10), {"naive": Measured(70.0, 24)})[0].reached
+
+
+LOG = Path("a.log")
+BASE = Stage("base", Kind.bootstrap, None, "")
+CLOSED, OPEN = Stage("closed", Kind.closed, "base", ""), Stage("open", Kind.instructions, "base", "")
+GRAPH = Graph({stage.name: stage for stage in (BASE, CLOSED, OPEN)}, {"image": "closed"})
+PATCHED = Run(
+    12.0,
+    {
+        "base": Built("base", "", None, "", reused=False, seconds=10.0, log=LOG),
+        "closed": Built("closed", "", None, "", reused=False, seconds=0.05),
+        "open": Built("open", "", None, "", reused=False, seconds=1.0, log=LOG),
+    },
+)
+
+
+def test_a_patch_is_held_against_its_limit_without_the_base() -> None:
+    each, share = patch.rows(GRAPH, PATCHED, {"other": 48.0})
+    assert (round(each.ours, 1), each.reached, dict(each.peers)) == (83.3, True, {"other": 2000.0})
+    assert (share.ours, share.reached) == (100.0, True)
+    assert not patch.rows(GRAPH, replace(PATCHED, seconds=13.0), {})[0].reached
+
+
+def test_real_images_are_to_be_the_fastest_of_all_in_each_case() -> None:
+    planned = ReleasePlan((load.load_catalog(ROOT).releases["2026a"].profiles[0],), GRAPH, Plan({}))
+    runs = [Run(30.0, {}), Run(1.0, {}), PATCHED]
+    found = real.rows(planned, runs, {"naive": [40.0], "layers": [29.0, 1.5, 30.0]}, {"bake": "no daemon"})
+    assert [(row.ours, row.reached, len(row.peers)) for row in found[:3]] == [
+        (30, False, 2),
+        (1, True, 1),
+        (2, True, 1),
+    ]
+    assert [(row.ours, row.reached) for row in found[3:]] == [(50.0, True), (100.0, True)]

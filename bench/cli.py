@@ -1,0 +1,62 @@
+"""The list of all benchmarks, and the command that runs them."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from bench import builders, freshness, homes, installer, matrix, nightly, patch, plan, real, rollout
+from bench.results import Benchmark, load, measure, ordered, save, table, with_table
+from flows.errors import UnknownName
+
+README = Path(__file__).parents[1] / "README.md"
+BENCHMARKS = {
+    "matrix": Benchmark(matrix.run, ("buildah",)),
+    "one-leaf": Benchmark(matrix.run_one_leaf, ("buildah",)),
+    "builders": Benchmark(builders.run, ("buildah",)),
+    "patch": Benchmark(patch.run, ("buildah",)),
+    "plan": Benchmark(plan.run),
+    "freshness": Benchmark(freshness.run, ("mmdebstrap",)),
+    "installer": Benchmark(installer.run, ("buildah", "uv")),
+    "nightly": Benchmark(nightly.run),
+    "real": Benchmark(real.run, ("buildah",)),
+    "rollout": Benchmark(rollout.run),
+    "homes": Benchmark(homes.run),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run benchmarks, write down each as soon as it is done, and print the table; 1: a goal wasn't reached."""
+    asked = _parser().parse_args(arguments)
+    logging.disable(logging.INFO)
+    for name in [] if asked.table or asked.readme else asked.names or list(BENCHMARKS):
+        print(f"{name} …", file=sys.stderr)
+        save(measure(name, BENCHMARKS[name]))
+    rows = ordered(load(), BENCHMARKS)
+    print(table(rows))
+    if asked.readme:
+        README.write_text(with_table(README.read_text(), table(rows)))
+    return 0 if all(row.reached for row in rows) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, BENCHMARKS))
+    listed = "\n".join(f"  {name:{width}}  {benchmark.about}" for name, benchmark in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Side-by-side benchmarks. Each writes its rows to bench/results.json.",
+        epilog=f"benchmarks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="what to measure; none means all", type=_known)
+    parser.add_argument("--table", action="store_true", help="measure nothing, print the table of what was measured")
+    parser.add_argument("--readme", action="store_true", help="as --table, and put it into the README")
+    return parser
+
+
+def _known(name: str) -> str:
+    if name not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(str(UnknownName("benchmark", name, BENCHMARKS)))
+    return name

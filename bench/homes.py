@@ -1,0 +1,71 @@
+"""A snapshot of a large home in the pool, and the way back to it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+from time import monotonic
+
+from bench.results import Row
+from flows import command
+from flows.catalog.model import Access
+from flows.sessions.home import Homes
+from flows.sessions.model import Session
+from flows.sessions.pool import Pool
+from flows.settings import Settings
+
+SIZE, FILES, POOL = 10_000_000_000, 2_000, 13_000_000_000
+SAVED = 20  # files that programs save while they are stopped
+ROUNDS, GOAL = 60, 0.05
+UID = 234_569
+
+
+def run() -> list[Row]:
+    """Snapshot and rollback of a home of 10 GB in the pool, of which something was saved just before."""
+    with tempfile.TemporaryDirectory(prefix="refit-bench-") as folder:
+        settings = Settings(home=Path(folder))
+        pool = Pool(settings)
+        pool.create(POOL)
+        try:
+            return _measured(Homes(settings))
+        finally:
+            command.run(["umount", pool.folder], root=True)
+
+
+def _measured(homes: Homes) -> list[Row]:
+    home = homes.make("ada", UID)
+    session = Session("ada", "p", "2026a", "sha256:0", UID, None, home, Path("/token"), Access())
+    for number in range(FILES):
+        (home / f"file-{number}").write_bytes(os.urandom(SIZE // FILES))
+    os.sync()
+    taken, restored = [], []
+    for number in range(ROUNDS):
+        _save(home, number)
+        taken.append(_seconds(lambda: homes.delta(session, "move")))
+        _save(home, number + ROUNDS)
+        restored.append(_seconds(lambda: homes.restore(session, "move")))
+    same = all((home / f"saved-{n}").read_bytes() == bytes([ROUNDS - 1]) * 100_000 for n in range(SAVED))
+    size = f"of a home of 10 GB in {FILES:,} files, {SAVED} of them just saved, p95 of {ROUNDS}"
+    return [
+        _row(f"snapshot in the pool {size}", taken, same),
+        _row(f"rollback in the pool {size}", restored, same),
+    ]
+
+
+def _save(home: Path, number: int) -> None:
+    for file in range(SAVED):
+        (home / f"saved-{file}").write_bytes(bytes([number]) * 100_000)
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = monotonic()
+    action()
+    return monotonic() - started
+
+
+def _row(name: str, seconds: list[float], same: bool) -> Row:
+    slow = quantiles(seconds, n=20)[-1]
+    return Row(name, "ms", f"≤ {GOAL * 1000:g} ms", slow * 1000, same and slow <= GOAL)

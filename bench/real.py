@@ -1,0 +1,178 @@
+"""Real images: bundles of the catalog with IDEs of it, on deb12.
+
+All others build what `refit show` prints, the plain Containerfile of each image. They and Refit start from the same
+base, which is there. Nobody publishes: Refit's checks are not in its figures, its pushes to a registry are.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+import yaml
+
+from bench.docker import Unavailable, daemon
+from bench.matrix import LAYERS, Run, build_with_refit, scratch
+from bench.patch import LIMIT, PATCH, grafted
+from bench.results import Row
+from flows import command, host
+from flows.catalog import load
+from flows.images import plain
+from flows.images.build import Builder
+from flows.images.registry import Registry
+from flows.images.stages import Graph
+from flows.plan_release import ReleasePlan, plan_release
+from flows.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+RELEASE, OS, PYTHON = "2000a", "deb12", "py311"
+# Of each of these that the catalog has, with each: bundles with packages for GPUs would be downloads above all.
+BUNDLES, IDES = ("minimal", "datascience", "langchain", "spark"), ("jupyter", "terminal", "vscode")
+NAIVE, BAKE = "buildah build", "docker buildx bake"
+
+Contexts = Mapping[str, Path]  # image → folder with its Containerfile
+
+
+def run() -> list[Row]:
+    """Four bundles with three IDEs, cold, warm, and on a patched base: Refit, buildah, and `docker buildx bake`."""
+    with scratch() as settings:
+        catalog = _catalog(settings.folder("catalog"))
+        planned = _plan(catalog, settings)
+        [base] = (stage for stage in planned.graph.stages.values() if stage.parent is None)
+        old = Builder(settings, Registry(settings)).build(base, None).digest
+        again, patched = partial(_plan, catalog, settings), partial(_patch, catalog, settings)
+        runs = build_with_refit([again, again, patched], settings)
+        new = runs[-1].stages[base.name].digest
+        peers, skipped = _peers(*(_contexts(planned, digest, settings) for digest in (old, new)))
+    return rows(planned, runs, peers, skipped)
+
+
+def rows(
+    planned: ReleasePlan, runs: Sequence[Run], peers: Mapping[str, Sequence[float]], skipped: Mapping[str, str]
+) -> list[Row]:
+    """What is written down.
+
+    Args:
+        planned: the images.
+        runs: what Refit did cold, warm, and after a patch of the base, whose own build counts for nobody.
+        peers: the seconds of others in the same three cases, or in the first alone.
+        skipped: others that could not be measured, and why.
+    """
+    graph, last = planned.graph, runs[-1]
+    bases = sum(last.stages[name].seconds for name, stage in graph.stages.items() if stage.parent is None)
+    bundles = dict.fromkeys(profile.bundle.name for profile in planned.profiles)
+    ides = dict.fromkeys(profile.ide.name for profile in planned.profiles)
+    what = f"{len(planned.profiles)} real images ({' '.join(bundles)} × {' '.join(ides)})"
+    found = []
+    for number, case in enumerate(("cold", "nothing changed", "on a patched base")):
+        ours = runs[number].seconds - (bases if runs[number] is last else 0)
+        others = {name: seconds[number] for name, seconds in peers.items() if number < len(seconds)}
+        fastest = ours < min(others.values())
+        found.append(Row(f"{what}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
+    each = 1000 * median(_grafting(graph, top, last) for top in graph.tops.values())
+    share = grafted(graph, last)
+    return [
+        *found,
+        Row(f"{what}: what was grafted of an image, median", "ms", f"≤ {LIMIT:g} ms", each, each <= LIMIT),
+        Row(f"{what}: grafted", "% of closed stages", "all", share, share == 100),
+    ]
+
+
+def _grafting(graph: Graph, top: str, run: Run) -> float:
+    """Seconds that the grafted stages of an image took."""
+    made = [run.stages[stage.name] for stage in graph.ancestry(top)]
+    return sum(stage.seconds for stage in made if stage.grafted)
+
+
+def _catalog(folder: Path) -> Path:
+    """A copy of the catalog with a release of the images that are wanted."""
+    for part in ("base", "bundles", "ides", "snippets"):
+        shutil.copytree(ROOT / part, folder / part)
+    known = load.load_catalog(folder)
+    bundles = [name for name in BUNDLES if name in known.bundles]
+    ides = [name for name in IDES if name in known.ides]
+    profiles = [{"ide": ide, "bundle": bundle, "os": OS, "python": PYTHON} for bundle in bundles for ide in ides]
+    (folder / "releases").mkdir()
+    (folder / "releases" / f"{RELEASE}.yaml").write_text(yaml.safe_dump({"release": RELEASE, "profiles": profiles}))
+    return folder
+
+
+def _plan(catalog: Path, settings: Settings) -> ReleasePlan:
+    """The plan of those that are locked; the others are named."""
+    planned = plan_release(RELEASE, (), catalog, settings, thorough=True, tolerant=True)
+    for stem, why in planned.problems.items():
+        print(f"left out: {stem}: {why}", file=sys.stderr)
+    return planned
+
+
+def _patch(catalog: Path, settings: Settings) -> ReleasePlan:
+    """The plan after the base's recipe has got another file of the system."""
+    with (catalog / "base" / OS / "base.snippet.j2").open("a") as recipe:
+        recipe.write(f"\n{PATCH}")
+    return _plan(catalog, settings)
+
+
+def _contexts(planned: ReleasePlan, base: str, settings: Settings) -> Contexts:
+    """The plain Containerfile of each image, each in a folder of its own."""
+    origin, folder = _company_base(base, settings), settings.folder("contexts", base.removeprefix("sha256:"))
+    found = {}
+    for stem, top in planned.graph.tops.items():
+        text = plain.containerfile(stem, RELEASE, planned.graph.ancestry(top), origin, secure=False)
+        found[stem] = folder / stem
+        found[stem].mkdir()
+        (found[stem] / "Containerfile").write_text(text)
+    return found
+
+
+def _company_base(base: str, settings: Settings) -> str:
+    """The base with the index and the authorities of the settings at the place that plain Containerfiles look at.
+
+    `buildah build` would mount them; Docker can't, so that all get them in the same way.
+    """
+    registry, buildah = Registry(settings), host.buildah(settings)
+    folder = settings.folder("company")
+    variables = {"UV_DEFAULT_INDEX": settings.pip_index_url.get_secret_value()}
+    variables["PIP_INDEX_URL"] = variables["UV_DEFAULT_INDEX"]
+    if settings.ca_bundle:
+        shutil.copyfile(settings.ca_bundle, folder / "ca.pem")
+        variables |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"), f"{plain.COMPANY}/ca.pem")
+    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if value]
+    (folder / "env.sh").write_text("".join(exports))
+    (folder / "Containerfile").write_text(
+        f"FROM {registry.host}/{registry.stages}@{base}\nCOPY --chmod=0644 . {plain.COMPANY}/\n"
+    )
+    target = f"{registry.host}/bench:{base.removeprefix('sha256:')}"
+    command.run([*buildah, "build", "--tls-verify=false", "--tag", target, str(folder)], root=True)
+    command.run([*buildah, "push", "--quiet", "--tls-verify=false", target], root=True)
+    return target
+
+
+def _peers(before: Contexts, after: Contexts) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """How long others take cold, warm and on a patched base, or why that can't be measured here."""
+    with scratch() as alone:
+        found = {NAIVE: [_buildah(before, "--layers=false", alone)]}
+    with scratch() as alone:
+        found[LAYERS] = [_buildah(contexts, "--layers", alone) for contexts in (before, before, after)]
+    try:
+        with scratch() as alone, daemon(alone.folder("docker")) as docker:
+            found[BAKE] = [docker.bake(contexts) for contexts in (before, before, after)]
+    except Unavailable as missing:
+        return found, {BAKE: str(missing)}
+    except command.ProgramFailed as failed:
+        return found, {BAKE: f"not measured, it failed: {failed.tail.strip().splitlines()[-1]}"}
+    return found, {}
+
+
+def _buildah(contexts: Contexts, layers: str, settings: Settings) -> float:
+    """Build one image after the other; returns the seconds. It keeps nothing unless it keeps layers."""
+    options = [layers, "--isolation", host.isolation(settings), "--tls-verify=false", "--timestamp", "0"]
+    started = monotonic()
+    for name, context in contexts.items():
+        command.run([*host.buildah(settings), "build", *options, "--tag", name, str(context)], root=True, limit=3600)
+    return monotonic() - started
