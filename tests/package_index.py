@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 from tests.conftest import serving
@@ -37,15 +38,62 @@ def make_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ())
     return path
 
 
-def make_sdist(folder: Path, name: str, version: str) -> Path:
+STRANGE = {"setup.py": "raise SystemExit('code of strangers')\n"}
+# A package with a small extension in C. What builds it needs `ant`, and nothing that any real index has.
+EXTENSION = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["ant>=1"]
+build-backend = "backend"
+backend-path = ["."]
+""",
+    "chopper.c": """\
+#include <Python.h>
+static PyObject *answer(PyObject *self, PyObject *none) { return PyLong_FromLong(42); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, __FILE__}, {NULL, NULL, 0, NULL}};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "chopper", NULL, -1, methods};
+PyMODINIT_FUNC PyInit_chopper(void) { return PyModule_Create(&module); }
+""",
+    "backend.py": """\
+import os, subprocess, sysconfig, time, zipfile
+
+TAG = "cp" + sysconfig.get_python_version().replace(".", "")
+TAG = f"{TAG}-{TAG}-{sysconfig.get_platform().replace('-', '_')}"
+INFO = "chopper-1.0.dist-info"
+FILES = {
+    f"{INFO}/METADATA": "Metadata-Version: 2.1\\nName: chopper\\nVersion: 1.0\\n",
+    f"{INFO}/WHEEL": f"Wheel-Version: 1.0\\nRoot-Is-Purelib: false\\nTag: {TAG}\\n",
+    f"{INFO}/RECORD": "",
+}
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    os.mkdir(f"{folder}/{INFO}")
+    for name, text in FILES.items():
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(text)
+    return INFO
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    import ant
+    source = os.path.abspath("chopper.c")
+    include = sysconfig.get_path("include")
+    subprocess.run(["gcc", "-g", "-shared", "-fPIC", f"-I{include}", source, "-o", "chopper.so"], check=True)
+    date = time.gmtime(int(os.environ["SOURCE_DATE_EPOCH"]))[:6]
+    name = f"chopper-1.0-{TAG}.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel, open("chopper.so", "rb") as module:
+        for path, content in {"chopper.so": module.read(), **FILES}.items():
+            wheel.writestr(zipfile.ZipInfo(path, date), content)
+    return name
+""",
+}
+
+
+def make_sdist(folder: Path, name: str, version: str, files: Mapping[str, str] = STRANGE) -> Path:
     """A package that is published as source only."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as sdist:
-        for file, text in {
-            "PKG-INFO": f"Name: {name}\n",
-            "setup.py": "raise SystemExit('code of strangers')\n",
-        }.items():
+        for file, text in {"PKG-INFO": f"Name: {name}\n", **files}.items():
             member = tarfile.TarInfo(f"{name}-{version}/{file}")
             member.size = len(text)
             sdist.addfile(member, io.BytesIO(text.encode()))
@@ -85,3 +133,41 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+@contextmanager
+def serve_dated_index(uploads: Mapping[Path, str]) -> Iterator[str]:
+    """Serve packages, file → when it was uploaded (nothing: that isn't told), as an index in JSON; gives its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.strip("/").rpartition("/")[2]
+            files = {file.name: file for file in uploads}
+            if name in files:
+                self.answer("application/octet-stream", files[name].read_bytes())
+            else:
+                entries = [_entry(file, time) for file, time in uploads.items() if file.name.startswith(f"{name}-")]
+                page = {"meta": {"api-version": "1.1"}, "name": name, "files": entries}
+                self.answer("application/vnd.pypi.simple.v1+json", json.dumps(page).encode())
+
+        def answer(self, kind: str, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}/simple"
+
+
+def _entry(file: Path, time: str) -> dict[str, object]:
+    entry = {"filename": file.name, "url": f"/{file.name}", "hashes": {"sha256": _digest(file)}}
+    return {**entry, "upload-time": time} if time else entry
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

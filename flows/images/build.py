@@ -96,7 +96,8 @@ class Builder:
         name = f"stage {key}"
         if held(self._database, name):
             progress.report(stage.name, State.waiting, "another run builds it")
-        with lease(self._database, name, wait=_LONG_PROGRAMS * self._settings.build_limit) as mine:
+        programs = _LONG_PROGRAMS * (2 if stage.wheels else 1)
+        with lease(self._database, name, wait=programs * self._settings.build_limit) as mine:
             if digest := self._find(stage, key) or self._finish(stage, key):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
@@ -114,7 +115,7 @@ class Builder:
         """
         below = self._registry.manifest(self._registry.stages, parent.digest)
         log = self._settings.folder("logs", "stages") / f"{stage.name}-{grafted.key[:12]}-again.log"
-        made = self._maker.make(stage, parent.digest, log)
+        made, _ = self._make(stage, parent, log)
         return self._layers.compare(stage, below, grafted.digest, made)
 
     def plan(self, graph: Graph, *, thorough: bool = False) -> Plan:
@@ -124,13 +125,14 @@ class Builder:
             graph: what is wanted.
             thorough: also look whether the registry still has all blobs of what would be reused.
         """
-        latest = self._ledger.latest(graph.stages)
-        first = plan.make(graph, self._inputs, self._layer_key, self._present, latest)
+        latest = self._ledger.latest([stage.name for stage in graph.everything()])
+        present = partial(self._present, frozenset(self._registry.tags(self._registry.stages)))
+        first = plan.make(graph, self._inputs, self._layer_key, present, latest)
         if not thorough or not (broken := self._broken(first)):
             return first
 
         def whole(keys: Collection[str]) -> Mapping[str, str]:
-            return {key: digest for key, digest in self._present(keys).items() if digest not in broken}
+            return {key: digest for key, digest in present(keys).items() if digest not in broken}
 
         return plan.make(graph, self._inputs, self._layer_key, whole, latest)
 
@@ -138,12 +140,17 @@ class Builder:
         """The digests of stages that would be reused though the registry has lost a part of them."""
         digests = {step.digest for step in planned.steps.values() if step.digest}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            manifests = [m for m in pool.map(partial(self._registry.find, self._registry.stages), digests) if m]
-            parts = {str(part["digest"]) for manifest in manifests for part in manifest.parts}
+            found = pool.map(partial(self._registry.find, self._registry.stages), digests)
+            manifests = dict(zip(digests, found, strict=True))
+            parts = {str(part["digest"]) for manifest in manifests.values() if manifest for part in manifest.parts}
             there = dict(
                 zip(parts, pool.map(partial(self._registry.has_blob, self._registry.stages), parts), strict=True)
             )
-        return {m.digest for m in manifests if not all(there[str(part["digest"])] for part in m.parts)}
+        return {
+            digest
+            for digest, manifest in manifests.items()
+            if manifest is None or not all(there[str(part["digest"])] for part in manifest.parts)
+        }
 
     def _inputs(self, stage: Stage, parent_digest: str | None) -> Inputs:
         return stages.inputs(stage, parent_digest, self._maker.tools(stage))
@@ -151,8 +158,15 @@ class Builder:
     def _layer_key(self, stage: Stage, below: str | None) -> str | None:
         return stages.layer_key(stage, below, self._maker.tools(stage))
 
-    def _present(self, keys: Collection[str]) -> Mapping[str, str]:
-        return self._registry.digests(self._registry.stages, keys)
+    def _present(self, tags: Collection[str], names: Collection[str]) -> Mapping[str, str]:
+        """Keys and tags of layers → digests, of those that are among the registry's tags.
+
+        The digest that counts for a key stands in the ledger; one that isn't there is asked for.
+        """
+        listed = [name for name in names if name in tags]
+        recorded = self._ledger.digests(listed)
+        asked = [name for name in listed if name not in recorded]
+        return {**recorded, **self._registry.digests(self._registry.stages, asked)}
 
     def _find(self, stage: Stage, key: str) -> str | None:
         """The digest of a stage that is there as a whole."""
@@ -179,16 +193,24 @@ class Builder:
     def _obtain(self, stage: Stage, parent: Built | None, layer: str | None, log: Path) -> tuple[Manifest, bool, str]:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""
         if layer is None or parent is None:
-            return self._maker.make(stage, parent.digest if parent else None, log), False, ""
+            made, told = self._make(stage, parent, log)
+            return made, False, told
         below = self._registry.manifest(self._registry.stages, parent.digest)
         try:
             if not self._graft:
                 raise NotCarried("grafting was not wanted")
             image, origin = self._layers.carry(stage, layer, below)
         except NotCarried as obstacle:
-            made = self._maker.make(stage, parent.digest, log)
-            return self._layers.keep(stage, layer, below, made), False, str(obstacle)
+            made, told = self._make(stage, parent, log)
+            reason = f"{obstacle}; {told}" if told else str(obstacle)
+            return self._layers.keep(stage, layer, below, made), False, reason
         return image, True, origin
+
+    def _make(self, stage: Stage, parent: Built | None, log: Path) -> tuple[Manifest, str]:
+        """Make a stage, and before it its wheels, where nobody has; returns it, and with which wheels, in words."""
+        below, wheels = parent.digest if parent else None, self.build(stage.wheels, parent) if stage.wheels else None
+        made = self._maker.make(stage, below, log, wheels.digest if wheels else None)
+        return made, f"{wheels.stage} was {wheels.how} as {wheels.digest}" if wheels else ""
 
     def _name(self, stage: Stage, made: Manifest, entry: Entry, mine: Lease) -> str:
         """Let the stage be found by its key, as what came out of it first; returns that digest."""

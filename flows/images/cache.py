@@ -92,10 +92,10 @@ def offer(own: Path, mount: str, settings: Settings) -> tuple[Mapping[str, str],
     (own / "apt").mkdir()  # also without a cache: its own archives folder would be changed in the layer
     if not settings.cache_limit:
         return NO_CACHES, {own / "apt": f"{mount}/apt"}
+    folders = [_folder(name, settings) for name in VARIABLES]
+    # pip uses no cache that belongs to somebody else.
+    command.run(["install", "--directory", "--owner=0", "--group=0", "--mode=0755", *folders], root=True)
     for name in VARIABLES:
-        folder = _folder(name, settings)
-        # pip uses no cache that belongs to somebody else.
-        command.run(["install", "--directory", "--owner=0", "--group=0", "--mode=0755", folder], root=True)
         (own / "cache" / name).mkdir(parents=True)
     _link(_folder("apt", settings), own / "apt")
     shared = {_folder(name, settings): f"{mount}/cache/{name}" for name, variable in VARIABLES.items() if variable}

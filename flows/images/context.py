@@ -20,6 +20,8 @@ from flows.settings import Settings
 
 # Where the folder with the machine's own things is mounted.
 MOUNT = "/mnt"
+# The folder in it with the wheels that were made for a stage.
+BUILT = "built"
 _AUTHORITIES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS")
 
 

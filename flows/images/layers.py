@@ -34,7 +34,7 @@ _KINDS = {
     tarfile.BLKTYPE: DEVICE,
     tarfile.FIFOTYPE: DEVICE,
 }
-_CHUNK = 1 << 20  # bytes that are read together
+_CHUNK = 1 << 16  # bytes that are read ahead: tarfile copies them whenever it takes some
 
 
 class UnreadableLayer(RefitError):

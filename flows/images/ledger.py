@@ -91,6 +91,17 @@ class Ledger:
             rows = session.scalars(select(StageRow).where(StageRow.key.in_(keys)))
             return {row.key: Entry(row.key, row.digest, json.loads(row.inputs), row.seconds) for row in rows}
 
+    def digests(self, keys: Collection[str]) -> dict[str, str]:
+        """Key → the digest that counts for it, of those that were built with this database."""
+        wanted = sorted(keys)
+        found: dict[str, str] = {}
+        with Session(self._database) as session:
+            for start in range(0, len(wanted), _AT_ONCE):
+                some = wanted[start : start + _AT_ONCE]
+                rows = session.execute(select(StageRow.key, StageRow.digest).where(StageRow.key.in_(some)))
+                found |= dict(rows.tuples().all())
+        return found
+
     def latest(self, names: Collection[str]) -> dict[str, Entry]:
         """The newest build of each of these stages that was ever built.
 

@@ -12,6 +12,8 @@ import platform
 import re
 import shlex
 import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,9 +24,9 @@ from flows import command, host, progress
 from flows.errors import RefitError
 from flows.images.cache import take_back
 from flows.images.configuration import TIMESTAMP
-from flows.images.context import MOUNT, own_things, uv_program, write_files
+from flows.images.context import BUILT, MOUNT, own_things, uv_program, write_files
 from flows.images.registry import Manifest, Registry, canonical, digest_of
-from flows.images.stages import Kind, Stage
+from flows.images.stages import WHEELS, Kind, Stage
 from flows.images.workspace import alone, workspace
 from flows.locks import apt
 from flows.progress import State
@@ -34,7 +36,10 @@ _PROGRAMS = {
     Kind.bootstrap: ("mmdebstrap", "buildah"),
     Kind.instructions: ("buildah",),
     Kind.closed: ("buildah",),
+    Kind.wheels: ("buildah",),
 }
+# What turns what was built into wheels alone.
+_WHEELS_ALONE = f"FROM scratch\nCOPY --from=0 {WHEELS}/ /\n"
 # Bootstrapping copies these from the machine that it runs on, and openssh-server makes keys when it is installed:
 # every session in the world would have the same. Whose apt's own folders are depends on who started it.
 _NEUTRAL = (
@@ -80,8 +85,14 @@ class Maker:
             **installers,
         }
 
-    def make(self, stage: Stage, parent: str | None, log: Path) -> Manifest:
+    def make(self, stage: Stage, parent: str | None, log: Path, wheels: str | None = None) -> Manifest:
         """Make a stage on the parent with this digest, and push it; nobody finds it by its key yet.
+
+        Args:
+            stage: what is made.
+            parent: digest of what it stands on; none for a base.
+            log: where the output of all programs goes.
+            wheels: digest of the stage of its wheels.
 
         Raises:
             RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
@@ -92,6 +103,8 @@ class Maker:
             _explained(self._settings, stage, watcher, log),
             workspace(self._settings) as work,
         ):
+            if wheels:
+                self._unpack(wheels, work / "own" / BUILT)
             image = self._build(stage, parent, work, watcher)
             progress.report(stage.name, State.running, "pushing")
             return self._push(image, work)
@@ -108,7 +121,8 @@ class Maker:
             self._bootstrap(stage, work, context / "base.tar")
         origin = self._origin(stage, parent, work)
         suite = stage.suite if stage.family == "deb" else ""
-        (work / "Containerfile").write_text(f"FROM {origin}\n{stage.text}\n")
+        last = _WHEELS_ALONE if stage.kind is Kind.wheels else ""
+        (work / "Containerfile").write_text(f"FROM {origin}\n{stage.text}\n{last}")
         oci_runtime = host.runtime(self._settings)
         options = [
             *("--isolation", host.isolation(self._settings)),
@@ -121,6 +135,17 @@ class Maker:
         self._buildah(work, "build", *options, str(context), watcher=watcher)
         take_back(own, self._settings)
         return image.read_text().strip()
+
+    def _unpack(self, wheels: str, folder: Path) -> None:
+        """Write the files of a stage of wheels into a folder."""
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        manifest = self._registry.manifest(self._registry.stages, wheels)
+        for layer in manifest.document["layers"]:
+            with tempfile.TemporaryFile(dir=folder.parent) as file:
+                self._registry.get_file(self._registry.stages, layer["digest"], file)
+                with tarfile.open(fileobj=file) as tar:
+                    tar.extractall(folder, filter="data")
 
     def _bootstrap(self, stage: Stage, work: Path, tar: Path) -> None:
         lines, status = work / "sources.list", work / "status"
@@ -157,10 +182,7 @@ class Maker:
         name = local_name(parent)
         wanted = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
         with alone(self._settings, f"pull-{parent.removeprefix('sha256:')}"):
-            looked = self._buildah(
-                *(work, "inspect", "--type", "image", "--format", "{{.FromImageID}}", name), accepted=(0, 1, 125)
-            )
-            if f"sha256:{looked.stdout.strip()}" != wanted:
+            if self._buildah(work, "tag", wanted, name, accepted=(0, 1, 125)).exit_code:
                 progress.report(stage.name, State.running, f"pulling {stage.parent}")
                 self._pull(parent, name, work)
         return name
@@ -194,7 +216,6 @@ class Maker:
         # buildah annotates how the parent was stored on this machine; no other would get the same digest.
         content = canonical({name: part for name, part in pushed.document.items() if name != "annotations"})
         digest = self._registry.put_manifest(self._registry.stages, digest_of(content), content, pushed.media_type)
-        self._buildah(work, "tag", image, local_name(digest))
         return Manifest(digest, pushed.media_type, content)
 
     def _login(self, work: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
 class Order:
@@ -18,11 +18,12 @@ class Order:
         self._waiting = {job: need for job, need in needs.items() if need in needs}
         self._ready = [job for job in needs if job not in self._waiting]
 
-    def start(self) -> str | None:
-        """The job to start now; none: all that are left wait for others."""
-        if not self._ready:
+    def start(self, fits: Callable[[str], bool] = lambda _: True) -> str | None:
+        """The job to start now, of those for which there is room; none: all that are left wait for others."""
+        ready = [job for job in self._ready if fits(job)]
+        if not ready:
             return None
-        chosen = max(self._ready, key=lambda job: self._urgency.get(job, 0.0))
+        chosen = max(ready, key=lambda job: self._urgency.get(job, 0.0))
         self._ready.remove(chosen)
         return chosen
 

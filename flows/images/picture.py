@@ -19,7 +19,9 @@ def dot(graph: Graph, plan: Plan) -> str:
         f"label={_quoted(_label(step.stage, step.action, step.seconds))}];"
         for step in plan.steps.values()
     )
-    edges = (f"  {_quoted(s.parent)} -> {_quoted(s.name)};" for s in graph.stages.values() if s.parent)
+    shown = [stage for stage in graph.everything() if stage.name in plan.steps]
+    pairs = [(below, s.name) for s in shown for below in (s.parent, s.wheels.name if s.wheels else None) if below]
+    edges = (f"  {_quoted(below)} -> {_quoted(name)};" for below, name in pairs if below in plan.steps)
     head = (
         "digraph release {",
         "  rankdir=LR; ranksep=0.6; nodesep=0.15;",

@@ -17,9 +17,9 @@ from pathlib import PurePosixPath
 from flows.errors import RefitError
 from flows.images.cache import NO_CACHES, apt_options
 from flows.images.configuration import TIMESTAMP
-from flows.images.context import MOUNT
+from flows.images.context import BUILT, MOUNT
 from flows.images.making import bootstrap
-from flows.images.stages import Kind, Stage
+from flows.images.stages import WHEELS, Kind, Stage
 
 # uv as Refit's own requirements pin it: there, and the hashes of its wheels for x86_64 and aarch64.
 UV = "0.13.8"
@@ -56,16 +56,29 @@ def containerfile(profile: str, release: str, chain: Sequence[Stage], base: str,
         RefitError: a stage adds files in a way that only a build context can.
     """
     first, *further = chain
+    every = [one for stage in further for one in (stage.wheels, stage) if one]
     parts = [
         _head(profile, release, secure),
         _origin(first),
-        _machine(base, any(_CALLS_UV in stage.text for stage in further)),
-        *(_files(stage) for stage in further if stage.files),
-        f"FROM {base}\n",
-        *(_instructions(stage) for stage in further),
+        _machine(base, any(_CALLS_UV in stage.text for stage in every)),
+        *(_files(stage) for stage in every if stage.files and not stage.wheels),
+        *_assembly(base, further),
         _RESTORED,
     ]
     return "\n".join(parts)
+
+
+def _assembly(base: str, further: Sequence[Stage]) -> Iterator[str]:
+    """The stages of an image, one on the other; wheels branch off where those begin that need them."""
+    below, pending = base, list[Stage]()
+    for stage in further:
+        if stage.wheels:
+            point = f"below-{stage.name}"
+            yield from (f"FROM {below} AS {point}\n", *map(_instructions, pending))
+            yield from (f"FROM {point} AS {stage.wheels.name}\n", _instructions(stage.wheels), _files(stage))
+            below, pending = point, []
+        pending.append(stage)
+    yield from (f"FROM {below}\n", *map(_instructions, pending))
 
 
 def _head(profile: str, release: str, secure: bool) -> str:
@@ -141,6 +154,8 @@ def _files(stage: Stage) -> str:
     lines = [f"FROM machine AS {_source(stage)}", f"RUN mkdir -p {' '.join(folders)}"]
     for path, content in paths.items():
         lines += _written(path, content)
+    if stage.wheels:
+        lines.append(f"COPY --from={stage.wheels.name} {WHEELS}/ {MOUNT}/{BUILT}/")
     return "\n".join([*lines, _READABLE]) + "\n"
 
 

@@ -7,7 +7,7 @@ parent comes out as it was, it is found again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile, zip_longest
@@ -31,6 +31,9 @@ class Action(StrEnum):
     graft = "graft"
     build = "build"
     wait = "wait"
+
+
+_MADE = (Action.build, Action.wait)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What building would do: stage → step, parents before children."""
+    """What building would do: stage → step, parents before children; wheels only where they are needed."""
 
     steps: Mapping[str, Step]
 
@@ -82,18 +85,34 @@ def make(
         graph: what is wanted.
         inputs: a stage and its parent's digest → its inputs.
         layer_key: a stage and the key of the layer below → the key of its own layer.
-        find: keys and tags of layers → the digests of those that are in the registry; asked once a level of the graph.
+        find: keys and tags of layers → the digests of those that are in the registry; asked a few times a level of the
+            graph, for layers only where a stage isn't there.
         latest: stage → its last build.
     """
     steps: dict[str, Step] = {}
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
         asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
-        found = find([name for question in asked for name in (question.key, question.layer_tag) if name])
+        found = dict(find([question.key for question in asked if question.key]))
+        found |= find([question.layer_tag for question in asked if question.layer_tag and question.key not in found])
         for question in asked:
             steps[question.stage.name] = _step(question, found, latest.get(question.stage.name))
+        steps |= _wheels([stage for stage in level if steps[stage.name].action in _MADE], inputs, find, latest)
         level = [child for stage in level for child in graph.children(stage.name)]
-    return Plan({name: steps[name] for name in graph.stages})
+    return Plan({stage.name: steps[stage.name] for stage in graph.everything() if stage.name in steps})
+
+
+def _wheels(
+    made: Iterable[Stage],
+    inputs: Callable[[Stage, str | None], Inputs],
+    find: Callable[[Collection[str]], Mapping[str, str]],
+    latest: Mapping[str, Entry],
+) -> dict[str, Step]:
+    """The steps of the wheels that the stages to be made need."""
+    wanted = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
+    asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wanted.values()]
+    found = find([question.key for question in asked if question.key]) if asked else {}
+    return {question.stage.name: _step(question, found, latest.get(question.stage.name)) for question in asked}
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,9 @@ def urgency(graph: Graph, plan: Plan) -> Mapping[str, float]:
     longest: dict[str, float] = {}
     for name in reversed(list(graph.stages)):
         above = max((longest[child.name] for child in graph.children(name)), default=0.0)
-        longest[name] = plan.steps[name].seconds + above
+        wheels = graph.stages[name].wheels
+        before = plan.steps[wheels.name].seconds if wheels and wheels.name in plan.steps else 0.0
+        longest[name] = before + plan.steps[name].seconds + above
     return longest
 
 

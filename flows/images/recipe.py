@@ -8,25 +8,34 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 
-from flows.catalog.model import Base, Catalog, Profile, python_version
+from flows.catalog import npm
+from flows.catalog.model import Base, Bundle, Catalog, Profile, python_version
 from flows.documents import Mistake, Mistakes
+from flows.errors import RefitError
 from flows.images.configuration import configured, instructions
-from flows.images.stages import Kind, Stage
+from flows.images.stages import CUDA, IDE, Kind, Stage
 from flows.locks import python as python_locks
 from flows.locks import system as system_locks
-from flows.locks.pipfile import FIRST_CATEGORY
+from flows.locks.built import BUILDER, Built
+from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 
 Resolve = Callable[[Base], tuple[str, ...]]
+Step = Callable[[Profile, Stage], Stage | None]
 
 REQUIREMENTS = "requirements.txt"  # in the build context of any stage that installs Python packages
+SOURCES = "sources.txt"  # in that of a stage that builds Python packages
 PIP = "python3-pip-whl"  # Debian's package of the pip that a base has
 BASES = "snippets/base"  # what bases share
+CUDA_RECIPE = "base/cuda"
+WEB = "snippets/web/files"  # what IDEs share
 ENVIRONMENT = "/opt/app-root"  # where all Python packages are
+NODE = "snippets/node/requirements.txt"  # the Node that installs npm packages, as a Python package
 
 
 @dataclass(frozen=True)
@@ -75,13 +84,20 @@ class Assembler:
         resolve: gives the exact system packages of a base as `name=version`. Where a bundle has system packages, it is
             asked again with a base that has these as well.
         installer: what installs Python packages, `uv` or `pip`.
+        templates: the catalog's templates, where they are read already.
     """
 
-    def __init__(self, catalog: Catalog, resolve: Resolve, installer: str = "uv") -> None:
-        self._root, self._installer = catalog.root, installer
-        self._templates = read_templates(catalog.root)
+    def __init__(
+        self, catalog: Catalog, resolve: Resolve, installer: str = "uv", templates: Templates | None = None
+    ) -> None:
+        self._root, self._installer, self._cuda_config = catalog.root, installer, catalog.cuda
+        self._templates = templates or read_templates(catalog.root)
         self._resolving, self._resolved = resolve, dict[tuple[str, ...], tuple[str, ...]]()
-        self._verify, self._lock = cache(python_locks.verify), cache(python_locks.read)
+        self._verify, self._lock, self._pipfile = (
+            cache(python_locks.verify),
+            cache(python_locks.read),
+            cache(read_pipfile),
+        )
         self._made: dict[tuple[str, str], Stage] = {}
 
     def chain(self, profile: Profile) -> tuple[Stage, ...]:
@@ -93,7 +109,18 @@ class Assembler:
         """
         self._verify(profile.bundle.pythons[profile.python])
         stages = [self.foundation(profile.base, profile.python)]
-        for step in (self._system, self._python, self._custom, self._ide_packages, self._ide):
+        steps: tuple[Step, ...] = (
+            self._system,
+            self._python,
+            self._custom,
+            self._ide_packages,
+            self._cuda_system,
+            *(partial(self._cuda, level=level) for level in self._levels(profile)),
+            self._ide_system,
+            self._npm,
+            self._ide,
+        )
+        for step in steps:
             if stage := step(profile, stages[-1]):
                 stages.append(stage)
         return tuple(stages)
@@ -119,7 +146,68 @@ class Assembler:
 
     def _system(self, profile: Profile, parent: Stage) -> Stage | None:
         """The bundle's system packages on top of the base's."""
-        if not (system := self._additional(profile)):
+        base = _with_python(profile.base, profile.python)
+        name = f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}"
+        return self._more_system(profile, parent, name, base, profile.bundle.packages)
+
+    def _ide_system(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The IDE's system packages on top of the base's and the bundle's."""
+        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages + self._cuda_packages(profile))
+        return self._more_system(profile, parent, f"{profile.stem}-os", base, profile.ide.packages)
+
+    def _cuda_system(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The system packages that CUDA needs on top of the base's and the bundle's: compilers."""
+        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        return self._more_system(profile, parent, f"{profile.stem}-cuda-os", base, self._cuda_packages(profile))
+
+    def _cuda_packages(self, profile: Profile) -> tuple[str, ...]:
+        levels = self._cuda_config.levels if self._cuda_config else {}
+        return tuple(package for level in self._levels(profile) for package in levels[level].packages)
+
+    def _levels(self, profile: Profile) -> tuple[str, ...]:
+        return self._cuda_config.below(profile.cuda_level) if self._cuda_config else ()
+
+    def _cuda(self, profile: Profile, parent: Stage, level: str) -> Stage:
+        """One level of CUDA: a folder that nothing else writes to, the same for all images."""
+        assert self._cuda_config is not None  # or there would be no levels
+        config, folder = self._cuda_config, self._root / CUDA_RECIPE
+        locks = {name: self._cuda_lock(config.levels[name].lock) for name in config.below(level)}
+        lock, requirements = config.levels[level].lock, locks.pop(level)
+        self._check_once(profile, requirements)
+
+        def make(name: str) -> Stage:
+            asked = {"lock": lock, "version": config.version, "driver": config.driver, "installer": self._installer}
+            text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **_variables(profile), **asked)
+            files = {path: content for path, content in read_files(folder / "files").items() if path in text}
+            if not lock:
+                return Stage(name, Kind.closed, parent.name, text, files)
+            files[REQUIREMENTS] = _as_file(requirements)
+            lower = sha256("\n".join(line for lines in locks.values() for line in lines).encode()).hexdigest()
+            abi = {**self._abi(profile), "cuda": lower}
+            return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=CUDA)
+
+        return self._once("cuda", f"{profile.stem}-cuda-{level}", make)
+
+    def _cuda_lock(self, name: str) -> tuple[str, ...]:
+        if not name:
+            return ()
+        return python_locks.lines((self._root / CUDA_RECIPE / "locks" / f"{name}.txt").read_text(encoding="utf-8"))
+
+    def _check_once(self, profile: Profile, requirements: tuple[str, ...]) -> None:
+        """Refuse an image that would have a library of CUDA twice: from its level, and from its Python packages."""
+        categories = (FIRST_CATEGORY, *filter(None, [profile.ide.config.category]))
+        own = python_locks.versions(self._lock(profile.bundle.pythons[profile.python], categories))
+        if twice := sorted(own.keys() & python_locks.versions(requirements).keys()):
+            raise RefitError(
+                f"{profile.stem} would have {', '.join(twice)} twice: in CUDA's level and among its Python packages.",
+                fix="write `cuda: driver` in the release: the libraries come with the Python packages.",
+            )
+
+    def _more_system(
+        self, profile: Profile, parent: Stage, name: str, base: Base, packages: tuple[str, ...]
+    ) -> Stage | None:
+        """The system packages that come to those of `base`; none where nothing does."""
+        if not (system := self._beyond(base, packages)):
             return None
 
         def make(name: str) -> Stage:
@@ -128,25 +216,24 @@ class Assembler:
             suite, family = profile.base.config.suite, profile.base.config.family
             return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
 
-        return self._once("system", f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}", make)
+        return self._once("system", name, make)
 
     def _python(self, profile: Profile, parent: Stage) -> Stage:
         """The bundle's Python packages."""
 
         def make(name: str) -> Stage:
-            requirements = self._requirements(profile, FIRST_CATEGORY)
-            return self._packages(profile, name, parent, "environment", requirements)
+            return self._packages(profile, name, parent, FIRST_CATEGORY)
 
         return self._once("python", f"{profile.bundle.name}-{profile.base.name}-{profile.python}", make)
 
     def _custom(self, profile: Profile, parent: Stage) -> Stage | None:
-        """The bundle's own instructions."""
-        template = self._path(profile.bundle.folder / "custom" / "custom.snippet.j2")
-        if template not in self._templates.texts:
+        """The instructions of the bundle and of those that it extends, theirs first."""
+        files = (self._path(folder / "custom" / "custom.snippet.j2") for folder in profile.bundle.lineage)
+        if not (templates := [file for file in files if file in self._templates.texts]):
             return None
 
         def make(name: str) -> Stage:
-            text = self._templates.render(template, **_variables(profile))
+            text = "".join(self._templates.render(file, **_variables(profile)) for file in templates)
             return Stage(name, Kind.instructions, parent.name, text)
 
         return self._once("custom", f"{profile.bundle.name}-custom-{profile.base.name}-{profile.python}", make)
@@ -158,11 +245,30 @@ class Assembler:
             return None
 
         def make(name: str) -> Stage:
-            stage = self._packages(profile, name, parent, "packages", self._requirements(profile, category))
+            stage = self._packages(profile, name, parent, category)
             # What the bundle's own instructions have left in the environment can't be told.
             return stage if parent.kind is Kind.closed else replace(stage, kind=Kind.instructions, abi={}, writes=())
 
         return self._once("packages", f"{profile.stem}-packages", make)
+
+    def _npm(self, profile: Profile, parent: Stage) -> Stage | None:
+        """The npm packages of the IDE, in a folder that nothing else writes to, and Node, if it is to stay."""
+        ide = profile.ide
+        if not (ide.folder / npm.LOCK).exists():
+            return None
+
+        def make(name: str) -> Stage:
+            own, node = self._path(ide.folder / "npm" / "npm.snippet.j2"), self._root / NODE
+            template = own if own in self._templates.texts else "snippets/npm.snippet.j2"
+            variables = {**_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
+            text = self._templates.render(template, **variables)
+            files = {path: content for path, content in read_files(ide.folder / "npm").items() if path.endswith("json")}
+            files[REQUIREMENTS] = node.read_bytes()
+            requirements = python_locks.lines(node.read_text(encoding="utf-8")) if ide.config.keep_node else ()
+            abi = self._abi(profile)
+            return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=(IDE,))
+
+        return self._once("npm", f"{profile.stem}-npm", make)
 
     def _ide(self, profile: Profile, parent: Stage) -> Stage:
         """What the IDE itself brings: programs, files, and how it starts."""
@@ -170,25 +276,57 @@ class Assembler:
 
         def make(name: str) -> Stage:
             variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
+            variables["downloads"] = ide.config.downloads
             text = self._templates.render(self._path(ide.folder / f"{ide.name}.snippet.j2"), **variables)
             kind = Kind.closed if _has_no_programs(text) else Kind.instructions
-            return Stage(name, kind, parent.name, text, read_files(ide.folder / "files"))
+            shared = {path: content for path, content in read_files(self._root / WEB).items() if path in text}
+            return Stage(name, kind, parent.name, text, shared | read_files(ide.folder / "files"))
 
         return self._once("ide", profile.stem, make)
 
-    def _packages(
-        self, profile: Profile, name: str, parent: Stage, snippet: str, requirements: tuple[str, ...]
-    ) -> Stage:
+    def _packages(self, profile: Profile, name: str, parent: Stage, category: str) -> Stage:
+        """The Python packages of a category, wheels all of them; those that the index lacks are built."""
+        requirements = self._requirements(profile, category)
+        from_index, of_source = python_locks.split(requirements, self._built(profile))
+        if category != FIRST_CATEGORY:  # then those of the first are there
+            of_source = tuple(line for line in of_source if line not in self._requirements(profile, FIRST_CATEGORY))
+        snippet = "environment" if category == FIRST_CATEGORY else "packages"
+        variables = {**_variables(profile), "installer": self._installer, "built": bool(of_source)}
+        variables["indexes"] = self._pipfile(profile.bundle.pythons[profile.python] / "Pipfile").further(category)
         return Stage(
             name,
             Kind.closed,
             parent.name,
-            self._templates.render(f"snippets/{snippet}.snippet.j2", **_variables(profile), installer=self._installer),
-            files={REQUIREMENTS: _as_file(requirements)},
+            self._templates.render(f"snippets/{snippet}.snippet.j2", **variables),
+            files={REQUIREMENTS: _as_file(from_index)},
             requirements=requirements,
             abi=self._abi(profile),
             writes=(ENVIRONMENT,),
+            wheels=self._wheels(profile, parent, category, of_source) if of_source else None,
         )
+
+    def _wheels(self, profile: Profile, parent: Stage, category: str, of_source: tuple[str, ...]) -> Stage:
+        """The packages of a category that have no wheel, built with compilers and tools that are locked, too."""
+        bundle, base = profile.bundle, _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        suite, family = base.config.suite, base.config.family
+
+        def make(name: str) -> Stage:
+            system, tools = self._beyond(base, bundle.compilers), self._requirements(profile, BUILDER)
+            snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in _lineage(bundle)]
+            own = [snippet for snippet in snippets if snippet in self._templates.texts]
+            variables = {**_variables(profile), "installer": self._installer, "system": system, "own": own}
+            text = self._templates.render("snippets/wheels.snippet.j2", **variables)
+            files = {REQUIREMENTS: _as_file(tools), SOURCES: _as_file(of_source), **self._common_files(base, text)}
+            return Stage(
+                *(name, Kind.wheels, parent.name, text, files, system, (*tools, *of_source), suite, family),
+                abi=self._abi(profile),
+            )
+
+        of = bundle.name if category == FIRST_CATEGORY else f"{bundle.name}-{category}"
+        return self._once("wheels", f"{of}-wheels-{base.name}-{profile.python}", make)
+
+    def _built(self, profile: Profile) -> Built:
+        return self._pipfile(profile.bundle.pythons[profile.python] / "Pipfile").built
 
     def _abi(self, profile: Profile) -> Mapping[str, str]:
         """What installed packages depend on of what is below them; pip is the base's own."""
@@ -197,6 +335,12 @@ class Assembler:
             system = self._resolve(_with_python(profile.base, profile.python))
             abi["pip"] = next((p for p in system if p.startswith(f"{PIP}=")), "")
         return abi
+
+    def _beyond(self, base: Base, packages: tuple[str, ...]) -> tuple[str, ...]:
+        """The exact system packages that some bring beside those of a base."""
+        if not packages:
+            return ()
+        return tuple(sorted(set(self._resolve(_with(base, packages))) - set(self._resolve(base))))
 
     def _resolve(self, base: Base) -> tuple[str, ...]:
         asked = (base.name, *base.packages)
@@ -208,14 +352,6 @@ class Assembler:
         if (step, name) not in self._made:
             self._made[step, name] = make(name)
         return self._made[step, name]
-
-    def _additional(self, profile: Profile) -> tuple[str, ...]:
-        """The exact system packages that a bundle has and its base lacks."""
-        if not profile.bundle.packages:
-            return ()
-        base = _with_python(profile.base, profile.python)
-        together = replace(base, packages=(*base.packages, *profile.bundle.packages))
-        return tuple(sorted(set(self._resolve(together)) - set(self._resolve(base))))
 
     def _requirements(self, profile: Profile, category: str) -> tuple[str, ...]:
         return self._lock(profile.bundle.pythons[profile.python], (category,))
@@ -233,9 +369,19 @@ def _has_no_programs(text: str) -> bool:
         return False
 
 
+def _lineage(bundle: Bundle) -> tuple[Path, ...]:
+    """The folders of a bundle and of those that it extends, farthest first."""
+    return bundle.lineage or (bundle.folder,)
+
+
 def _with_python(base: Base, python: str) -> Base:
     """A base together with what one of its Pythons needs."""
-    return replace(base, packages=(*base.packages, *base.config.python_packages.get(python, ())))
+    return _with(base, base.config.python_packages.get(python, ()))
+
+
+def _with(base: Base, packages: tuple[str, ...]) -> Base:
+    """A base that has further packages."""
+    return replace(base, packages=(*base.packages, *packages))
 
 
 def _base_variables(base: Base, python: str) -> dict[str, object]:
@@ -258,10 +404,23 @@ def _path(root: Path, file: Path) -> str:
 
 
 def read_templates(root: Path) -> Templates:
-    """All templates of the catalog below `root`."""
+    """All templates of the catalog below `root`.
+
+    Raises:
+        Mistakes: those that can't be read.
+    """
     folders = [root / kind for kind in ("base", "bundles", "ides", "snippets")]
     files = [file for folder in folders for file in sorted(folder.rglob("*.j2"))]
-    return Templates(root, {_path(root, file): file.read_text(encoding="utf-8") for file in files})
+    texts: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    for file in files:
+        try:
+            texts[_path(root, file)] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            mistakes.append(Mistake(file, 0, f"this file can't be read: {error}"))
+    if mistakes:
+        raise Mistakes(mistakes)
+    return Templates(root, texts)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

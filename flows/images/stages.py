@@ -16,18 +16,26 @@ from functools import cached_property
 # Sort of input → name → value, e.g. `files` → path → hash.
 Inputs = Mapping[str, Mapping[str, str]]
 
+# Where the instructions of a stage of wheels leave these.
+WHEELS = "/wheels"
+
+# Where the npm packages of an IDE are, and CUDA: no other stages write there, nor do these look at what others wrote.
+IDE, CUDA = "/opt/ide", ("/usr/local/cuda", "/etc/profile.d/cuda.sh")
+
 
 class Kind(StrEnum):
     """How a stage is made.
 
     `bootstrap`: from a distribution's packages. `instructions`: anything at all, on its parent or, where it is a base,
     on a public image. `closed`: instructions that write nothing but their own paths and read of their parent no more
-    than its `abi`, so that their layer can be carried from one parent to another.
+    than its `abi`, so that their layer can be carried from one parent to another. `wheels`: instructions that make
+    Python packages of their sources; what they leave in WHEELS comes out, without their parent, which is in no key.
     """
 
     bootstrap = "bootstrap"
     instructions = "instructions"
     closed = "closed"
+    wheels = "wheels"
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Stage:
         image: the public image that a base stands on, by digest; empty: on none.
         abi: all that a closed stage depends on of what is below it: name → version, e.g. `python` → `3.11`.
         writes: the folders that a closed stage's programs may write to.
+        wheels: the stage of those of its Python packages that have no wheel, made on the same parent, and only where
+            this one has to be made.
     """
 
     name: str
@@ -61,6 +71,7 @@ class Stage:
     image: str = ""
     abi: Mapping[str, str] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
+    wheels: Stage | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,11 @@ class Graph:
         """The stages from the base up to `top`."""
         stage = self.stages[top]
         return (*(self.ancestry(stage.parent) if stage.parent else ()), stage)
+
+    def everything(self) -> tuple[Stage, ...]:
+        """All stages, and before each that of its wheels; a stage of wheels that several need is there once."""
+        found = {one.name: one for stage in self.stages.values() for one in (stage.wheels, stage) if one}
+        return tuple(found.values())
 
     def children(self, name: str) -> tuple[Stage, ...]:
         """The stages that stand directly on `name`."""
@@ -109,15 +125,15 @@ def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) ->
 
     Args:
         stage: what is built.
-        parent_digest: `sha256:…` of the parent's manifest in the registry; none for a base.
+        parent_digest: `sha256:…` of the parent's manifest in the registry; none for a base. Wheels don't depend on it.
         tools: program → version, for the programs whose version can change the output.
     """
     lock = "\n".join(stage.requirements)
     writes = " ".join(stage.writes)
     origin = {"suite": stage.suite, "image": stage.image}
     instructions = {"text": stage.text, "kind": stage.kind, **origin, "writes": writes}
-    return {
-        "parent": {"digest": parent_digest} if parent_digest else {},
+    given = {
+        "parent": {"digest": parent_digest} if parent_digest and stage.kind is not Kind.wheels else {},
         "instructions": {name: value for name, value in instructions.items() if value},
         "files": {path: hashlib.sha256(content).hexdigest() for path, content in stage.files.items()},
         "system": _versions(stage.system, "="),
@@ -127,6 +143,7 @@ def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) ->
         "abi": dict(stage.abi),
         "tools": dict(tools),
     }
+    return {**given, "wheels": _flat(inputs(stage.wheels, None, {}))} if stage.wheels else given
 
 
 def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str | None:
@@ -139,7 +156,7 @@ def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str 
     """
     if stage.kind is not Kind.closed:
         return None
-    depends = {"layer": below} if below and stage.writes else {}
+    depends = {"layer": below} if below and set(stage.writes) - {IDE, *CUDA} else {}
     return key_of({**inputs(stage, None, tools), "parent": depends})
 
 
@@ -181,6 +198,11 @@ def differences(old: Inputs, new: Inputs) -> tuple[Difference, ...]:
         for name in sorted({*before, *after})
         if before.get(name) != after.get(name)
     )
+
+
+def _flat(inputs: Inputs) -> dict[str, str]:
+    """What goes into a stage's wheels, as one sort of its own inputs: `system gcc` → version."""
+    return {f"{sort} {name}": value for sort, values in inputs.items() for name, value in values.items()}
 
 
 def _versions(packages: Iterable[str], separator: str) -> dict[str, str]:

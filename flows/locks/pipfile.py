@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
+from flows.catalog.lineage import CONFIG, lineage
 from flows.documents import Mistake, Mistakes, parse_toml
+from flows.locks import built
+from flows.locks.built import Built
 
 FIRST_CATEGORY = "packages"
 # Category → what a lock calls it; every other has its own name there.
@@ -22,14 +26,24 @@ LOCK_KEYS = {FIRST_CATEGORY: "default", "dev-packages": "develop"}
 # Sections of a Pipfile that hold no packages; every other one is a category.
 _OTHER_SECTIONS = frozenset({"source", "requires", "scripts", "pipenv", "pipfile"})
 _UNCONDITIONAL = {"version", "extras", "index", "ref", "skip_resolver"}
+# The setting with which pipenv would look for every package on every index.
+_ANY_INDEX = "install_search_all_sources"
 _PYPI = {"name": "pypi", "url": "https://pypi.org/simple", "verify_ssl": True}
 
 
 @dataclass(frozen=True)
 class Pipfile:
-    """What a Pipfile asks for: its categories, its Python (empty: any), pipenv's hash of it, its sources.
+    """What a bundle asks for with its Pipfile and those of the bundles that it extends, which are locked as one.
 
-    `packages` maps each category to its packages, with what is asked of them.
+    Attributes:
+        path: its own.
+        categories: the sections that hold packages.
+        python: the Python that it is for; empty: any.
+        digest: pipenv's hash of it.
+        sources: where packages come from.
+        packages: category → package → what is asked of it.
+        built: the packages that are taken as source.
+        data: all of it, as the one Pipfile that pipenv is given.
     """
 
     path: Path
@@ -38,6 +52,19 @@ class Pipfile:
     digest: str
     sources: tuple[Mapping[str, Any], ...]
     packages: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    built: Built = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def index_of(self, category: str, name: str) -> str:
+        """The source that a package comes from, and from no other: the one that it names, else the first."""
+        asked = {canonicalize_name(key): how for key, how in self.packages.get(category, {}).items()}
+        how = asked.get(canonicalize_name(name))
+        return str((how.get("index") if isinstance(how, dict) else None) or self.sources[0]["name"])
+
+    def further(self, category: str) -> tuple[str, ...]:
+        """The URLs of the sources beside the first that packages of a category name."""
+        named = {self.index_of(category, name) for name in self.packages.get(category, ())}
+        return tuple(str(source["url"]) for source in self.sources[1:] if source["name"] in named)
 
     def everywhere(self, categories: Iterable[str]) -> tuple[str, ...]:
         """The packages that these categories ask for on any machine: those without a marker."""
@@ -48,22 +75,97 @@ class Pipfile:
 
 
 def read_pipfile(path: Path) -> Pipfile:
-    """Read and check a Pipfile.
+    """Read and check a Pipfile, together with those of the bundles that its bundle extends.
 
     Raises:
-        Mistakes: it is missing, is not TOML, holds a credential, or asks for what can't be locked with hashes.
+        Mistakes: one is missing, is not TOML, holds a credential, asks for what can't be locked with hashes, or for
+            what another one has asked for already.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Mistakes([Mistake(path, 0, f"this file can't be read: {error}")]) from None
-    data = parse_toml(text, path)
-    if mistakes := [*_source_mistakes(path, text, data), *_category_mistakes(path, text, data)]:
+    texts = {file: _read(file) for file in _with_ancestors(path)}
+    parts = {file: parse_toml(text, file) for file, text in texts.items()}
+    mistakes = [mistake for file, part in parts.items() for mistake in _mistakes(file, texts[file], part)]
+    if mistakes := mistakes or list(_mistakes_together(texts, parts)):
         raise Mistakes(mistakes)
+    data = _together(parts.values())
     categories = tuple(name for name in data if name not in _OTHER_SECTIONS)
     python = str(data.get("requires", {}).get("python_version", ""))
     packages = {name: data[name] for name in categories}
-    return Pipfile(path, categories, python, _digest(data), tuple(data.get("source", [_PYPI])), packages)
+    taken = built.read((file.parent.parent for file in texts), path, packages)
+    sources = tuple(data.get("source", [_PYPI]))
+    return Pipfile(path, categories, python, _digest(data), sources, packages, taken, data)
+
+
+def as_text(data: Mapping[str, Any]) -> str:
+    """A Pipfile's text. JSON writes texts, numbers and lists of them as TOML does."""
+    return "\n".join(_sections(data))
+
+
+def _with_ancestors(path: Path) -> list[Path]:
+    """The Pipfile at `path` after those of the bundles that its bundle extends."""
+    python = path.parent
+    folders = lineage(python.parent) if (python.parent / CONFIG).exists() else (python.parent,)
+    return [folder / python.name / path.name for folder in folders]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistakes([Mistake(path, 0, f"this file can't be read: {error}")]) from None
+
+
+def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several Pipfiles as one; where two ask for a package, the word of the later one holds."""
+    whole: dict[str, Any] = {}
+    for part in parts:
+        for name, section in part.items():
+            if name == "source":
+                whole[name] = [*whole.get(name, ()), *(s for s in section if s not in whole.get(name, ()))]
+            else:
+                whole[name] = {**whole.get(name, {}), **section}
+    return whole
+
+
+def _mistakes_together(texts: Mapping[Path, str], parts: Mapping[Path, Mapping[str, Any]]) -> Iterator[Mistake]:
+    """What a Pipfile says that those of the bundles before it say already, or otherwise where that can't be."""
+    said: dict[tuple[str, str], tuple[Path, object]] = {}
+    sources: dict[str, tuple[Path, object]] = {}
+    for file, part in parts.items():
+        for source in part.get("source", []):
+            there, other = sources.setdefault(source["name"], (file, source))
+            if other != source:
+                line = _line(texts[file], "source")
+                yield Mistake(
+                    file, line, f"source: {source['name']!r} is another one in {there}", "give it another name"
+                )
+        for category in part.keys() - _OTHER_SECTIONS:
+            for name, asked in part[category].items():
+                there, other = said.get((category, canonicalize_name(name)), (file, None))
+                if other == asked:
+                    line = _line(texts[file], category, name)
+                    yield Mistake(file, line, f"{name}: {there} asks for the same", "take it out here")
+                said[category, canonicalize_name(name)] = file, asked
+                index = asked.get("index") if isinstance(asked, dict) else None
+                if index and index not in sources:
+                    line = _line(texts[file], category, name)
+                    yield Mistake(file, line, f"{name}: there is no source {index!r}", f"known: {', '.join(sources)}")
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, section in data.items():
+        for table in section if isinstance(section, list) else [section]:
+            yield f"[[{name}]]" if isinstance(section, list) else f"[{name}]"
+            yield from _pairs(table.items())
+            yield ""
+
+
+def _pairs(items: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for key, value in items:
+        yield f"{json.dumps(key)} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    return "{" + ", ".join(_pairs(value.items())) + "}" if isinstance(value, Mapping) else json.dumps(value)
 
 
 def _digest(data: Mapping[str, Any]) -> str:
@@ -77,16 +179,25 @@ def _digest(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def _mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from _source_mistakes(path, text, data)
+    yield from _category_mistakes(path, text, data)
+
+
 def _source_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterable[Mistake]:
     sources = data.get("source", [])
-    if not isinstance(sources, list) or not all(isinstance(source, dict) and "url" in source for source in sources):
-        yield Mistake(path, _line(text, "source"), "source: each needs a url", "write `[[source]]` with name and url")
+    if not isinstance(sources, list) or not all(isinstance(s, dict) and {"name", "url"} <= s.keys() for s in sources):
+        fix = "write `[[source]]` with name and url"
+        yield Mistake(path, _line(text, "source"), "source: each needs a name and a url", fix)
         return
     for source in sources:
         url = urlsplit(str(source["url"]))
-        if url.username or url.password or "$" in url.netloc:
+        if url.username or url.password or url.query or "$" in url.netloc:
             line = next(number for number, line in enumerate(text.splitlines(), 1) if url.netloc in line)
             yield Mistake(path, line, "source: a credential stands in this URL", "put it into REFIT_PIP_INDEX_URL")
+    if data.get("pipenv", {}).get(_ANY_INDEX):
+        what = f"{_ANY_INDEX}: then whoever publishes a name on one index decides for all of them"
+        yield Mistake(path, _line(text, "pipenv", _ANY_INDEX), what, "take it out, and give packages their `index`")
 
 
 def _category_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterable[Mistake]:

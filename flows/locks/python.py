@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from packaging.utils import canonicalize_name
 
 from flows.documents import Mistake, Mistakes
 from flows.errors import UnknownName
+from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
 
 RELOCK = "run `refit lock`"
+_UNWANTED = "take it out, or let the Pipfile ask for it and run `refit lock`"
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,34 @@ def verify(folder: Path) -> None:
     if lock["_meta"]["hash"].get("sha256") != pipfile.digest:
         raise Mistakes([Mistake(folder / "Pipfile.lock", 0, "it was made of another Pipfile", RELOCK)])
     mistakes = [Mistake(folder / "Pipfile.lock", 0, problem, RELOCK) for problem in problems(lock, pipfile)]
+    mistakes += unlocked(lock, pipfile)
     for name, content in exports(lock, pipfile).items():
         file = folder / name
         if not file.exists():
             mistakes.append(Mistake(file, 0, "this file is missing", RELOCK))
-        elif file.read_text(encoding="utf-8") != content:
+        elif file.read_bytes() != content.encode():
             mistakes.append(Mistake(file, 0, "it doesn't say what Pipfile.lock says", RELOCK))
     if mistakes:
         raise Mistakes(mistakes)
 
 
+def lines(text: str) -> tuple[str, ...]:
+    """The requirements of a file that uv or pip wrote: one line each, with its hashes, without comments."""
+    whole = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
+    return tuple(" ".join(line.split()) for line in whole.splitlines() if line.strip())
+
+
 def versions(lines: Iterable[str]) -> dict[str, str]:
     """Package → version of requirement lines, names normalised."""
-    found = (Requirement(line.partition(" --hash")[0]) for line in lines)
-    return {canonicalize_name(r.name): next(iter(r.specifier)).version for r in found if r.specifier}
+    return dict(found for line in lines if (found := _exact(line)))
+
+
+@cache
+def _exact(line: str) -> tuple[str, str] | None:
+    """The package and version that a line names; none: it names no version."""
+    requirement = Requirement(line.partition(" --hash")[0])
+    version = next(iter(requirement.specifier), None)
+    return (canonicalize_name(requirement.name), version.version) if version else None
 
 
 def exports(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, str]:
@@ -101,9 +118,30 @@ def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> list[str]:
             other, there = first.setdefault(name, (version, category))
             if other != version:
                 found.append(f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]")
+            wanted, index = pipfile.index_of(category, name), entry.get("index")
+            if index not in (None, wanted):
+                found.append(f"{name} of [{category}] comes from the source {index!r}, and not from {wanted!r}")
     if [source.get("url") for source in lock["_meta"]["sources"]] != [source["url"] for source in pipfile.sources]:
         found.append("its sources are not those of the Pipfile")
     return found
+
+
+def unlocked(lock: Mapping[str, Any], pipfile: Pipfile) -> list[Mistake]:
+    """The packages that are to be taken as source, but that a lock has not."""
+    wanted = [LOCK_KEYS.get(category, category) for category in pipfile.categories if category != BUILDER]
+    there = {canonicalize_name(name) for key in wanted for name in lock.get(key, {})}
+    return [
+        Mistake(file, line, f"{name} is not in {pipfile.path.parent.name}/Pipfile.lock", _UNWANTED)
+        for name, (file, line) in pipfile.built.items()
+        if name not in there
+    ]
+
+
+def split(lines: Iterable[str], built: Built) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Requirement lines: those that are installed from the index's wheels, and those that are taken as source."""
+    lines = tuple(lines)
+    of_source = tuple(line for line in lines if built and versions([line]).keys() & built.keys())
+    return tuple(line for line in lines if line not in of_source), of_source
 
 
 def locked(folder: Path) -> dict[str, str]:
@@ -113,6 +151,15 @@ def locked(folder: Path) -> dict[str, str]:
     except Mistakes:
         return {}
     return versions(line for key in made if key != "_meta" for line in _lines(made, key, folder))
+
+
+def by_category(folder: Path) -> dict[str, dict[str, str]]:
+    """Category → package → version of the lock in a folder.
+
+    Raises:
+        Mistakes: there is no lock, or it can't be read.
+    """
+    return {name: versions(read(folder, [name])) for name in read_pipfile(folder / "Pipfile").categories}
 
 
 def change(before: Mapping[str, str], after: Mapping[str, str]) -> LockChange:

@@ -273,6 +273,7 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
     if not published:  # it has ended already
         return False, f"its command ended at once.\n{_last_words(name, settings)}"
     url = f"http://{published[0]}{access.health}"
+    page = f"http://{published[0]}{access.page.replace('{token}', '')}"
     deadline, seen = time.monotonic() + settings.ready_limit, "nothing"
     with httpx.Client(trust_env=False, timeout=5.0) as client:
         while time.monotonic() < deadline and _running(name, settings):
@@ -283,7 +284,8 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
             else:
                 seen = f"{access.health} answers {answer.status_code}"
                 if answer.status_code == 200:
-                    return True, seen
+                    open_to_all = "{token}" in access.page and client.get(page).is_success
+                    return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
             time.sleep(0.1)
     return False, f"{seen}, not 200 within {settings.ready_limit:g} s.\n{_last_words(name, settings)}"
 

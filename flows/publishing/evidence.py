@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from sqlalchemy import Engine
 
+from flows.catalog import npm
 from flows.database import lease
 from flows.errors import UnknownName
 from flows.images.registry import (
@@ -104,6 +106,7 @@ def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
         SBOM: canonical(statements.sbom(stages)),
         **{f"{s.name}.system.txt": "".join(f"{p}\n" for p in s.system).encode() for s in stages if s.system},
         **{f"{s.name}.requirements.txt": "\n".join((*s.requirements, "")).encode() for s in stages if s.requirements},
+        **{f"{s.name}.{PurePosixPath(npm.LOCK).name}": s.files[npm.LOCK] for s in stages if npm.LOCK in s.files},
     }
 
 

@@ -22,6 +22,7 @@ from flows.catalog.tag import Tag, tags_among
 from flows.database import lease
 from flows.images.ledger import Ledger
 from flows.images.registry import Manifest, Registry, RegistryError
+from flows.images.stages import Kind
 from flows.progress import State
 from flows.settings import Settings
 
@@ -55,6 +56,7 @@ class Stored:
         content: digest of the stage that an image is made of; empty where nobody knows.
         name: of a stage.
         parent: digest of the stage that a stage stands on; empty for a base, or where nobody knows.
+        wheels: whether it is a stage of wheels, which took long to build and stands on nothing.
     """
 
     repository: str
@@ -66,6 +68,7 @@ class Stored:
     content: str = ""
     name: str = ""
     parent: str = ""
+    wheels: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,8 @@ def _kept_stages(
     def also(stage: Stored, kept: Collection[str]) -> str:
         if any(child.parent == stage.digest for child in stages if child.digest in kept):
             return "a stage that stays stands on it"
+        if stage.wheels and stage.digest in newest:
+            return f"the newest {stage.name}"
         # What no image is made of, as the place where locks are made, is wanted again as long as its base is.
         return "the newest on a stage that stays" if stage.digest in newest and stage.parent in kept else ""
 
@@ -248,7 +253,9 @@ def observe(
         name, entry, at = built.get(manifest.digest, ("", None, pushed))
         parent = entry.inputs.get("parent", {}).get("digest", "") if entry else ""
         layers = _layers(manifest)
-        found_stages.append(Stored(stages, manifest.digest, tags, layers, at, name=name, parent=parent))
+        wheels = entry is not None and entry.inputs.get("instructions", {}).get("kind") == Kind.wheels
+        stage = Stored(stages, manifest.digest, tags, layers, at, name=name, parent=parent, wheels=wheels)
+        found_stages.append(stage)
     return tuple(found_images), tuple(found_stages)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from urllib.parse import quote
 
+from flows.catalog import npm
 from flows.catalog.model import Profile
 from flows.images.stages import Inputs, Stage
 
@@ -28,7 +29,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\
 
 @dataclass(frozen=True)
 class Package:
-    """A package of an image: `kind` is `deb`, `rpm` or `pypi`; `stage` is the one that it came with."""
+    """A package of an image: `kind` is `deb`, `rpm`, `pypi` or `npm`; `stage` is the one that it came with."""
 
     kind: str
     name: str
@@ -84,6 +85,9 @@ def _packages(stage: Stage) -> Iterable[Package]:
     for line in stage.requirements:
         if match := _REQUIREMENT.match(line):
             yield Package("pypi", normal(match[1]), match[2], stage.name)
+    if lock := stage.files.get(npm.LOCK):
+        for name, number in npm.versions(lock.decode()).items():
+            yield Package("npm", name, number, stage.name)
 
 
 def normal(name: str) -> str:

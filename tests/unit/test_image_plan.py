@@ -141,6 +141,31 @@ def test_a_closed_stage_whose_layer_was_never_made_waits() -> None:
     assert actions(found) == {"base": "build", "python": "graft", "files": "wait", "runtime": "graft"}
 
 
+WHEELS = Stage("wheels", Kind.wheels, "base", "RUN pip wheel", system=("gcc=12.2",))
+
+
+def test_wheels_are_planned_where_a_layer_has_to_be_made_of_them() -> None:
+    python = replace(PYTHON, wheels=WHEELS)
+    graph = stages.join({"it": (BASE, python)})
+    before = built(graph)
+    assert actions(planned(graph, before)) == {"base": "reuse", "python": "reuse"}
+    key = stages.key(WHEELS, None, {"buildah": "1"})
+    before["wheels"] = Entry(key, "sha256:wheels", inputs(WHEELS, None), 100.0)
+
+    more = stages.join({"it": (BASE, replace(python, text="RUN /mnt/uv pip install more"))})
+    assert actions(planned(more, before)) == {"base": "reuse", "wheels": "reuse", "python": "build"}
+    # With another base, the layer is looked for by its key alone; the wheels are there.
+    patched = stages.join({"it": (replace(BASE, system=("tmux=3.4",)), python)})
+    assert actions(planned(patched, before)) == {"base": "build", "wheels": "reuse", "python": "wait"}
+
+    newer = stages.join({"it": (BASE, replace(python, wheels=replace(WHEELS, system=("gcc=12.3",))))})
+    found = planned(newer, before)
+    assert list(actions(found).items()) == [("base", "reuse"), ("wheels", "build"), ("python", "build")]
+    assert found.steps["wheels"].reason == "system gcc: 12.2 → 12.3"
+    assert found.steps["python"].reason == "wheels system gcc: 12.2 → 12.3"
+    assert plan.urgency(newer, found)["python"] == 110.0
+
+
 def test_a_layer_has_the_same_key_on_every_parent_and_another_for_other_contents() -> None:
     assert layer_key(PYTHON, None) == layer_key(replace(PYTHON, parent="other"), None)
     assert layer_key(PYTHON, None) != layer_key(replace(PYTHON, abi={"python": "py312"}), None)

@@ -20,6 +20,12 @@ def test_the_most_urgent_first_and_equals_in_their_order() -> None:
     assert [order.start() for _ in range(4)] == ["b", "a", "c", None]
 
 
+def test_what_there_is_no_room_for_waits_and_lets_others_pass() -> None:
+    order = Order({"large": None, "small": None}, {"large": 1.0})
+    assert [order.start(lambda job: job != "large"), order.start(lambda job: job != "large")] == ["small", None]
+    assert order.start() == "large"
+
+
 def test_what_is_no_job_counts_as_done() -> None:
     assert Order({"child": "reused parent"}, {}).start() == "child"
 

@@ -1,5 +1,6 @@
 """The picture of a release: every stage is in it, and nothing in a name or a reason breaks it."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from flows.images import picture, stages
@@ -23,6 +24,14 @@ def test_every_stage_and_what_is_done_to_it_is_in_the_picture() -> None:
     words = {text.text for text in drawn.iter(f"{SVG}text")}
     assert {"base", "build, about 75 s", CHILD.name, "graft"} <= words
     assert len([node for node in drawn.iter(f"{SVG}g") if node.get("class") == "edge"]) == 1
+
+
+def test_wheels_that_are_built_stand_before_what_needs_them() -> None:
+    wheels = Stage("wheels", Kind.wheels, "base", "RUN pip wheel")
+    graph = stages.join({"child": [BASE, replace(CHILD, wheels=wheels)]})
+    plan = Plan({**PLAN.steps, "wheels": Step("wheels", Action.build, "it was never built")})
+    assert '"wheels" -> ' in picture.dot(graph, plan) and '"base" -> "wheels"' in picture.dot(graph, plan)
+    assert "wheels" not in picture.dot(graph, PLAN)
 
 
 def test_below_it_stands_why() -> None:

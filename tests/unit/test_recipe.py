@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from flows.documents import Mistakes
 from flows.images import stages
 from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage
+from flows.locks.pipfile import read_pipfile
+from flows.locks.python import exports
 
 ROOT = Path(__file__).parents[2]
 JUPYTER = "jupyter-minimal-deb12-py311"
@@ -136,6 +139,53 @@ def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> Non
     assert custom.text == "RUN echo minimal on deb12\n"
     # What they did in the environment can't be told, so the packages above them can't be carried to another parent.
     assert (packages.kind, packages.parent, ide.kind) == (Kind.instructions, custom.name, Kind.closed)
+
+
+def take_as_source(root: Path, *names: str) -> None:
+    """Let the bundle take packages of its lock as source, and lock what they are built with."""
+    bundle, folder = root / "bundles/1-minimal", root / LOCKS
+    (bundle / "builder").mkdir()
+    (bundle / "builder/sources.txt").write_text("".join(f"{name}\n" for name in names))
+    (bundle / "builder/os-packages.txt").write_text("gcc\ngit\n")
+    (folder / "Pipfile").write_text((folder / "Pipfile").read_text() + '\n[builder]\nsetuptools = "*"\n')
+    pipfile, lock = read_pipfile(folder / "Pipfile"), json.loads((folder / "Pipfile.lock").read_text())
+    lock["_meta"]["hash"]["sha256"] = pipfile.digest
+    lock["builder"] = {"setuptools": {"version": "==80.0", "hashes": ["sha256:aa"]}}
+    for name, content in {**exports(lock, pipfile), "Pipfile.lock": json.dumps(lock)}.items():
+        (folder / name).write_text(content)
+
+
+def test_packages_that_are_taken_as_source_are_built_in_a_stage_of_their_own(root: Path) -> None:
+    before = chain(root)
+    take_as_source(root, "PyYAML", "jupyterlab")
+    base, python, packages, _ = chain(root)
+    wheels, of_ide = python.wheels, packages.wheels
+    assert wheels and of_ide
+    assert (wheels.name, wheels.kind, wheels.parent) == ("minimal-wheels-deb12-py311", Kind.wheels, base.name)
+    assert (of_ide.name, of_ide.parent) == ("minimal-jupyter-wheels-deb12-py311", python.name)
+    assert wheels.files["requirements.txt"] == b"setuptools==80.0 --hash=sha256:aa\n"
+    assert wheels.files["sources.txt"].startswith(b"pyyaml==")
+    assert wheels.system == ("gcc=1",)  # git is the base's
+    # The rest is installed as before, and both are in the image.
+    assert b"pyyaml" not in python.files["requirements.txt"] and b"requests" in python.files["requirements.txt"]
+    assert python.requirements == before[1].requirements
+    assert "-r /mnt/built/requirements.txt" in python.text and "/mnt/built" not in before[1].text
+    for body in re.findall(r"^RUN ((?:.*\\\n)*.*)$", wheels.text, re.MULTILINE):
+        subprocess.run(["sh", "-n"], input=body, text=True, check=True)
+
+
+def test_what_a_bundle_says_of_its_own_about_building_comes_right_before(root: Path) -> None:
+    take_as_source(root, "pyyaml")
+    (root / "bundles/1-minimal/builder/builder.snippet.j2").write_text("ENV OF={{ bundle }}\n")
+    wheels = chain(root)[1].wheels
+    assert wheels and wheels.text.index("ENV OF=minimal\nRUN ") > wheels.text.index("/opt/builder/bin/python")
+
+
+def test_a_source_that_nothing_asks_for_is_named_with_its_line(root: Path) -> None:
+    take_as_source(root, "pyyaml", "pyyam1")
+    ((file, line, what),) = mistakes(root)
+    assert (file, line) == ("bundles/1-minimal/builder/sources.txt", 2)
+    assert what == "pyyam1 is not in py311/Pipfile.lock"
 
 
 @pytest.mark.parametrize("line", ["RUN true", "CMD --verbose", "EXPOSE 1-5", 'ENV "open'])

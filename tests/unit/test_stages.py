@@ -49,6 +49,24 @@ def test_parent_and_tools_change_the_key() -> None:
     assert len({key(), key(parent="sha256:bb"), key(parent=None), key(tools={"buildah": "1.29"})}) == 4
 
 
+WHEELS = Stage("wheels", Kind.wheels, "base", "RUN pip wheel", system=("gcc=12.2",), requirements=("six==1.0",))
+
+
+def test_wheels_depend_on_no_parent_but_what_needs_them_on_all_that_is_in_them() -> None:
+    assert key(WHEELS) == key(WHEELS, parent="sha256:bb") != key(replace(WHEELS, system=("gcc=12.3",)))
+    one, other = (replace(PYTHON, wheels=replace(WHEELS, system=(gcc,))) for gcc in ("gcc=12.2", "gcc=12.3"))
+    assert len({key(), key(one), key(other)}) == 3
+    assert key(one) == key(replace(one, wheels=replace(WHEELS, parent="another")))
+    (change,) = stages.differences(stages.inputs(one, None, TOOLS), stages.inputs(other, None, TOOLS))
+    assert (change.sort, change.name, change.old, change.new) == ("wheels", "system gcc", "12.2", "12.3")
+
+
+def test_wheels_that_several_need_are_there_once_and_before_these() -> None:
+    graph = stages.join({"a": [BASE, replace(PYTHON, wheels=WHEELS)], "b": [BASE, replace(IDE, wheels=WHEELS)]})
+    assert [stage.name for stage in graph.everything()] == ["base", "wheels", "python", "ide"]
+    assert list(graph.stages) == ["base", "python", "ide"]
+
+
 def test_names_and_the_order_of_things_do_not_change_the_key() -> None:
     one = replace(PYTHON, files={"a": b"1", "b": b"2"}, system=("a=1", "b=1"))
     two = replace(one, name="p", parent="q", files={"b": b"2", "a": b"1"}, system=("b=1", "a=1"))

@@ -1,0 +1,28 @@
+"""What recipes take from the internet beside packages, and whether it can be had here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from flows.settings import Settings, authorities
+
+_PATIENCE = 5.0  # seconds: this only tells whether there is a way
+
+
+def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
+    """URL → why it can't be fetched from this machine; those that can are left out. Nothing is downloaded."""
+    with httpx.Client(verify=authorities(settings), timeout=_PATIENCE, follow_redirects=True) as client:
+
+        def problem(url: str) -> str:
+            try:
+                answer = client.head(url)
+            except httpx.HTTPError as error:
+                return str(error) or type(error).__name__
+            return "" if answer.is_success else f"it answers {answer.status_code}"
+
+        with ThreadPoolExecutor(8) as pool:
+            found = dict(zip(urls, pool.map(problem, urls), strict=True))
+    return {url: why for url, why in found.items() if why}

@@ -1,0 +1,196 @@
+"""Packages that have no wheel: built once with locked tools, installed by hash, and found again after a patch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from flows import containers
+from flows.catalog import load
+from flows.images import plain, stages
+from flows.images.build import Builder, Built
+from flows.images.making import Maker
+from flows.images.plan import Action
+from flows.images.recipe import Assembler
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+from flows.locks import locking, system
+from flows.locks.pipfile import read_pipfile
+from flows.locks.python import exports
+from flows.settings import Settings
+from tests.machine import ROOT
+from tests.package_index import EXTENSION, make_sdist, make_wheel, serve_index
+from tests.real.test_plain import Build, build, differing
+
+__all__ = ["build"]  # a fixture
+
+PROFILE = "runtime-chopping-deb12-py311"
+RELEASE = """\
+release: 2026a
+profiles:
+  - {ide: runtime, bundle: chopping, os: deb12, python: py311}
+"""
+PIPFILE = """\
+[[source]]
+name = "pypi"
+url = "https://pypi.org/simple"
+verify_ssl = true
+
+[packages]
+chopper = "*"
+bee = "*"
+
+[builder]
+ant = "*"
+
+[requires]
+python_version = "3.11"
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A base, the Python stage of a bundle that takes a package as source, also by pip, and what builds them."""
+
+    base: Built
+    python: Stage
+    by_pip: Stage
+    builder: Builder
+    settings: Settings
+
+    @property
+    def wheels(self) -> Stage:
+        assert self.python.wheels
+        return self.python.wheels
+
+
+def write_catalog(root: Path, index: Path) -> None:
+    """A catalog of one profile, whose bundle is locked to what is in an index."""
+    for part in ("base/deb12", "ides/2-runtime", "snippets"):
+        shutil.copytree(ROOT / part, root / part)
+    bundle = root / "bundles/1-chopping"
+    files = {
+        root / "releases/2026a.yaml": RELEASE,
+        bundle / "display.txt": "Chopping\n",
+        bundle / "builder/os-packages.txt": "gcc\nlibc6-dev\nlibpython3.11-dev\n",
+        bundle / "builder/sources.txt": "chopper  # has no wheel\n",
+        bundle / "py311/Pipfile": PIPFILE,
+    }
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    pipfile = read_pipfile(bundle / "py311/Pipfile")
+    meta = {"hash": {"sha256": pipfile.digest}, "sources": list(pipfile.sources)}
+    first = {name: entry(index / name) for name in ("bee", "chopper")}
+    lock = {"_meta": meta, "default": first, "builder": {"ant": entry(index / "ant")}}
+    locking._write(bundle / "py311", {**exports(lock, pipfile), "Pipfile.lock": json.dumps(lock)})
+
+
+def entry(package: Path) -> dict[str, object]:
+    (file,) = package.iterdir()
+    return {"version": "==1.0", "hashes": [f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"]}
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory, shared: Settings, registry: Registry, base: Built) -> Iterator[Case]:
+    folder = tmp_path_factory.mktemp("chopping")
+    for name in ("ant", "bee"):
+        make_wheel(folder / "index" / name, name, "1.0")
+    make_sdist(folder / "index/chopper", "chopper", "1.0", EXTENSION)
+    write_catalog(folder / "catalog", folder / "index")
+    catalog = load.load_catalog(folder / "catalog")
+    with serve_index(folder / "index") as url:
+        settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
+        resolve = partial(system.resolve, settings=settings)
+        profile = load.profile(catalog, "2026a", PROFILE)
+        python, by_pip = (Assembler(catalog, resolve, installer).chain(profile)[1] for installer in ("uv", "pip"))
+        yield Case(base, python, by_pip, Builder(settings, registry), settings)
+
+
+def patched(case: Case) -> Built:
+    """Another base."""
+    text = "RUN . /mnt/env.sh; set -eu; umask 022; echo patched > /etc/patched"
+    return case.builder.build(Stage("patched", Kind.instructions, case.base.stage, text), case.base)
+
+
+def run(case: Case, built: Built, script: str) -> str:
+    image = f"docker://{case.settings.registry_host}/{case.settings.repository}/stages@{built.digest}"
+    return containers.run_once(case.settings, image, ["sh", "-euc", script]).stdout
+
+
+def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case: Case) -> None:
+    graph = stages.join({"it": (replace(case.python, parent=None),)})
+    before = case.builder.plan(graph).steps
+    assert {name: step.action for name, step in before.items()} == {
+        case.wheels.name: Action.build,
+        case.python.name: Action.build,
+    }
+    first = case.builder.build(case.python, case.base)
+    assert first.how == "built"
+    said = run(
+        case, first, "/opt/app-root/bin/python -c 'import bee, chopper; print(chopper.answer())'; find / -xdev || :"
+    )
+    answer, *paths = said.splitlines()
+    assert answer == "42"
+    assert "/opt/app-root/lib/python3.11/site-packages/chopper.so" in paths
+    forbidden = (
+        r"/(wheels|tmp|mnt|opt/builder)/.*|/usr/bin/gcc|.*/(ant\.py|Python\.h|uv_cache\.json|chopper-1\.0-[^/]*)"
+    )
+    assert not [path for path in paths if re.fullmatch(forbidden, path)]
+
+    assert case.builder.build(case.wheels, case.base).how == "reused"
+    after = patched(case)
+    assert case.builder.build(case.wheels, after).how == "reused"
+    assert case.builder.build(case.python, after).how == "grafted"
+    # What makes the layer anew takes the same wheels.
+    more = replace(case.python, text=f"{case.python.text}RUN true\n")
+    steps = case.builder.plan(stages.join({"it": (replace(more, parent=None),)})).steps
+    assert [step.action for step in steps.values()] == [Action.reuse, Action.build]
+
+
+@pytest.mark.long
+def test_two_that_need_the_same_wheels_at_once_find_them_built_once(case: Case, registry: Registry) -> None:
+    script = "mkdir /wheels; sleep 3; cp /proc/sys/kernel/random/uuid /wheels/number"
+    wheels = Stage("numbers", Kind.wheels, case.base.stage, f"RUN {script}\n")
+    texts = [f"RUN cp /mnt/built/number /opt/{name}\n" for name in ("one", "two")]
+    pair = [Stage(text[-4:-1], Kind.instructions, case.base.stage, text, wheels=wheels) for text in texts]
+    with ThreadPoolExecutor() as pool:
+        tops = list(pool.map(lambda stage: Builder(case.settings, registry).build(stage, case.base), pair))
+    assert sorted(top.reason.split(" as ")[0] for top in tops) == ["numbers was built", "numbers was reused"]
+    assert run(case, tops[0], "cat /opt/one") == run(case, tops[1], "cat /opt/two")
+
+
+@pytest.mark.long
+def test_pip_builds_and_installs_them_as_well(case: Case) -> None:
+    built = case.builder.build(case.by_pip, case.base)
+    assert run(case, built, "/opt/app-root/bin/python -c 'import bee, chopper; print(chopper.answer())'") == "42\n"
+
+
+@pytest.mark.long
+def test_two_builds_in_a_row_are_equal(case: Case, registry: Registry, tmp_path: Path) -> None:
+    maker = Maker(case.settings, registry)
+    one, two = (maker.make(case.wheels, case.base.digest, tmp_path / f"log{n}").digest for n in range(2))
+    assert one == two
+    built = case.builder.build(case.python, case.base)
+    assert case.builder.compare(case.python, case.base, built) == ()
+
+
+@pytest.mark.long
+def test_a_plain_text_builds_the_wheels_as_well(
+    case: Case, base_stage: Stage, build: Build, registry: Registry
+) -> None:
+    built = case.builder.build(case.python, case.base)
+    image = f"{registry.host}/{registry.stages}@{case.base.digest}"
+    text = plain.containerfile(PROFILE, "2026a", (base_stage, case.python), image, secure=registry.secure)
+    digest = build(text, case.settings.pip_index_url.get_secret_value())
+    assert differing(case.settings, registry, built.digest, digest) == set()
