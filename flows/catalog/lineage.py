@@ -1,0 +1,56 @@
+"""Which bundles a bundle extends, as `bundle.yaml` says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flows import documents
+from flows.catalog.model import BundleConfig
+from flows.catalog.release import nearest
+from flows.documents import Mistake, Mistakes
+
+CONFIG = "bundle.yaml"
+NUMBERED = re.compile(r"([0-9]+)-(.+)")
+
+
+def lineage(folder: Path) -> tuple[Path, ...]:
+    """The folders of all bundles that the one in `folder` extends, farthest first, and `folder` itself last.
+
+    Raises:
+        Mistakes: one of them extends a bundle that isn't there, or itself.
+    """
+    line = [folder]
+    while parent := config(line[0]).extends:
+        found = _sibling(line[0], parent)
+        if found in line:
+            circle = " → ".join(_name(part) for part in reversed([found, *line[: line.index(found) + 1]]))
+            raise _wrong(line[0], f"it extends itself: {circle}", "let one of them stand alone")
+        line.insert(0, found)
+    return tuple(line)
+
+
+def config(folder: Path) -> BundleConfig:
+    """What is written in the `bundle.yaml` of a bundle, if there is one.
+
+    Raises:
+        Mistakes: it has mistakes.
+    """
+    return documents.read(folder / CONFIG, BundleConfig) if (folder / CONFIG).exists() else BundleConfig()
+
+
+def _sibling(folder: Path, name: str) -> Path:
+    siblings = {_name(path): path for path in sorted(folder.parent.iterdir()) if NUMBERED.fullmatch(path.name)}
+    if name not in siblings:
+        raise _wrong(folder, f"there is no bundle {name!r}", nearest(name, siblings))
+    return siblings[name]
+
+
+def _name(folder: Path) -> str:
+    return folder.name.partition("-")[2]
+
+
+def _wrong(folder: Path, what: str, fix: str) -> Mistakes:
+    file = folder / CONFIG
+    rows = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    return Mistakes([Mistake(file, next((n for n, row in rows if row.startswith("extends")), 0), what, fix)])
