@@ -11,29 +11,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import yaml
+
 from flows import documents
+from flows.catalog import lineage, npm, tag
 from flows.catalog import release as releases
-from flows.catalog import tag
 from flows.catalog.model import (
     Base,
     BaseConfig,
     Bundle,
     Catalog,
+    CudaConfig,
     Ide,
     IdeConfig,
     Profile,
     Release,
     python_version,
 )
+from flows.catalog.pins import FirstLock, first_lock_file
 from flows.catalog.release import ReleaseFile, nearest
 from flows.documents import Document, Mistake, Mistakes
 from flows.errors import UnknownName
 
+CUDA = "cuda"  # in base/, but no operating system
 # The folders of a catalog.
 PARTS = ("base", "bundles", "ides", "snippets", "releases")
-_NUMBERED = re.compile(r"([0-9]+)-(.+)")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 _PYTHON = re.compile(r"py3[0-9]+")
+_OF_BUNDLES = ("packages", "builder")  # the categories that no IDE has
 _NO_CATEGORY = {"source", "requires", "scripts", "pipfile", "pipenv"}
 
 Recipe = TypeVar("Recipe", Base, Bundle, Ide)
@@ -47,14 +52,21 @@ def load_catalog(root: Path) -> Catalog:
         Mistakes: whatever is wrong in any of them.
     """
     found = _Finder()
-    bases = found.recipes(_named(root / "base"), found.base)
+    bases = found.recipes(_named(root / "base", without=CUDA), found.base)
     bundles = found.recipes(found.numbered(root / "bundles"), found.bundle)
     ides = found.recipes(found.numbered(root / "ides"), found.ide)
-    catalog = Catalog(root, _whole(bases), _whole(bundles), _whole(ides), releases={})
-    files = found.releases(root / "releases", catalog, {"ide": ides, "bundle": bundles, "os": bases})
+    found.categories(_whole(bundles), ides)
+    bundles = found.extended(bundles)
+    catalog = Catalog(
+        root, _whole(bases), _whole(bundles), _whole(ides), releases={}, cuda=found.cuda(root / "base" / CUDA)
+    )
+    names: dict[str, Collection[str]] = {"ide": ides, "bundle": bundles, "os": bases}
+    found.rules(catalog, names)
+    files = found.releases(root / "releases", catalog, names)
+    firsts = {file.release: found.first_lock(root, file.release) for file in files if tag.is_release(file.release)}
     if found.mistakes:
         raise Mistakes(found.mistakes)
-    return replace(catalog, releases={file.release: releases.assemble(file, catalog) for file in files})
+    return replace(catalog, releases={f.release: releases.assemble(f, catalog, firsts[f.release]) for f in files})
 
 
 def release(catalog: Catalog, name: str) -> Release:
@@ -90,8 +102,13 @@ def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 
-def _named(path: Path) -> list[tuple[str, Path]]:
-    return [(folder.name, folder) for folder in _folders(path)]
+def _named(path: Path, without: str) -> list[tuple[str, Path]]:
+    return [(folder.name, folder) for folder in _folders(path) if folder.name != without]
+
+
+def _line(text: str, start: str) -> int:
+    """The first line that begins so, counted from 1; 0: none does."""
+    return next((number for number, line in enumerate(text.splitlines(), 1) if line.startswith(start)), 0)
 
 
 class _Finder:
@@ -107,7 +124,7 @@ class _Finder:
         """The recipes of a folder in the order of their numbers, which are no part of their names."""
         found: list[tuple[int, str, Path]] = []
         for folder in _folders(path):
-            if match := _NUMBERED.fullmatch(folder.name):
+            if match := lineage.NUMBERED.fullmatch(folder.name):
                 found.append((int(match[1]), match[2], folder))
             else:
                 self.wrong(folder, 0, "this folder has no number", f"call it 1-{folder.name}: its place in menus")
@@ -136,22 +153,100 @@ class _Finder:
         config = self.document(folder / "base.yaml", BaseConfig)
         return Base(name, folder, display, config, packages) if config else None
 
+    def cuda(self, folder: Path) -> CudaConfig | None:
+        """The levels of CUDA that stand on bases, if this catalog has any."""
+        if not folder.is_dir():
+            return None
+        self.entries(folder, {"cuda.snippet.j2", "cuda.yaml", "files", "locks"})
+        self.present(folder / "cuda.snippet.j2")
+        config = self.document(folder / "cuda.yaml", CudaConfig)
+        for lock in sorted({level.lock for level in config.levels.values() if level.lock} if config else ()):
+            self.present(folder / "locks" / f"{lock}.txt")
+        return config
+
     def bundle(self, name: str, folder: Path) -> Bundle:
         pythons = {path.name: path for path in _folders(folder) if _PYTHON.fullmatch(path.name)}
-        self.entries(folder, {"custom", "display.txt", "os", *pythons})
+        self.entries(folder, {lineage.CONFIG, "builder", "custom", "display.txt", "os", *pythons})
         if not pythons:
             self.wrong(folder, 0, "there is no folder for any Python", "add py311/ with a Pipfile")
         if (folder / "custom").is_dir():
             self.present(folder / "custom" / "custom.snippet.j2")
         packages = self.packages(folder / "os" / "os-packages.txt") if (folder / "os").is_dir() else ()
         categories = {python: self.pipfile(path / "Pipfile", python) for python, path in pythons.items()}
-        return Bundle(name, folder, self.display(folder), packages, pythons, categories)
+        compilers = self.builder(folder / "builder") if (folder / "builder").is_dir() else ()
+        return Bundle(name, folder, self.display(folder), packages, pythons, categories, compilers=compilers)
+
+    def builder(self, folder: Path) -> tuple[str, ...]:
+        """The system packages with which a bundle's Python packages are made that have no wheel."""
+        self.entries(folder, {"builder.snippet.j2", "os-packages.txt", "sources.txt"})
+        self.present(folder / "sources.txt")
+        return self.packages(folder / "os-packages.txt") if (folder / "os-packages.txt").exists() else ()
+
+    def extended(self, bundles: Mapping[str, Bundle | None]) -> dict[str, Bundle | None]:
+        """Bundles together with what they have of those that they extend."""
+        return {name: bundle and self._with_ancestors(bundle, bundles) for name, bundle in bundles.items()}
+
+    def _with_ancestors(self, bundle: Bundle, bundles: Mapping[str, Bundle | None]) -> Bundle | None:
+        try:
+            line = lineage.lineage(bundle.folder)
+        except Mistakes as error:
+            self.mistakes.extend(error.mistakes)
+            return None
+        parts = [part for part in bundles.values() if part and part.folder in line]
+        for part in parts:
+            for python in sorted(bundle.pythons.keys() - part.pythons):
+                fix = f"add {part.folder.name}/{python}, or take this folder away"
+                self.wrong(bundle.folder / python, 0, f"{part.name}, which it extends, has no {python}", fix)
+        parts.sort(key=lambda part: line.index(part.folder))
+        packages = tuple(dict.fromkeys(package for part in parts for package in part.packages))
+        compilers = tuple(dict.fromkeys(package for part in parts for package in part.compilers))
+        categories = {
+            python: tuple(dict.fromkeys(name for part in parts for name in part.categories.get(python, ())))
+            for python in bundle.pythons
+        }
+        only = tuple(rule for folder in line for rule in lineage.config(folder).only)
+        return replace(bundle, packages=packages, categories=categories, only=only, lineage=line, compilers=compilers)
+
+    def categories(self, bundles: Mapping[str, Bundle], ides: Mapping[str, Ide | None]) -> None:
+        """Refuses a category that no IDE has: its packages would never be installed, and nobody would know."""
+        known = ["packages", "builder", *(ide.config.category for ide in _whole(ides).values() if ide.config.category)]
+        if not all(ides.values()):
+            return  # it may be that of one with mistakes
+        for bundle in bundles.values():
+            for python, names in bundle.categories.items():
+                file = bundle.pythons[python] / "Pipfile"
+                for name in (name for name in names if name not in known):
+                    line = _line(self.text(file), f"[{name}]")
+                    self.wrong(file, line, f"no IDE has the category {name!r}", nearest(name, known))
+
+    def rules(self, catalog: Catalog, names: Mapping[str, Collection[str]]) -> None:
+        """Refuses a rule that names what isn't there: it would forbid more than its author meant."""
+        written = [(ide.folder / "ide.yaml", ide.config.only) for ide in catalog.ides.values()]
+        written += [(b.folder / lineage.CONFIG, lineage.config(b.folder).only) for b in catalog.bundles.values()]
+        for file, only in written:
+            node = yaml.compose(self.text(file), Loader=yaml.CSafeLoader) if only else None
+            for index, rule in enumerate(only):
+                for kind, known in names.items():
+                    for name in sorted(set(getattr(rule, kind)) - set(known)):
+                        line = documents.line_of(node, ("only", index, kind))
+                        self.wrong(file, line, f"there is no {kind} {name!r}", nearest(name, known))
 
     def ide(self, name: str, folder: Path) -> Ide | None:
-        self.entries(folder, {"display.txt", "files", "ide.yaml", f"{name}.snippet.j2"})
+        self.entries(folder, {"display.txt", "files", "ide.yaml", "npm", "os", f"{name}.snippet.j2"})
         self.present(folder / f"{name}.snippet.j2")
+        if (folder / "npm").is_dir():
+            self.npm(folder / "npm")
+        packages = self.packages(folder / "os" / "os-packages.txt") if (folder / "os").is_dir() else ()
         display, config = self.display(folder), self.document(folder / "ide.yaml", IdeConfig)
-        return Ide(name, folder, display, config) if config else None
+        return Ide(name, folder, display, config, packages) if config else None
+
+    def npm(self, folder: Path) -> None:
+        """What npm installs has to be locked, each package with its hash."""
+        self.entries(folder, {"npm.snippet.j2", "package.json", "package-lock.json"})
+        self.present(folder / "package.json")
+        lock = folder / "package-lock.json"
+        if text := self.text(lock):
+            self.mistakes.extend(npm.mistakes(lock, text))
 
     def releases(self, folder: Path, catalog: Catalog, names: Mapping[str, Collection[str]]) -> list[ReleaseFile]:
         files: list[ReleaseFile] = []
@@ -160,6 +255,10 @@ class _Finder:
                 files.append(file)
                 self.mistakes.extend(releases.mistakes(path, self.text(path), file, catalog, names))
         return files
+
+    def first_lock(self, root: Path, release: str) -> FirstLock | None:
+        path = first_lock_file(root, release)
+        return self.document(path, FirstLock) if path.exists() else None
 
     def entries(self, folder: Path, known: Collection[str]) -> None:
         """Refuses what nothing reads: it is a misspelt name, and would be missed in silence."""
@@ -219,9 +318,9 @@ class _Finder:
             return ()
         required = content.get("requires")
         if text and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
-            line = next((n for n, row in enumerate(text.splitlines(), 1) if row.startswith("python_version")), 0)
+            line = _line(text, "python_version")
             wanted = f'python_version = "{python_version(python)}"'
             self.wrong(path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {wanted}")
-        if text and "source" not in content:
+        if text and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
             self.wrong(path, 0, "it has no [[source]]", "say where packages come from")
         return tuple(name for name in content if name not in _NO_CATEGORY)

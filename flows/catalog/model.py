@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
+from flows.catalog.pins import Pins
 from flows.documents import Document
 from flows.policy import SessionPolicy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
+CudaName = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)?$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
 RepositoryName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
 
@@ -74,6 +76,7 @@ class BaseConfig(Document):
         description="Public image that it stands on, by digest.",
     )
     platform: str = Field("", pattern="^[a-z0-9]*$", description="What its modules are made for, e.g. el9.")
+    needs: tuple[str, ...] = Field((), description="What a machine must offer to build for it, e.g. gpu.")
     repositories: Mapping[RepositoryName, Repository] = {}
 
     @model_validator(mode="after")
@@ -99,11 +102,63 @@ class Base:
     packages: tuple[str, ...]
 
 
+class CudaLevel(Document):
+    """How much of CUDA an image has; without a lock it is only told what it needs of its host's driver."""
+
+    above: str = Field("", description="The level that it stands on.")
+    lock: str = Field("", pattern=r"^[a-z]*$", description="Name of its packages' lock in base/cuda/locks/.")
+    packages: tuple[PackageName, ...] = Field((), description="System packages that it needs.")
+
+
+class CudaConfig(Document):
+    """`base/cuda/cuda.yaml`."""
+
+    version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Of the toolkit.")
+    driver: str = Field(pattern=r"^[0-9.]+$", description="The oldest driver that can run it.")
+    levels: Mapping[CudaName, CudaLevel] = Field(min_length=1)
+    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+
+    @model_validator(mode="after")
+    def _grounded(self) -> CudaConfig:
+        """Each level stands on one that was named before it."""
+        before: set[str] = {""}
+        for name, level in self.levels.items():
+            if level.above not in before:
+                raise ValueError(f"the level {name} stands on {level.above!r}, which isn't named before it")
+            before.add(name)
+        return self
+
+    def below(self, level: str) -> tuple[str, ...]:
+        """A level and all that it stands on, lowest first."""
+        return (*(self.below(self.levels[level].above)), level) if level else ()
+
+
+class Only(Document):
+    """What a recipe goes with: of each kind that is named, one of these, and nothing else; for a reason."""
+
+    ide: tuple[Name, ...] = ()
+    bundle: tuple[Name, ...] = ()
+    os: tuple[Name, ...] = ()
+    python: tuple[PythonName, ...] = ()
+    cuda: tuple[CudaName | Literal[""], ...] = Field((), description="Levels of CUDA; the empty one: none of it.")
+    because: str = Field(min_length=1, description="Told to whoever wants something else.")
+
+
+class BundleConfig(Document):
+    """`bundles/<n>-<name>/bundle.yaml`, which a bundle needs only if it has something to say there."""
+
+    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+    extends: Name | None = Field(None, description="Bundle whose packages it has, too, and all that goes with them.")
+
+
 @dataclass(frozen=True)
 class Bundle:
     """A set of libraries: `bundles/<n>-<name>/`.
 
-    `pythons` maps `py311` to the folder with its Pipfile and exports, `categories` to the sections of that Pipfile.
+    What it has of the bundles that it extends is part of it: `packages` are the system packages of all of them,
+    `lineage` their folders, farthest first and its own last. `pythons` maps `py311` to the folder with its Pipfile and
+    exports, `categories` to the sections of that Pipfile and of the others'. `compilers` are the system packages with
+    which those of its Python packages are made that have no wheel; they are in no image. `only` says what it goes with.
     """
 
     name: str
@@ -112,30 +167,45 @@ class Bundle:
     packages: tuple[str, ...]
     pythons: Mapping[str, Path]
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lineage: tuple[Path, ...] = ()
+    compilers: tuple[str, ...] = ()
+    only: tuple[Only, ...] = ()
+
+
+class Download(Document):
+    """A file that a recipe takes from the internet."""
+
+    url: str = Field(pattern=r"^https://[^\s?#]+$")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
 
 
 class IdeConfig(Document):
     """`ides/<n>-<name>/ide.yaml`."""
 
     category: str = Field("", pattern="^[a-z]*$", description="Pipfile category of its packages; empty: none.")
+    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+    keep_node: bool = Field(False, description="Whether the Node that installs its npm packages stays, to run them.")
+    downloads: Mapping[Name, Download] = Field({}, description="What its snippet takes from the internet.")
     access: Access = Access()
 
 
 @dataclass(frozen=True)
 class Ide:
-    """The program that opens: `ides/<n>-<name>/`."""
+    """The program that opens: `ides/<n>-<name>/`; `packages` are its system packages."""
 
     name: str
     folder: Path
     display: str
     config: IdeConfig
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Profile:
     """One image of a release, and its configuration.
 
-    `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `size_budget` is how
+    `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `cuda_level` is empty
+    without CUDA; `size_budget` is how
     many bytes (compressed) its image may have, `migration` how its sessions are moved.
     """
 
@@ -146,6 +216,7 @@ class Profile:
     bundle: Bundle
     base: Base
     python: str
+    cuda_level: str = ""
     size_budget: int | None = None
     migration: SessionPolicy = field(default_factory=SessionPolicy)
 
@@ -155,13 +226,16 @@ class Release:
     """`releases/<name>.yaml`.
 
     `nightly` is the schedule (cron, UTC) on which its images are brought up to date, empty: none; `supported_until` the
-    last day (UTC) on which they are, none: for ever.
+    last day (UTC) on which they are, none: for ever; `pins` how far its packages may move; `cutoff` the day (UTC)
+    before which what is locked was uploaded, none: whenever.
     """
 
     name: str
     profiles: tuple[Profile, ...]
     nightly: str = ""
     supported_until: date | None = None
+    pins: Pins = field(default_factory=Pins)
+    cutoff: date | None = None
 
     def is_supported(self, on: date) -> bool:
         """Whether its images are to be kept up to date on that day (UTC)."""
@@ -177,3 +251,4 @@ class Catalog:
     bundles: Mapping[str, Bundle]
     ides: Mapping[str, Ide]
     releases: Mapping[str, Release]
+    cuda: CudaConfig | None = None

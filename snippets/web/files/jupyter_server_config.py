@@ -1,0 +1,18 @@
+"""The Jupyter server as the door of an IDE that has no token or prefix of its own: one person, one container.
+
+What it opens is in jupyter_server_config.json, beside this file.
+"""
+
+import os
+from pathlib import Path
+
+c = get_config()  # noqa: F821  (Jupyter defines it)
+
+c.ServerApp.ip = "0.0.0.0"  # the container's; the engine publishes the port on loopback only
+c.ServerApp.port_retries = 0
+c.ServerApp.base_url = os.environ.get("NB_PREFIX", "/")
+c.ServerApp.open_browser = False
+c.ServerApp.root_dir = str(Path.home())
+c.ServerApp.terminado_settings = {"shell_command": ["/bin/bash", "-l"]}
+# In the home, so that an open page stays logged in when the session moves to another container.
+c.ServerApp.cookie_secret_file = str(Path.home() / ".local/share/jupyter/cookie_secret")

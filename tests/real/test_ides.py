@@ -1,0 +1,114 @@
+"""Sessions from IDEs that stand behind the Jupyter server: real npm packages, a token, a prefix, and a move."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from flows.catalog.model import Catalog
+from flows.images.build import Builder
+from flows.images.recipe import Assembler
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.sessions.jupyter import check_page
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import PREFIX, Session
+from flows.sessions.probes import look_at
+from flows.settings import Settings
+from tests.machine import FIRST, build_all
+from tests.real.moving import furnish, manifest, to
+from tests.real.variants import variant
+
+pytestmark = pytest.mark.long
+
+BELOW = "/user/grace"
+# What of the person's is in the home beside what IDEs note opened.
+THEIRS = (".cache", ".config", ".jupyter", ".local")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session of an IDE, and another image of it to move to."""
+
+    sessions: Sessions
+    session: Session
+    next_image: str
+
+    @property
+    def client(self) -> httpx.Client:
+        headers = {"Authorization": f"token {self.sessions.token(self.session)}"}
+        return httpx.Client(base_url=self.session.url, headers=headers, trust_env=False, timeout=30)
+
+
+@pytest.fixture(params=["terminal", "vscode"])
+def opened(
+    request: pytest.FixtureRequest,
+    shared: Settings,
+    builder: Builder,
+    registry: Registry,
+    catalog: Catalog,
+    assembler: Assembler,
+) -> Opened:
+    ide = catalog.ides[request.param]
+    first = next(profile for profile in catalog.releases["2026a"].profiles if profile.stem == FIRST)
+    profile = replace(first, stem=f"{ide.name}-minimal-deb12-py311", ide=ide)
+    top = build_all(builder, assembler.chain(profile))[-1]
+    access = ide.config.access
+    images = [
+        variant(
+            shared,
+            registry,
+            top.digest,
+            f"{shared.repository}/stages",
+            name,
+            labels={"io.refit.access": access.model_dump_json()},
+        )
+        for name in ("old", "new")
+    ]
+    sessions = Sessions.open(shared)
+    session = sessions.create("grace", profile.stem, "2026a", images[0], access, {PREFIX: BELOW})
+    request.addfinalizer(lambda: sessions.remove("grace", purge=True))
+    return Opened(sessions, session, images[1])
+
+
+def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(
+    opened: Opened, shared: Settings
+) -> None:
+    assert opened.session.url.endswith(BELOW)
+    assert opened.sessions.address("grace").startswith(
+        f"{opened.session.url}{opened.session.access.page.split('?')[0]}"
+    )
+    check_page(opened.session.url, opened.session.access.page, opened.sessions.token(opened.session))
+    assert httpx.get(f"{opened.session.url}/api/terminals", trust_env=False).status_code == 403
+    furnish(opened.sessions, "grace")
+    home = manifest(opened.session.home, without=THEIRS)
+    result = Carrier.open(shared).carry_out(to(opened.sessions, "grace", opened.next_image))
+    assert result.moved, result.reason
+    after = opened.sessions.store.session("grace")
+    assert (after.image, after.url) == (opened.next_image, opened.session.url)
+    check_page(after.url, after.access.page, opened.sessions.token(after))
+    assert manifest(after.home, without=THEIRS) == home
+
+
+@pytest.mark.parametrize("opened", ["terminal"], indirect=True)
+def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, shared: Settings) -> None:
+    assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
+    with opened.client as client:
+        assert client.post("/api/terminals", json={"name": "main"}).status_code == 200
+        address = f"ws{opened.session.url.removeprefix('http')}/terminals/websocket/main"
+        with connect(address, additional_headers=dict(client.headers), proxy=None) as shell:
+            shell.send(json.dumps(["stdin", "echo $((6*7)) > answer; cat answer; pwd; id -u\r"]))
+            said, deadline = "", time.monotonic() + 30
+            while f"\n{opened.session.uid}\r" not in said and time.monotonic() < deadline:
+                kind, *text = json.loads(shell.recv(timeout=30))
+                said += str(text[0]) if kind == "stdout" else ""
+    assert f"42\r\n/home/dev\r\n{opened.session.uid}\r\n" in said
+    assert (opened.session.home / "answer").read_text() == "42\n"
+    (seen,) = look_at(shared, opened.sessions.engine, [opened.session])
+    assert seen.verdict == "busy"
+    assert any("somebody typed" in line for line in seen.evidence)
