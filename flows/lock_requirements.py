@@ -1,7 +1,10 @@
 """Lock the Python requirements of the bundles of a release, each inside its target base's container."""
 
+import datetime
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,39 +14,57 @@ from prefect.cache_policies import NO_CACHE
 
 from flows import command
 from flows.catalog import load
-from flows.catalog.model import Base, Bundle, Catalog, Profile
-from flows.database import open_database
-from flows.errors import UnknownName
+from flows.catalog.model import Base, Bundle, Catalog, Release
+from flows.catalog.pins import expired, first_lock_file
+from flows.database import now, open_database
+from flows.documents import Mistake, Mistakes
+from flows.errors import RefitError, UnknownName
 from flows.images import locker
 from flows.images.build import Builder
 from flows.images.gate import building
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.locks import freshness, locking
+from flows.locks import freshness, locking, policy, python, vulnerabilities
 from flows.locks.freshness import LockLook
+from flows.locks.locking import Unresolvable
+from flows.locks.policy import Bounds
 from flows.locks.python import LockChange
+from flows.locks.vulnerabilities import Vulnerability
 from flows.progress import reported
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
+NOTHING = LockChange({}, {}, {})
+
 
 @dataclass(frozen=True)
 class Lock:
-    """A bundle's lock for one Python on one base, and what the run changed in it."""
+    """A bundle's lock for one Python on one base.
+
+    Attributes:
+        bundle, base, python: whose it is.
+        change: what the run changed in it.
+        held: what would have moved as well, but may not in its release.
+        unmended: known vulnerabilities that only such a move would mend.
+    """
 
     bundle: str
     base: str
     python: str
     change: LockChange
+    held: LockChange = NOTHING
+    unmended: tuple[Vulnerability, ...] = ()
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is locked: a bundle for one Python, on one base."""
+    """What is locked: a bundle for one Python, on one base, within the bounds and before the cutoff of its release."""
 
     bundle: Bundle
     base: Base
     python: str
+    bounds: Bounds | None = None
+    cutoff: datetime.date | None = None
 
     @property
     def folder(self) -> Path:
@@ -63,13 +84,31 @@ def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Setti
 
 
 @task(task_run_name="lock {target.bundle.name} for {target.python}", cache_policy=NO_CACHE)
-def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings) -> Lock:
-    """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them."""
+def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings, thorough: bool = False) -> Lock:
+    """Resolve all categories of a bundle's Pipfile to exact versions with hashes, and export them.
+
+    Args:
+        target: what is locked.
+        image: digest of the locker of its base.
+        look: what was seen of the indexes just before.
+        settings: where the registry is, and what locks need.
+        thorough: find out as well what its release holds back, which takes as long again.
+    """
     name = f"{target.bundle.name}-{target.python}"
+    held = NOTHING
     with reported(f"lock {target}"), command.logged(settings.folder("logs", "locks") / f"{name}.log"):
-        change = locking.lock(target.folder, image, settings)
+        change = locking.lock(target.folder, image, settings, target.bounds, target.cutoff)
+        if thorough and target.bounds:
+            # What can't be resolved without bounds would not have moved.
+            with suppress(Unresolvable):
+                held = _held(target.bounds, target, image, settings)
     freshness.keep(look, settings)
-    return Lock(target.bundle.name, target.base.name, target.python, change)
+    return Lock(target.bundle.name, target.base.name, target.python, change, held)
+
+
+def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> LockChange:
+    free = locking.without_bounds(target.folder, image, settings, target.cutoff)
+    return policy.held(bounds, python.locked(target.folder), free)
 
 
 @flow(name="lock-requirements", flow_run_name="lock {release}")
@@ -85,20 +124,56 @@ def lock_requirements(
     """
     settings = load_settings()
     recipes = load.load_catalog(catalog or settings.catalog)
-    wanted = targets(load.release(recipes, release).profiles, bundles)
+    chosen = load.release(recipes, release)
+    refuse_expired(chosen, recipes.root, now().date())
+    wanted = targets([chosen], bundles)
     with building(open_database(settings.database)), command.ending_all():
         looks = freshness.look_at_locks([target.folder for target in wanted], settings)
-        outcomes = carry_out(wanted, looks, recipes, settings)
+        outcomes = carry_out(wanted, looks, recipes, settings, thorough=True)
+    write_down(chosen, wanted, outcomes, recipes.root)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-    done = tuple(outcome for outcome in outcomes if isinstance(outcome, Lock))
-    _show(done, release)
-    return done
+    done = [outcome for outcome in outcomes if isinstance(outcome, Lock)]
+    locks = tuple(replace(lock, unmended=bad) for lock, bad in zip(done, unmended(wanted, settings), strict=True))
+    _show(locks, release)
+    return locks
+
+
+def check_locks(
+    release: str = "2026a", bundles: list[str] | None = None, catalog: Path | None = None
+) -> tuple[Target, ...]:
+    """Hold each lock of a release against its Pipfiles, its exports and the release's word. No index is asked.
+
+    Raises:
+        Mistakes: what doesn't fit, in all of them.
+        Forbidden: a package is where its release forbids it.
+    """
+    recipes = load.load_catalog(catalog or load_settings().catalog)
+    chosen = load.release(recipes, release)
+    refuse_expired(chosen, recipes.root, now().date())
+    wanted = targets([chosen], bundles)
+    mistakes: list[Mistake] = []
+    for target in wanted:
+        try:
+            python.verify(target.folder)
+        except Mistakes as error:
+            mistakes.extend(error.mistakes)
+    if mistakes:
+        raise Mistakes(mistakes)
+    for target in wanted:
+        if target.bounds:
+            policy.check(target.bounds, python.locked(target.folder))
+    return tuple(wanted)
 
 
 def carry_out(
-    wanted: Sequence[Target], looks: Mapping[Path, LockLook], recipes: Catalog, settings: Settings
+    wanted: Sequence[Target],
+    looks: Mapping[Path, LockLook],
+    recipes: Catalog,
+    settings: Settings,
+    *,
+    thorough: bool = False,
 ) -> list[Lock | BaseException]:
     """Lock all at once, each in its base; what came out of each, in their order. One that fails stops no other.
 
@@ -107,41 +182,117 @@ def carry_out(
         looks: folder → what was seen of the indexes just before.
         recipes: the catalog that they are in.
         settings: where the registry is, and what locks need.
+        thorough: as in `lock_bundle`.
     """
     lockers = {(t.base.name, t.python): build_locker.submit(t.base, t.python, recipes, settings) for t in wanted}
     images = {key: future.result(raise_on_failure=False) for key, future in lockers.items()}
     futures = [
         image
         if isinstance(image := images[target.base.name, target.python], BaseException)
-        else lock_bundle.submit(target, image, looks[target.folder], settings)
+        else lock_bundle.submit(target, image, looks[target.folder], settings, thorough)
         for target in wanted
     ]
     return [f if isinstance(f, BaseException) else f.result(raise_on_failure=False) for f in futures]
 
 
-def targets(profiles: Iterable[Profile], bundles: Sequence[str] | None = None) -> list[Target]:
-    """Each bundle and Python once that has a Pipfile.
+def unmended(wanted: Sequence[Target], settings: Settings) -> list[tuple[Vulnerability, ...]]:
+    """For each lock: its known vulnerabilities that only a move would mend that its release forbids.
 
     Raises:
-        UnknownName: the release ships no such bundle.
+        Mistakes: the file that the settings name can't be read.
     """
-    profiles = tuple(profiles)
-    shipped = {profile.bundle.name for profile in profiles}
+    if not settings.osv_file or not any(target.bounds for target in wanted):
+        return [() for _ in wanted]
+    packages = [python.locked(target.folder) for target in wanted]
+    records = vulnerabilities.read(settings.osv_file, {name for locked in packages for name in locked})
+    return [
+        tuple(vulnerabilities.unmended(vulnerabilities.affecting(records, locked), target.bounds))
+        if target.bounds
+        else ()
+        for target, locked in zip(wanted, packages, strict=True)
+    ]
+
+
+def targets(releases: Iterable[Release], bundles: Sequence[str] | None = None) -> list[Target]:
+    """Each bundle and Python of some releases once that has a Pipfile.
+
+    Raises:
+        UnknownName: none of them ships such a bundle.
+        RefitError: two of them hold the same lock.
+    """
+    shipped = [(release, profile) for release in releases for profile in release.profiles]
+    known = {profile.bundle.name for _, profile in shipped}
     for name in bundles or ():
-        if name not in shipped:
-            raise UnknownName("bundle", name, shipped)
-    return list(
-        {
-            (p.bundle.name, p.python): Target(p.bundle, p.base, p.python)
-            for p in profiles
-            if p.python in p.bundle.pythons and (not bundles or p.bundle.name in bundles)
-        }.values()
-    )
+        if name not in known:
+            raise UnknownName("bundle", name, known)
+    found: dict[tuple[str, str], Target] = {}
+    for release, p in shipped:
+        if p.python in p.bundle.pythons and (not bundles or p.bundle.name in bundles):
+            target = Target(p.bundle, p.base, p.python, _bounds(release, p.bundle.name, p.python), release.cutoff)
+            found[p.bundle.name, p.python] = _stricter(found.get((p.bundle.name, p.python), target), target)
+    return list(found.values())
+
+
+def _bounds(release: Release, bundle: str, python: str) -> Bounds | None:
+    first = release.pins.began_with(bundle, python)
+    return Bounds(release.name, first, release.pins.reach, release.pins.waivers) if first else None
+
+
+def _stricter(one: Target, other: Target) -> Target:
+    """Of two targets with one lock, the one that has bounds, with the earlier of their cutoffs."""
+    if one.bounds and other.bounds and one.bounds != other.bounds:
+        raise RefitError(
+            f"Releases {one.bounds.release} and {other.bounds.release} both hold the lock of {one}.",
+            why="One lock can't begin at two places.",
+            fix="give each release a branch of its own: `refit release cut`.",
+        )
+    cutoffs = [target.cutoff for target in (one, other) if target.cutoff]
+    return replace(one if one.bounds else other, cutoff=min(cutoffs, default=None))
+
+
+def refuse_expired(release: Release, root: Path, on: datetime.date) -> None:
+    """Refuse a release that excepts a package longer than it meant to.
+
+    Raises:
+        Mistakes: the exceptions that no longer hold on that day (UTC), with file and line.
+    """
+    file = root / "releases" / f"{release.name}.yaml"
+    if release.pins.waivers and (mistakes := list(expired(file, file.read_text("utf-8"), release.pins.waivers, on))):
+        raise Mistakes(mistakes)
+
+
+def write_down(
+    release: Release, wanted: Sequence[Target], outcomes: Sequence[Lock | BaseException], root: Path
+) -> None:
+    """Add to the first lock of a release that is cut what it doesn't have yet: all of it at first, then new bundles."""
+    pins, new = release.pins, dict[str, dict[str, dict[str, dict[str, str]]]]()
+    shipped = {(profile.bundle.name, profile.python) for profile in release.profiles}
+    for target, outcome in zip(wanted, outcomes, strict=True):
+        key = (target.bundle.name, target.python)
+        if key in shipped and isinstance(outcome, Lock) and not pins.began_with(*key):
+            new.setdefault(target.bundle.name, {})[target.python] = python.by_category(target.folder)
+    if pins.first is None or not new:
+        return
+    known = pins.first.model_dump()["bundles"]
+    bundles = {name: {**known.get(name, {}), **new.get(name, {})} for name in {*known, *new}}
+    file = first_lock_file(root, release.name)
+    draft = file.with_suffix(".new")
+    draft.write_text(json.dumps({"bundles": bundles}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    draft.replace(file)
 
 
 def _show(locks: tuple[Lock, ...], release: str) -> None:
     create_table_artifact(
         key=f"locks-{release}",
         description=f"Locks of release {release}",
-        table=[{"bundle": lock.bundle, "python": lock.python, "change": str(lock.change)} for lock in locks],
+        table=[
+            {
+                "bundle": lock.bundle,
+                "python": lock.python,
+                "change": str(lock.change),
+                "held back": str(lock.held) if lock.held else "",
+                "vulnerabilities": "\n".join(map(str, lock.unmended)),
+            }
+            for lock in locks
+        ],
     )

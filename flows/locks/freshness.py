@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from flows.catalog.model import Base
 from flows.database import now
@@ -35,8 +34,6 @@ from flows.settings import Settings
 KEPT = timedelta(days=7)
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# What pipenv takes for PyPI, and asks the mirror of the settings for instead.
-_PYPI = re.compile(r"https?://pypi(?:\.python)?\.org/simple/?")
 
 
 class Verdict(StrEnum):
@@ -261,16 +258,12 @@ def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
     """The address of each page that the lock in `folder` depends on, and the index that it belongs to."""
     python.verify(folder)
     pipfile = read_pipfile(folder / "Pipfile")
-    packages = python.versions(python.read(folder, pipfile.categories))
-    indexes = [_index(source, settings) for source in pipfile.sources]
-    return {url: index for index in indexes for url in pages.urls(index, packages).values()}
-
-
-def _index(source: Mapping[str, object], settings: Settings) -> Index:
-    url, mirror = SecretStr(str(source["url"])), settings.pip_index_url
-    if mirror.get_secret_value() and _PYPI.fullmatch(url.get_secret_value()):
-        return Index(mirror)
-    return Index(url, bool(source.get("verify_ssl", True)))
+    indexes = {source["name"]: pages.index(source, settings) for source in pipfile.sources}
+    wanted = dict[Index, set[str]]()
+    for category in pipfile.categories:
+        for name in python.versions(python.read(folder, [category])):
+            wanted.setdefault(indexes[pipfile.index_of(category, name)], set()).add(name)
+    return {url: index for index, names in wanted.items() for url in pages.urls(index, sorted(names)).values()}
 
 
 def _fetch(

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from flows import containers
 from flows.command import ProgramFailed
 from flows.containers import Mount
+from flows.documents import Mistakes
 from flows.errors import RefitError
-from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, read_pipfile
-from flows.locks.python import LockChange, change, exports, locked, problems
+from flows.locks import cutoff, policy
+from flows.locks.built import sources_file
+from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, as_text, read_pipfile
+from flows.locks.policy import Bounds
+from flows.locks.python import LockChange, change, exports, locked, problems, unlocked, versions
 from flows.settings import Settings
 
 LOCK_SECONDS = 1800.0
@@ -24,10 +29,14 @@ LOCK_SECONDS = 1800.0
 _CA_BUNDLE = "/run/refit/ca.pem"
 
 # An environment of its own makes pipenv resolve for the base's Python, and write nothing beside it.
+# Taking a source runs code of strangers: only that of the packages which the bundle names. pip keeps to the order of
+# its file; of two variables, the one would end the other.
 _SCRIPT = """
 set -eu
 cd "$(mktemp -d)"
 export HOME="$PWD" VIRTUAL_ENV="$PWD/env"
+printf '[global]\\nonly-binary = :all:\\nno-binary = %s\\n' "$SOURCES" > pip.conf
+export PIP_CONFIG_FILE="$PWD/pip.conf"
 /opt/locker/bin/python -m venv --without-pip env
 mkdir project
 cd project
@@ -41,10 +50,7 @@ _ENVIRONMENT = {
     "NO_COLOR": "1",
     "PIPENV_NOSPIN": "1",
     "PIPENV_VERBOSITY": "-1",
-    "PIP_CONFIG_FILE": "/dev/null",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    # Building from source runs code of strangers, and its result has another hash each time.
-    "PIP_ONLY_BINARY": ":all:",
 }
 
 
@@ -52,34 +58,58 @@ class Unresolvable(RefitError):
     """A Pipfile for which no set of packages exists."""
 
 
-def lock(folder: Path, image: str, settings: Settings) -> LockChange:
+def lock(
+    folder: Path, image: str, settings: Settings, bounds: Bounds | None = None, until: date | None = None
+) -> LockChange:
     """Lock the Pipfile in `folder` and write `Pipfile.lock` and the exports beside it, all or none.
 
     Args:
         folder: a bundle's folder for one Python.
         image: digest of the `locker` stage in the registry, or the name of a local image.
+        settings: where the registry is, and what locks need.
+        bounds: how far the packages may move; none: as far as the Pipfile lets them.
+        until: only what was uploaded before that day (UTC) counts; none: all that is there.
 
     Raises:
         Mistakes: the Pipfile has mistakes.
         Unresolvable: no set of packages satisfies it, or a package has no wheel for this Python.
+        Forbidden: what came out is out of its bounds.
     """
     pipfile = read_pipfile(folder / "Pipfile")
-    python, text = _resolve(pipfile, image, settings)
+    python, text = _resolve(pipfile, _asked(pipfile, bounds), image, settings, until)
     if pipfile.python not in ("", python):
         raise RefitError(
             f"{pipfile.path} is for Python {pipfile.python}, but the base has Python {python}.",
             fix="set python_version in its [requires], or move it to the folder of the other Python.",
         )
-    made = with_wheels(json.loads(text), _wheels(settings.wheel_folders))
+    made = with_wheels(cutoff.settle(json.loads(text), pipfile, until, settings), _wheels(settings.wheel_folders))
     if wrong := problems(made, pipfile):
         raise RefitError(
             f"The lock of {pipfile.path} can't be used.",
             why="\n".join(f"  {line}" for line in wrong),
             fix="take out what this base can't install (a marker that is false here), or give it another version.",
         )
+    if unwanted := unlocked(made, pipfile):
+        raise Mistakes(unwanted)
+    files = exports(made, pipfile)
+    if bounds:
+        policy.check(bounds, versions(line for file in files.values() for line in file.splitlines()))
+        made["_meta"]["hash"]["sha256"] = pipfile.digest  # of the bundle's own, not of the one that was made of it
     before = locked(folder)
-    _write(folder, {**exports(made, pipfile), "Pipfile.lock": _dump(made)})
+    _write(folder, {**files, "Pipfile.lock": _dump(made)})
     return change(before, locked(folder))
+
+
+def without_bounds(folder: Path, image: str, settings: Settings, until: date | None = None) -> dict[str, str]:
+    """Package → version that the Pipfile in `folder` alone would be locked to; nothing is written. Raises as `lock`."""
+    pipfile = read_pipfile(folder / "Pipfile")
+    _, text = _resolve(pipfile, _asked(pipfile, None), image, settings, until)
+    return versions(line for file in exports(json.loads(text), pipfile).values() for line in file.splitlines())
+
+
+def _asked(pipfile: Pipfile, bounds: Bounds | None) -> str:
+    """The Pipfile that pipenv is given."""
+    return policy.bounded(pipfile.data, pipfile.categories, bounds) if bounds else as_text(pipfile.data)
 
 
 def with_wheels(lock: Mapping[str, Any], wheels: Mapping[tuple[str, str], Sequence[str]]) -> dict[str, Any]:
@@ -98,8 +128,8 @@ def with_wheels(lock: Mapping[str, Any], wheels: Mapping[tuple[str, str], Sequen
     }
 
 
-def _resolve(pipfile: Pipfile, image: str, settings: Settings) -> tuple[str, str]:
-    """Run pipenv; returns the Python that it ran with, and the text of the lock."""
+def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until: date | None) -> tuple[str, str]:
+    """Run pipenv on a text in the place of a Pipfile; returns the Python that it ran with, and the text of the lock."""
     if image.startswith("sha256:"):
         image = f"docker://{settings.registry_host}/{settings.repository}/stages@{image}"
     mounts, env = _belongings(settings)
@@ -110,9 +140,9 @@ def _resolve(pipfile: Pipfile, image: str, settings: Settings) -> tuple[str, str
             image,
             ["/bin/sh", "-c", _SCRIPT],
             mounts=mounts,
-            env={**_ENVIRONMENT, **env},
+            env={**_ENVIRONMENT, **env, **cutoff.environment(until), "SOURCES": ",".join(pipfile.built)},
             network="host",  # as in builds: the index may be on loopback
-            stdin=pipfile.path.read_text(encoding="utf-8"),
+            stdin=asked,
             limit=LOCK_SECONDS,
             on_line=said.append,
         )
@@ -148,8 +178,14 @@ def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
         return Unresolvable(
             f"{pipfile.path} can't be locked: the index has no wheel of {', '.join(missing)} for this Python.",
             why="\n".join(conflict),
-            fix="check name and version; of a package that is published as source only, build a wheel "
-            "and put it into a folder of the setting wheel_folders.",
+            fix="check name and version; let a package that is published as source only stand in "
+            f"{sources_file(pipfile.path.parents[1])}, and Refit makes its wheel.",
+        )
+    if failed := [m for line in said if (m := re.match(r"ERROR: (Failed to build '?([\w.-]+).*)", line))]:
+        return Unresolvable(
+            f"{pipfile.path} can't be locked: the source of {failed[0][2]} doesn't tell what it depends on.",
+            why=f"{failed[0][1]}. Locks are made in the base, which has no compilers.",
+            fix="take another version, or build its wheel and put that into a folder of the setting wheel_folders.",
         )
     if conflict:
         return Unresolvable(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -17,17 +18,21 @@ from packaging.utils import canonicalize_name
 from pydantic import SecretStr
 
 from flows.documents import Document
+from flows.errors import RefitError
 from flows.settings import Settings, authorities
 
 AT_ONCE = 16
 _SECONDS = 30.0
 _ATTEMPTS = 3
-_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_JSON = "application/vnd.pypi.simple.v1+json"
+_ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 # A cache on the way may answer only after asking the index whether its copy still holds.
 _HEADERS = {"Accept": _ACCEPT, "Cache-Control": "max-age=0"}
 _LINK = re.compile(r"<a\s([^>]*)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""(href|data-yanked|data-requires-python)(?:\s*=\s*["']([^"']*)["'])?""", re.IGNORECASE)
 ABSENT = "absent"
+# What pipenv takes for PyPI, and asks the mirror of the settings for instead.
+_PYPI = re.compile(r"https?://pypi(?:\.python)?\.org/simple/?")
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,18 @@ class Unreadable:
     reason: str
 
 
+# Package → sha256 of a file → when it was uploaded.
+Uploads = Mapping[str, Mapping[str, datetime]]
+
+
+def index(source: Mapping[str, object], settings: Settings) -> Index:
+    """The index that a Pipfile's source stands for: the mirror of the settings in the place of PyPI."""
+    url, mirror = SecretStr(str(source["url"])), settings.pip_index_url
+    if mirror.get_secret_value() and _PYPI.fullmatch(url.get_secret_value()):
+        return Index(mirror)
+    return Index(url, bool(source.get("verify_ssl", True)))
+
+
 def urls(index: Index, packages: Iterable[str]) -> dict[str, str]:
     """Package → address of its page, without the password."""
     scheme, place, path, _, _ = urlsplit(index.url.get_secret_value())
@@ -64,6 +81,33 @@ def fetch(index: Index, wanted: Mapping[str, Page | None], settings: Settings) -
     with _connection(index, settings) as client, ThreadPoolExecutor(AT_ONCE) as pool:
         found = pool.map(lambda asked: _fetch(client, *asked), wanted.items())
         return dict(zip(wanted, found, strict=True))
+
+
+def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Uploads:
+    """When each file of some packages was uploaded to an index.
+
+    Raises:
+        RefitError: it doesn't say so of all of them.
+    """
+    wanted = urls(index, packages)
+    with _connection(index, settings) as client, ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(wanted, pool.map(lambda url: _times(client, url), wanted.values()), strict=True))
+    if silent := sorted(name for name, times in found.items() if not times):
+        raise RefitError(
+            f"{next(iter(wanted.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",
+            why=f"A release with a `cutoff` needs to know that of {', '.join(silent[:8])}.",
+            fix="take an index that answers in JSON with `upload-time` (PEP 700), as PyPI does, or no `cutoff`.",
+        )
+    return found
+
+
+def _times(client: httpx.Client, url: str) -> dict[str, datetime]:
+    """sha256 → when that file was uploaded; empty: not known of all of them."""
+    try:
+        files = _ask(client, url, {"Accept": _JSON}).raise_for_status().json()["files"]
+        return {file["hashes"]["sha256"]: datetime.fromisoformat(file["upload-time"]) for file in files}
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def digest(body: str, is_json: bool) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,20 @@ from flows.errors import RefitError
 from flows.images import locker
 from flows.images.build import Builder, Built
 from flows.images.stages import Stage
-from flows.locks import locking, python
+from flows.locks import locking, policy, python
 from flows.locks.locking import Unresolvable
+from flows.locks.policy import Bounds
 from flows.settings import Settings
-from tests.package_index import PASSWORD, USER, make_sdist, make_wheel, serve_index
+from tests.package_index import (
+    EXTENSION,
+    PASSWORD,
+    USER,
+    make_sdist,
+    make_wheel,
+    serve_dated_index,
+    serve_index,
+    write_page,
+)
 
 ROOT = Path(__file__).parents[2]
 HEAD = """\
@@ -37,13 +50,14 @@ def lock_image(builder: Builder, base: Built, base_stage: Stage) -> str:
 
 @pytest.fixture(scope="session")
 def index_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An index with a password: `bee` needs an old `ant`, `cow` a new one, `dog` is published as source only."""
+    """An index with a password: `bee` needs an old `ant`, `cow` a new one, `dog` and `chopper` have no wheel."""
     folder = tmp_path_factory.mktemp("index")
     make_wheel(folder / "ant", "ant", "1.0")
     make_wheel(folder / "ant", "ant", "2.0")
     make_wheel(folder / "bee", "bee", "1.0", ["ant<2"])
     make_wheel(folder / "cow", "cow", "1.0", ["ant>=2"])
     make_sdist(folder / "dog", "dog", "1.0")
+    make_sdist(folder / "chopper", "chopper", "1.0", EXTENSION)
     with serve_index(folder) as url:
         yield url
 
@@ -148,7 +162,69 @@ def test_a_folder_of_wheels_supplies_what_the_index_lacks(
     python.verify(folder)
 
 
+def test_a_package_that_is_named_is_locked_as_source_and_no_other(
+    folder: Path, lock_image: str, indexed: Settings
+) -> None:
+    sources = folder.parent / "builder" / "sources.txt"
+    sources.parent.mkdir()
+    sources.write_text("chopper\n")
+    write(folder, '[packages]\nchopper = "*"\n\n[builder]\nant = "*"\n')
+    assert locking.lock(folder, lock_image, indexed).added == {"ant": "2.0", "chopper": "1.0"}
+    assert python.read(folder, ["packages"])[0].startswith("chopper==1.0 --hash=sha256:")
+    write(folder, '[packages]\nchopper = "*"\ndog = "*"\n\n[builder]\nant = "*"\n')
+    with pytest.raises(Unresolvable, match="no wheel of dog") as caught:
+        locking.lock(folder, lock_image, indexed)
+    assert str(sources) in str(caught.value)
+
+
 def test_a_pipfile_for_another_python(folder: Path, lock_image: str, indexed: Settings) -> None:
     write(folder, '[packages]\nant = "*"\n\n[requires]\npython_version = "3.12"\n')
     with pytest.raises(RefitError, match=r"is for Python 3\.12, but the base has Python 3\.11"):
         locking.lock(folder, lock_image, indexed)
+
+
+@pytest.mark.long
+def test_inside_a_release_only_patches_move(
+    folder: Path, lock_image: str, shared: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    index = tmp_path_factory.mktemp("grown-index")
+    for version in ("1.0.0", "1.0.3", "1.1.0"):
+        make_wheel(index / "bee", "bee", version, ["ant"])
+        make_wheel(index / "ant", "ant", version)
+    write(folder, '[packages]\nbee = "*"\n')
+    bounds = Bounds("2026a", {"packages": {"bee": "1.0.0", "ant": "1.0.0"}})
+    with serve_index(index) as url:
+        settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
+        # Nobody asks for ant but bee: it is held all the same.
+        assert locking.lock(folder, lock_image, settings, bounds).added == {"ant": "1.0.3", "bee": "1.0.3"}
+        free = locking.without_bounds(folder, lock_image, settings)
+        python.verify(folder)
+        held = policy.held(bounds, python.locked(folder), free)
+        assert str(held) == "ant 1.0.3 → 1.1.0, bee 1.0.3 → 1.1.0"
+
+        before = files(folder)
+        make_wheel(index / "cow", "cow", "1.0.0")
+        make_wheel(index / "bee", "bee", "1.0.4", ["ant", "cow"])
+        for package in ("cow", "bee"):
+            write_page(index / package)
+        with pytest.raises(policy.Forbidden, match=r"cow 1\.0\.0 would be new"):
+            locking.lock(folder, lock_image, settings, bounds)
+    assert files(folder) == before
+
+
+@pytest.mark.long
+def test_a_lock_with_a_cutoff_has_nothing_that_came_later(
+    folder: Path, lock_image: str, shared: Settings, tmp_path: Path
+) -> None:
+    old, new = (make_wheel(tmp_path / "files", "ant", version) for version in ("1.0", "2.0"))
+    late = shutil.copy(old, tmp_path / "files" / "ant-1.0-py2.py3-none-any.whl")
+    with late.open("ab") as wheel:
+        wheel.write(b"another")
+    times = {old: "2026-01-01T00:00:00Z", new: "2026-03-01T00:00:00Z", late: "2026-03-01T00:00:00Z"}
+    write(folder, '[packages]\nant = "*"\n')
+    with serve_dated_index(times) as url:
+        dated = shared.model_copy(update={"pip_index_url": SecretStr(url)})
+        locking.lock(folder, lock_image, dated, until=date(2026, 2, 1))
+        digest = hashlib.sha256(old.read_bytes()).hexdigest()
+        assert (folder / "requirements.txt").read_text() == f"ant==1.0 --hash=sha256:{digest}\n"
+        assert locking.lock(folder, lock_image, dated).moved == {"ant": ("1.0", "2.0")}

@@ -75,7 +75,11 @@ def test_a_pipfile(folder: Path) -> None:
         ("[packages]", "[packages", 6, "not valid TOML"),
         ("https://", "https://me:hush@", 3, "credential"),
         ("https://", "https://${WHO}@", 3, "credential"),
-        ('url = "https://pypi.org/simple"', "", 1, "needs a url"),
+        ("https://pypi.org/simple", "https://pypi.org/simple?token=hush", 3, "credential"),
+        ('url = "https://pypi.org/simple"', "", 1, "needs a name and a url"),
+        ('name = "pypi"', "", 1, "needs a name and a url"),
+        ("[packages]", "[pipenv]\ninstall_search_all_sources = true\n[packages]", 7, "decides for all of them"),
+        ('six = "~=1.16"', 'six = {version = "*", index = "pypy"}', 7, "there is no source 'pypy' (known: pypi)"),
         ('six = "~=1.16"', 'six = "1.16 or so"', 7, "six"),
         ('six = "~=1.16"', '"not/a/name" = "*"', 7, "not/a/name"),
         ('six = "~=1.16"', 'six = {git = "https://example.org/six"}', 7, "'git' has no hash"),
@@ -218,6 +222,13 @@ def test_a_conflict_is_told_without_the_traceback(folder: Path, problem: str, wh
         "  requests 2.31.0 depends on urllib3<3 and >=1.21.1",
     ]
     assert "Traceback" not in str(error)
+
+
+def test_a_source_that_has_to_be_built_to_be_known_is_told(folder: Path) -> None:
+    said = ["Locking ...", "ERROR: Failed to build 'mysqlclient' when getting requirements to build wheel", "Traceback"]
+    error = locking.explain(read_pipfile(folder / "Pipfile"), said)
+    assert error and "the source of mysqlclient doesn't tell" in error.what
+    assert error.why.startswith("Failed to build 'mysqlclient' when getting requirements to build wheel.")
 
 
 def test_another_failure_is_not_explained(folder: Path) -> None:

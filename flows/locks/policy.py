@@ -1,0 +1,150 @@
+"""What a lock may change while a release lives: patches, and what the release's file excepts. Pure.
+
+pipenv takes no constraints. So what it is given is a Pipfile made for it: the bundle's own, in which every package of
+the release's first lock is named within its bounds, those too that only others need. What comes out is held against
+the bounds all the same, and a package that the release didn't begin with needs an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from flows.catalog.pins import Reach, Waiver
+from flows.errors import RefitError
+from flows.locks.pipfile import FIRST_CATEGORY, as_text
+from flows.locks.python import LockChange, change
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far the packages of one lock may move.
+
+    Attributes:
+        release: whose word that is.
+        first: category → package → version that the release began with.
+        reach: package → how far it may move; the others move by patches.
+        waivers: the release's exceptions.
+    """
+
+    release: str
+    first: Mapping[str, Mapping[str, str]]
+    reach: Mapping[str, Reach] = field(default_factory=dict)
+    waivers: tuple[Waiver, ...] = ()
+
+    @property
+    def began_with(self) -> dict[str, str]:
+        """Package → version over all categories."""
+        return {name: version for packages in self.first.values() for name, version in packages.items()}
+
+    def range(self, package: str) -> str:
+        """Where a package may be; empty: the release doesn't know it."""
+        if waiver := next((waiver for waiver in self.waivers if waiver.package == package), None):
+            return waiver.range
+        version = self.began_with.get(package)
+        return bound(version, self.reach.get(package, Reach.patch)) if version else ""
+
+
+class Forbidden(RefitError):
+    """A lock that moves what its release holds, or brings what it doesn't know."""
+
+
+def bound(version: str, reach: Reach) -> str:
+    """The versions to which a package may move that began with this one, e.g. `==2.32.*,>=2.32.5`."""
+    began = Version(version)
+    numbers = {Reach.patch: 2, Reach.minor: 1, Reach.any: 0}[reach]
+    epoch = f"{began.epoch}!" if began.epoch else ""
+    kept = ".".join(str(number) for number in (*began.release, 0)[:numbers])
+    return f"=={epoch}{kept}.*,>={began.public}" if kept else f">={began.public}"
+
+
+def is_calendar(version: str) -> bool:
+    """Whether a version begins with a year: its numbers say when it was made, and not what has changed."""
+    return 1990 <= Version(version).release[0] < 2200
+
+
+def bounded(pipfile: Mapping[str, Any], categories: Sequence[str], bounds: Bounds) -> str:
+    """The text of the Pipfile that is locked in the place of a bundle's own.
+
+    Args:
+        pipfile: the bundle's own, as plain data.
+        categories: which of its sections hold packages.
+        bounds: how far each package may move.
+    """
+    asked = {category: _narrowed(pipfile[category], bounds) for category in categories}
+    named: set[str] = {canonicalize_name(name) for packages in asked.values() for name in packages}
+    for category, packages in bounds.first.items():
+        section = asked.setdefault(category if category in categories else FIRST_CATEGORY, {})
+        for name in packages:
+            if name not in named:
+                named.add(name)
+                section[name] = bounds.range(name)
+    return as_text({**pipfile, **asked})
+
+
+def check(bounds: Bounds, now: Mapping[str, str]) -> None:
+    """Hold a lock (package → version) against its bounds.
+
+    Raises:
+        Forbidden: a package is out of them, or new.
+    """
+    ranges = {name: bounds.range(name) for name in sorted(now)}
+    out = {name: text for name, text in ranges.items() if text and not _admits(text, now[name])}
+    new = [name for name, text in ranges.items() if not text]
+    if not out and not new:
+        return
+    lines = [
+        *(f"  {name} would be {now[name]}, but may be {text}" for name, text in out.items()),
+        *(f"  {name} {now[name]} would be new" for name in new),
+    ]
+    examples = [f"  - {_example(name, now[name])}" for name in (*out, *new)]
+    raise Forbidden(
+        f"Release {bounds.release} forbids this lock: inside a release only patches move.",
+        why="\n".join(lines),
+        fix="\n".join(
+            (
+                f"change the Pipfile; or except it in releases/{bounds.release}.yaml, with a reason and a last day:",
+                "exceptions:",
+                *examples,
+            )
+        ),
+    )
+
+
+def held(bounds: Bounds, now: Mapping[str, str], free: Mapping[str, str]) -> LockChange:
+    """What a lock without bounds would change, and may not.
+
+    Args:
+        bounds: how far packages may move.
+        now: package → version of the lock within them.
+        free: the same of one without them.
+    """
+    found = change(now, free)
+    moved = {name: move for name, move in found.moved.items() if not _admits(bounds.range(name), move[1])}
+    return LockChange(moved, {name: version for name, version in found.added.items() if not bounds.range(name)}, {})
+
+
+def _admits(text: str, version: str) -> bool:
+    return SpecifierSet(text).contains(version, prereleases=True)
+
+
+def _example(name: str, version: str) -> str:
+    return f'{{package: {name}, range: "{bound(version, Reach.patch)}", reason: …, expires: YYYY-MM-DD}}'
+
+
+def _narrowed(packages: Mapping[str, Any], bounds: Bounds) -> dict[str, Any]:
+    """What a section asks for, within bounds. An exception is the release's last word, so it stands alone."""
+    narrowed: dict[str, Any] = {}
+    excepted = {waiver.package for waiver in bounds.waivers}
+    for name, asked in packages.items():
+        plain = canonicalize_name(name)
+        own = asked.get("version", "*") if isinstance(asked, Mapping) else asked
+        parts = [bounds.range(plain)] if plain in excepted else [bounds.range(plain), own]
+        version = ",".join(part for part in parts if part not in ("", "*")) or "*"
+        narrowed[name] = {**asked, "version": version} if isinstance(asked, Mapping) else version
+    return narrowed

@@ -1,0 +1,164 @@
+"""Known vulnerabilities of locked packages, from a file of the OSV database (https://osv.dev): no network is needed.
+
+OSV publishes one archive for each ecosystem; the one for PyPI is `PyPI/all.zip` in its bucket `osv-vulnerabilities`.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ValidationError
+
+from flows.documents import Mistake, Mistakes
+from flows.locks.policy import Bounds
+
+_FIX = "take PyPI/all.zip as OSV publishes it, or a JSON file with a list of its records"
+
+
+class _Event(BaseModel):
+    introduced: str = ""
+    fixed: str = ""
+    last_affected: str = ""
+
+
+class _Range(BaseModel):
+    type: str = ""
+    events: tuple[_Event, ...] = ()
+
+
+class _Package(BaseModel):
+    ecosystem: str = ""
+    name: str = ""
+
+
+class _Affected(BaseModel):
+    package: _Package = _Package()
+    ranges: tuple[_Range, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+class Record(BaseModel):
+    """What Refit reads of a record of OSV."""
+
+    id: str
+    aliases: tuple[str, ...] = ()
+    withdrawn: str | None = None
+    affected: tuple[_Affected, ...] = ()
+
+
+@dataclass(frozen=True)
+class Vulnerability:
+    """A known vulnerability of a locked package: its names, and the later versions that mend it."""
+
+    package: str
+    version: str
+    names: tuple[str, ...]
+    mended: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.version}: {', '.join(self.names)}, mended in {' and '.join(self.mended)}"
+
+
+def read(path: Path, packages: Collection[str]) -> tuple[Record, ...]:
+    """The records of a file of OSV that speak of one of these packages.
+
+    Raises:
+        Mistakes: it is missing, or holds something else.
+    """
+    try:
+        found = tuple(record for text in _texts(path) for record in _records(text) if _names(record) & set(packages))
+    except (OSError, ValueError, RecursionError, zipfile.BadZipFile) as error:
+        what = str(error).splitlines()[0]
+        if isinstance(error, ValidationError):
+            what = f"{what}: {error.errors()[0]['msg']}"
+        raise Mistakes([Mistake(path, 0, f"no records of OSV can be read from this: {what}", _FIX)]) from None
+    return found
+
+
+def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vulnerability]:
+    """What is known of these packages (name → version)."""
+    return sorted(
+        (
+            Vulnerability(name, packages[name], (record.id, *record.aliases), _mended(affected, packages[name]))
+            for record in records
+            if not record.withdrawn
+            for affected in record.affected
+            if affected.package.ecosystem == "PyPI"
+            and (name := canonicalize_name(affected.package.name)) in packages
+            and _affects(affected, packages[name])
+        ),
+        key=lambda found: (found.package, found.names),
+    )
+
+
+def unmended(found: Iterable[Vulnerability], bounds: Bounds) -> list[Vulnerability]:
+    """Those that only a version would mend to which the package may not move."""
+    return [one for one in found if one.mended and not any(_within(one, version, bounds) for version in one.mended)]
+
+
+def _within(one: Vulnerability, version: str, bounds: Bounds) -> bool:
+    return SpecifierSet(bounds.range(one.package)).contains(version, prereleases=True)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    if not zipfile.is_zipfile(path):
+        yield path.read_text(encoding="utf-8")
+        return
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".json"):
+                yield archive.read(name).decode("utf-8")
+
+
+def _records(text: str) -> Iterator[Record]:
+    data = json.loads(text)
+    for record in data if isinstance(data, list) else [data]:
+        yield Record.model_validate(record)
+
+
+def _names(record: Record) -> set[str]:
+    return {canonicalize_name(affected.package.name) for affected in record.affected}
+
+
+def _affects(affected: _Affected, version: str) -> bool:
+    return version in affected.versions or any(
+        _inside(span, Version(version)) for span in affected.ranges if span.type == "ECOSYSTEM"
+    )
+
+
+def _inside(span: _Range, version: Version) -> bool:
+    """OSV's own rule: events in the order of versions, each of which begins or ends what is affected."""
+    affected = False
+    for at, event in sorted(_dated(span.events), key=lambda pair: pair[0]):
+        if event.introduced and version >= at:
+            affected = True
+        elif (event.fixed and version >= at) or (event.last_affected and version > at):
+            affected = False
+    return affected
+
+
+def _dated(events: Iterable[_Event]) -> Iterator[tuple[Version, _Event]]:
+    for event in events:
+        if version := _version(event.introduced or event.fixed or event.last_affected):
+            yield version, event
+
+
+def _mended(affected: _Affected, version: str) -> tuple[str, ...]:
+    """The versions in which it is mended, after the one that is locked."""
+    events = [event.fixed for span in affected.ranges if span.type == "ECOSYSTEM" for event in span.events]
+    later = {fixed for text in events if (fixed := _version(text)) and fixed > Version(version)}
+    return tuple(str(fixed) for fixed in sorted(later))
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
