@@ -95,11 +95,6 @@ class Jupyter:
         finally:
             self._send("DELETE", f"/api/kernels/{kernel}", accepted=(204, 404))
 
-    def read_file(self, path: str) -> str:
-        """The text of a file in the home; for a notebook, its JSON."""
-        content = self._send("GET", _contents(path), params={"content": 1}).json()["content"]
-        return content if isinstance(content, str) else json.dumps(content)
-
     def write_file(self, path: str, content: str) -> None:
         """Write a text file into the home; its folder has to be there."""
         self._write(path, {"type": "file", "format": "text", "content": content})
@@ -153,6 +148,29 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
                 raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
         time.sleep(_PAUSE_SECONDS)
     raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
+
+
+def check_page(url: str, page: str, token: str) -> None:
+    """Open a page with its token, as a browser does, and without.
+
+    Args:
+        url: address of the IDE.
+        page: path of the page; `{token}` in it is replaced.
+        token: what lets people in.
+
+    Raises:
+        JupyterError: it isn't there for its owner, or it is for everybody.
+    """
+    try:
+        with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS) as browser:
+            stranger = browser.get(url + page.replace("{token}", ""))
+            owner = browser.get(url + page.replace("{token}", token), follow_redirects=True)
+    except httpx.HTTPError as error:
+        raise JupyterError(f"The page at {url} doesn't answer.", why=str(error)) from error
+    if stranger.is_success:
+        raise JupyterError(f"The page at {url} opens without its token.", why="Anybody could work in this session.")
+    if not owner.is_success or owner.url.path.endswith("/login"):
+        raise JupyterError(f"The page at {url} doesn't open with its token.", why=f"It answers {owner.status_code}.")
 
 
 def notebook(cells: Sequence[str]) -> dict[str, Any]:

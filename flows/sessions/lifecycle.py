@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ from flows.errors import RefitError, UnknownName
 from flows.progress import reported
 from flows.sessions.engine import Engine
 from flows.sessions.home import Homes
-from flows.sessions.jupyter import Jupyter, JupyterError, wait_answer
+from flows.sessions.jupyter import Jupyter, JupyterError, check_page, wait_answer
 from flows.sessions.model import Running, Session, check_name
 from flows.sessions.podman import Podman
 from flows.sessions.store import NameTaken, Store
@@ -162,6 +162,30 @@ class Sessions:
                 self.homes.remove(name)
                 self.store.forget_home(name)
 
+    def put_into_pool(self, name: str) -> Session:
+        """Bring the home of a session that is stopped into the pool; its container is made anew when it starts.
+
+        Whatever interrupts it, the session has the one home or the other as a whole; doing it again does the rest.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it runs, there is no pool, or the pool has no room.
+        """
+        if not self.homes.pool.exists:
+            raise RefitError("There is no pool.", fix="`refit home pool create --size …` makes one.")
+        with self.alone(name), reported(name, "putting its home into the pool"):
+            session = self.store.session(name)
+            if any(found.running is Running.running for found in self.engine.containers(name)):
+                raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
+            if session.home not in self.homes.pool:
+                session = replace(session, home=self.homes.copy_to_pool(session))
+                self.store.update(session)
+            for container in self.engine.containers(name):
+                if container.made_from != session:
+                    self.engine.remove(container.name)
+            self.homes.forget_folder(name)
+        return session
+
     def up(self) -> Mapping[str, str]:
         """Start every session that ought to run and doesn't, as after a reboot.
 
@@ -256,10 +280,17 @@ class Sessions:
         if session.access.protocol == "jupyter":
             return self.jupyter(session).wait_ready(health, limit, alive)
         if session.port:
-            return wait_answer(session.url + health, limit, alive)
+            seconds = wait_answer(session.url + health, limit, alive)
+            self._check_page(session)
+            return seconds
         if not alive():
             raise JupyterError(f"The session {session.name!r} has ended.")
         return 0.0
+
+    def _check_page(self, session: Session) -> None:
+        """Open the page as its person would, if it takes a token, and as somebody else would."""
+        if "{token}" in (page := session.access.page):
+            check_page(session.url, page, self.token(session))
 
     def halt(self, session: Session) -> None:
         """Stop a session's container: its kernels over the API, then its processes; still wanted if it was."""
@@ -299,6 +330,8 @@ class Sessions:
                 self.homes.make(session.name, session.uid)
                 self._make_token(session)
                 self.engine.create(session)
+                if session.port and self._running(session) is Running.running:
+                    self.engine.let_in(session.container)  # a move that was killed may have closed it
                 self.engine.start(session.container)
                 self.wait_ready(session)
             except RefitError as error:

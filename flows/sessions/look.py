@@ -58,7 +58,7 @@ def look(asked: Row) -> Row:
     seconds = time.monotonic() - started
     processes = [_compared(before.get(pid), process, seconds) for pid, process in after.items()]
     server = _attempt(problems, "Jupyter", _jupyter, asked) if asked["protocol"] == "jupyter" else None
-    for kernel in (server or {}).get("kernels", []) if asked["variables"] else ():
+    for kernel in (server or {}).get("kernels", []):
         kernel["variables"] = _variables(kernel, processes)
     return {
         "at": time.time(),
@@ -223,7 +223,8 @@ def _jupyter(asked: Row) -> Row:
 
 def _get(port: int, path: str, token: str) -> Any:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
-    connection.request("GET", f"{path}?no_track_activity=1", headers={"Authorization": f"token {token}"})
+    below = os.environ.get("NB_PREFIX", "").rstrip("/")
+    connection.request("GET", f"{below}{path}?no_track_activity=1", headers={"Authorization": f"token {token}"})
     answer = connection.getresponse()
     if answer.status != http.client.OK:
         raise ConnectionError(f"{path} answers {answer.status}")

@@ -14,6 +14,8 @@ from flows.catalog.model import Access
 from flows.errors import RefitError
 
 LONGEST_NAME = 40
+# The variable that tells an IDE below which path of an address it is; the name is that of OpenDataHub.
+PREFIX = "NB_PREFIX"
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
 
 
@@ -82,7 +84,7 @@ class Session:
     @property
     def url(self) -> str:
         """Where its IDE answers, without a token; empty where the profile has none."""
-        return f"http://127.0.0.1:{self.port}" if self.port else ""
+        return f"http://127.0.0.1:{self.port}{self.environment.get(PREFIX, '').rstrip('/')}" if self.port else ""
 
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,16 +34,14 @@ class Manner:
     Attributes:
         seconds: for how long: what works shows in what changes meanwhile.
         limit: seconds after which the look has failed, because the machine or the container hangs.
-        variables: ask kernels what they hold.
     """
 
     seconds: float = 1.0
     limit: float = 30.0
-    variables: bool = True
 
 
 # Right before a stop, while people are kept waiting.
-LAST = Manner(0.2, 2.0, variables=False)
+LAST = Manner(seconds=0.2, limit=10.0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
     access = session.access
     asked = {
         "seconds": manner.seconds,
-        "variables": manner.variables,
         "port": access.port,
         "protocol": access.protocol,
         "heartbeat": access.heartbeat,
@@ -87,23 +85,6 @@ def probe(engine: Engine, session: Session, quiet: float, manner: Manner = Manne
         return unknown(begun, error.what.partition(": + ")[0])  # without the whole command
 
 
-def look_last(engine: Engine, session: Session, quiet: float) -> Activity:
-    """Close a session to new input and look a last time, right before it is stopped.
-
-    It stays closed, so that nobody can begin anything before the stop; unless it is busy: then it is open again within
-    about a second, and what was typed meanwhile arrives late.
-    """
-    reopen = engine.shut_out(session.container, [session.access.port]) if session.access.port else lambda: None
-    try:
-        activity = probe(engine, session, quiet, LAST)
-    except BaseException:
-        reopen()
-        raise
-    if activity.verdict is Verdict.busy:
-        reopen()
-    return activity
-
-
 class Watch:
     """Looks at sessions, and remembers what it saw in a folder of this machine."""
 
@@ -112,7 +93,34 @@ class Watch:
 
     def look(self, session: Session) -> Seen:
         """Look at a session that runs, and remember what was seen."""
-        activity = probe(self._engine, session, self._settings.quiet * 60)
+        return self._look(session, Manner())
+
+    def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
+        """Close a session to new input and look a last time, right before it is stopped.
+
+        It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
+        it is open again within about a second, and what was typed meanwhile arrives late.
+
+        Args:
+            session: one that runs.
+            objection: says why it isn't to be stopped after all; empty: it is.
+
+        Returns:
+            that objection.
+        """
+        ports = [session.access.port] if session.access.port else []
+        reopen = self._engine.shut_out(session.container, ports) if ports else lambda: None
+        try:
+            why = objection(self._look(session, LAST))
+        except BaseException:
+            reopen()
+            raise
+        if why:
+            reopen()
+        return why
+
+    def _look(self, session: Session, manner: Manner) -> Seen:
+        activity = probe(self._engine, session, self._settings.quiet * 60, manner)
         file = self._folder / f"{check_name(session.name)}.json"
         memory = remembered(activity, _read(file))
         draft = file.with_suffix(f".{os.getpid()}")
@@ -123,15 +131,20 @@ class Watch:
 
 
 def look_at_all(settings: Settings, sessions: Sessions, name: str = "") -> tuple[Seen, ...]:
-    """Look at the session of that name, or at all that run, some at the same time.
+    """Look at the session of that name, or at all that run.
 
     Raises:
         RefitError: there is no session of that name, or it doesn't run.
     """
     asked = [sessions.that_runs(name)] if name else [s.session for s in sessions.all() if s.running is Running.running]
-    watch = Watch(settings, sessions.engine)
+    return look_at(settings, sessions.engine, asked)
+
+
+def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:
+    """Look at sessions that run, some at the same time."""
+    watch = Watch(settings, engine)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(watch.look, asked))
+        return tuple(pool.map(watch.look, sessions))
 
 
 def _read(file: Path) -> Memory | None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, ForeignKey, select
+from sqlalchemy import Engine, ForeignKey, func, select
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
@@ -110,6 +110,11 @@ class Wishes:
             what = ", ".join(f"{name}: {_text(value)}" for name, value in changes.items())
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
         return wish
+
+    def length(self) -> int:
+        """How many changes there were: another number means that somebody has said something."""
+        with Transaction(self._database) as transaction:
+            return transaction.scalar(select(func.max(WishChangeRow.number))) or 0
 
     def changes(self, session: str) -> tuple[WishChange, ...]:
         """Who changed the wish of a session, and when, oldest first."""

@@ -13,14 +13,24 @@ from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.sessions.home import Homes
 from flows.sessions.model import Session
+from flows.sessions.pool import LEAST, Pool
 from flows.settings import Settings
+from tests.conftest import some_long
 
 UID = 234_567
 
 
-@pytest.fixture
-def homes(tmp_path: Path) -> Homes:
-    return Homes(Settings(home=tmp_path / "refit"))
+@pytest.fixture(params=some_long(["folders", "pool"], "folders"))
+def homes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Homes]:
+    """Homes do the same wherever they lie."""
+    settings = Settings(home=tmp_path / "refit")
+    if request.param == "folders":
+        yield Homes(settings)
+        return
+    Pool(settings).create(LEAST)
+    homes = Homes(settings)
+    yield homes
+    command.run(["umount", homes.pool.folder], root=True)
 
 
 @pytest.fixture

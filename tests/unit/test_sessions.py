@@ -24,6 +24,7 @@ from flows.sessions.home import SPARE, described, lacking
 from flows.sessions.jupyter import Jupyter, JupyterError
 from flows.sessions.model import IllegalName, Running, Session, check_name, nearest_legal
 from flows.sessions.podman import as_container, labels
+from flows.sessions.pool import read_size
 from flows.sessions.store import Exhausted, NameTaken, Store
 from flows.settings import Span
 
@@ -247,3 +248,14 @@ def test_a_snapshot_needs_the_size_of_the_home_a_tenth_and_something_to_spare(
     home: int, free: int, missing: int | None
 ) -> None:
     assert lacking(home, free) == (home + home // 10 + SPARE if missing is None else missing)
+
+
+@pytest.mark.parametrize(("text", "size"), [("50 GB", 50 * 10**9), ("1.5GiB", 1_610_612_736)])
+def test_the_size_of_a_pool_is_a_number_with_its_unit(text: str, size: int) -> None:
+    assert read_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "50", "GB", "-1 GB", "0 GB", "5 TB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(RefitError, match="no size"):
+        read_size(text)

@@ -1,0 +1,108 @@
+"""What was changed by hand in a session's container, outside its home: a move leaves it behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from shlex import quote
+
+from flows import command, host
+from flows.compatibility.scan import in_container, of_image
+from flows.publishing import evidence
+from flows.sessions.engine import Engine
+from flows.sessions.model import Session
+from flows.settings import Settings
+
+LOOK_SECONDS = 300.0
+# What a container writes by itself, and what records of packages are kept in: the packages are told by name.
+_OWN = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/log", "/var/tmp")
+_OF_THE_ENGINE = frozenset(
+    {"/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
+)
+_PARTS = frozenset({"__pycache__", "site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True)
+class HandMade:
+    """What a session's container has otherwise than its image.
+
+    Attributes:
+        session: its name.
+        system: packages of the operating system.
+        python: Python packages, those in the home left out.
+        files: other files and folders that were added or changed.
+        recipe: commands that make the same packages anew, to be run as root in the next container.
+    """
+
+    session: str
+    system: evidence.Changes
+    python: evidence.Changes
+    files: tuple[str, ...]
+    recipe: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.recipe or self.files)
+
+
+def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
+    """Compare the container of a session that runs with the image that it was made from.
+
+    Raises:
+        RefitError: the container doesn't run, or can't be looked at.
+    """
+    image, now = of_image(settings, session.image), in_container(engine, session)
+    system = evidence.changes(image.system, now.system)
+    python = evidence.changes(image.distributions, now.distributions)
+    of_packages = _brought(engine, session, (*system.added, *system.changed))
+    files = told(_different(settings, session.container), of_packages, now.home)
+    return HandMade(session.name, system, python, files, replayed(system, python))
+
+
+def replayed(system: evidence.Changes, python: evidence.Changes) -> tuple[str, ...]:
+    """The commands that make the same changes to packages again. Pure."""
+    apt = [f"{name}={version}" for name, version in _there(system).items()]
+    pip = [f"{name}=={version}" for name, version in _there(python).items()]
+    calls = (
+        ("apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades", apt),
+        ("apt-get remove --yes", [*system.removed]),
+        ("python3 -m pip install", pip),
+        ("python3 -m pip uninstall --yes", [*python.removed]),
+    )
+    return tuple(f"{call} {' '.join(map(quote, words))}" for call, words in calls if words)
+
+
+def told(different: Mapping[str, Collection[str]], of_packages: Collection[str], home: str) -> tuple[str, ...]:
+    """The paths of `podman diff` that a person has to know of. Pure.
+
+    Folders that changed only because of something inside are left out, and what belongs to packages.
+    """
+    paths = {path for kind in ("added", "changed", "deleted") for path in different.get(kind) or ()}
+    holders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return tuple(sorted(p for p in paths - holders - set(of_packages) if not _own(PurePosixPath(p), home)))
+
+
+def _own(path: PurePosixPath, home: str) -> bool:
+    below = any(path.is_relative_to(folder) for folder in (*_OWN, home))
+    return below or str(path) in _OF_THE_ENGINE or not _PARTS.isdisjoint(path.parts)
+
+
+def _there(changes: evidence.Changes) -> dict[str, str]:
+    return {**changes.added, **{name: after for name, (_, after) in changes.changed.items()}}
+
+
+def _brought(engine: Engine, session: Session, packages: Iterable[str]) -> frozenset[str]:
+    """The files that packages of the operating system brought along."""
+    if not (names := sorted(packages)):
+        return frozenset()
+    listed = engine.execute(session.container, ["dpkg-query", "--listfiles", *names], limit=LOOK_SECONDS)
+    # Debian's /bin is a link to /usr/bin, and packages name either.
+    both = ((line, f"/usr{line}") for line in listed.splitlines())
+    return frozenset(path for pair in both for path in pair)
+
+
+def _different(settings: Settings, container: str) -> Mapping[str, Collection[str]]:
+    call = [*host.podman(settings), "diff", "--format", "json", container]
+    found: Mapping[str, Collection[str]] = json.loads(command.run(call, root=True, limit=LOOK_SECONDS).stdout)
+    return found

@@ -1,0 +1,291 @@
+"""What of a home stops working on another image, and how to mend it. Pure: facts go in, findings come out.
+
+Only what the move makes worse counts: what doesn't work on the old image either is said, and keeps nobody.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from shlex import quote
+
+from flows.compatibility.elf import numbered
+from flows.compatibility.facts import Group, Home, Image, Kind, Starter
+
+_CUDA = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft|curand|cusolver|cusparse|nccl|nvrtc)\.so\.\d")
+_PYTHON_LIBRARY = re.compile(r"libpython3")
+MOST_NAMED = 6
+
+
+class Verdict(StrEnum):
+    """Whether a home and an image go together, from best to worst.
+
+    `rebuild`: something has to be made anew, and the finding says how. `blocked`: nobody but its owner knows how;
+    without their consent the session isn't moved.
+    """
+
+    ok = "ok"
+    rebuild = "rebuild"
+    blocked = "blocked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing in a home that the move concerns: where, what, and the commands that mend it, to be run afterwards."""
+
+    verdict: Verdict
+    path: str
+    what: str
+    recipe: tuple[str, ...] = ()
+
+
+def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
+    """Everything in a home that a move from one image to another concerns, worst first."""
+    found = [
+        *(finding for group in home.groups for finding in _group(group, home, old, new)),
+        *(finding for kernel in home.kernels for finding in _kernel(kernel, home, old, new)),
+        *(finding for script in home.scripts for finding in _script(script, old, new)),
+        *_shadows(home, old, new),
+        *(Finding(Verdict.ok, "", f"not everything was looked at: {why}") for why in home.missed),
+    ]
+    return tuple(sorted(found, key=lambda finding: (-_RANK[finding.verdict], finding.path, finding.what)))
+
+
+def verdict(findings: Sequence[Finding]) -> Verdict:
+    """That of the worst finding."""
+    return max((finding.verdict for finding in findings), key=_RANK.__getitem__, default=Verdict.ok)
+
+
+_RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+# --- Groups ----------------------------------------------------------------------------------------------------------
+
+
+def _group(group: Group, home: Home, old: Image, new: Image) -> Iterator[Finding]:
+    reasons, known = [*_python(group, old, new), *_native(group, home, old, new)], _broken(group, home, old)
+    if reasons:
+        recipe = _recipe(group, new)
+        yield Finding(Verdict.rebuild if recipe else Verdict.blocked, group.path, "; ".join(reasons), recipe)
+    elif known:
+        yield Finding(Verdict.ok, group.path, f"doesn't work on the old image either: {'; '.join(known)}")
+
+
+def _python(group: Group, old: Image, new: Image) -> Iterator[str]:
+    """Why Python won't find a group, or can't load it."""
+    if group.kind is Kind.user and group.python == old.python and old.user_site:
+        count = f"{len(group.distributions)} packages"
+        if new.python != old.python:
+            yield f"{count} were installed for Python {old.python}, and the new image has {new.python}"
+        elif not new.user_site:
+            yield f"the new image's Python doesn't look for packages in homes; {count} are here"
+    elif group.kind is Kind.venv and _runs(group.interpreter, group.python, old):
+        yield from _venv(group, new)
+    elif group.kind is Kind.loose and _tag(old.python) in group.native.tags and new.python != old.python:
+        example = group.native.tags[_tag(old.python)]
+        yield f"{example} was compiled for Python {old.python}, and the new image has {new.python}"
+
+
+def _venv(group: Group, new: Image) -> Iterator[str]:
+    there = new.interpreters.get(group.interpreter)
+    if _in_image(group.interpreter) and there is None:
+        yield f"its Python, {group.interpreter}, is not in the new image"
+    elif there and group.python and there != group.python:
+        yield f"it was made for Python {group.python}, and {group.interpreter} is {there} in the new image"
+
+
+def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
+    """Why the loader won't start what was compiled."""
+    for interface, (version, example) in group.native.versions.items():
+        if _has(old, interface, version) and not _has(new, interface, version):
+            there = new.interfaces.get(interface, "none")
+            yield f"{example} needs {interface} {version}, and the new image has {there}"
+    lost = {
+        soname: example
+        for soname, example in group.native.libraries.items()
+        if soname in old.libraries and soname not in new.libraries and soname not in home.libraries
+    }
+    for soname, example in list(lost.items())[:MOST_NAMED]:
+        yield f"{example} needs {_named(soname)}, which the new image doesn't have"
+    if len(lost) > MOST_NAMED:
+        yield f"and {len(lost) - MOST_NAMED} more libraries"
+
+
+def _broken(group: Group, home: Home, old: Image) -> list[str]:
+    """What doesn't work as it is."""
+    found = []
+    if group.kind is Kind.venv and not _runs(group.interpreter, group.python, old):
+        found.append("its Python is not there" if group.interpreter else "its Python leads nowhere")
+    for interface, (version, example) in group.native.versions.items():
+        if not _has(old, interface, version):
+            found.append(f"{example} needs {interface} {version}")
+    return found
+
+
+def _recipe(group: Group, new: Image) -> tuple[str, ...]:
+    """The commands that make a group anew in the new image; none: nobody but its owner knows how."""
+    folder = _at(group.path)
+    if group.kind is Kind.venv:
+        kept = f"{folder}.before"
+        return (
+            f"mv {folder} {kept}",
+            f"python3 -m venv {folder}",
+            *_installing(f"{folder}/bin/python -m pip install", group),
+            f"rm -r {kept}  # when all is well",
+        )
+    if group.kind is Kind.user:
+        target = f"~/.local/lib/python{new.python}/site-packages"
+        pip = "python3 -m pip install --user" if new.user_site else f"python3 -m pip install --target {target}"
+        return (*_installing(pip, group), f"rm -r {folder}  # when all is well")
+    if group.kind is Kind.conda:
+        return (f"conda install --prefix {folder} --force-reinstall --all",) if "conda" in new.programs else ()
+    if group.kind is Kind.editor:
+        return (f"code-server --install-extension {quote(_extension(group.path))} --force",)
+    made = _MADE.get(posixpath.basename(group.source))
+    return (f"cd {_at(posixpath.dirname(group.source))} && {made}",) if made else ()
+
+
+_MADE = {
+    "setup.py": "python3 setup.py build_ext --inplace --force",
+    "pyproject.toml": "python3 -m pip install --editable .",
+    "Makefile": "make --always-make",
+}
+
+
+def _at(path: str) -> str:
+    return f"~/{quote(path)}" if path else "~"
+
+
+def _installing(pip: str, group: Group) -> Iterator[str]:
+    exact = [f"{one.name}=={one.version}" for one in group.distributions if not one.elsewhere and one.name not in _PIP]
+    if exact:
+        yield f"{pip} {' '.join(map(quote, exact))}"
+    for one in group.distributions:
+        if one.elsewhere:
+            yield f"# {one.name} {one.version} came from a folder or a repository: install it from there"
+
+
+_PIP = frozenset({"pip", "setuptools", "wheel"})
+
+
+def _extension(path: str) -> str:
+    return re.sub(r"-\d[\w.]*(-[\w-]+)?$", "", posixpath.basename(path))
+
+
+def _named(soname: str) -> str:
+    if _CUDA.match(soname):
+        return f"{soname} of CUDA"
+    return f"{soname}, Python's own library" if _PYTHON_LIBRARY.match(soname) else soname
+
+
+def _has(image: Image, interface: str, version: str) -> bool:
+    """Whether an image has an interface in this version; of those that nobody knows anything of, it has all."""
+    there = image.interfaces.get(interface, "")
+    return not there or numbered(version) <= numbered(there)
+
+
+def _runs(interpreter: str, python: str, image: Image) -> bool:
+    if not interpreter:
+        return False
+    there = image.interpreters.get(interpreter, "")
+    return not _in_image(interpreter) or bool(there and there == (python or there))
+
+
+def _in_image(path: str) -> bool:
+    return path.startswith("/")
+
+
+def _tag(python: str) -> str:
+    return f"cpython-{python.replace('.', '')}"
+
+
+# --- What names a program by its path ---------------------------------------------------------------------------------
+
+
+def _kernel(kernel: Starter, home: Home, old: Image, new: Image) -> Iterator[Finding]:
+    if _whose(kernel.program, home, new):  # made anew with its environment, at the same path
+        return
+    what = f"the kernel {kernel.name!r} starts {kernel.program}"
+    if _gone(kernel, old, new):
+        recipe = (f"python3 -m ipykernel install --user --name {quote(kernel.name)}",)
+        python = posixpath.basename(kernel.program).startswith("python")
+        verdict = Verdict.rebuild if python else Verdict.blocked
+        yield Finding(verdict, kernel.path, f"{what}, which is not in the new image", recipe if python else ())
+    elif not _there(kernel, old):
+        yield Finding(Verdict.ok, kernel.path, f"{what}, which is not there now either")
+
+
+def _script(script: Starter, old: Image, new: Image) -> Iterator[Finding]:
+    if not _gone(script, old, new):
+        return
+    program = posixpath.basename(script.program)
+    what = f"its first line names {script.program}, which is not in the new image"
+    if program in new.programs or program.startswith("python"):
+        found = program if program in new.programs else "python3"
+        recipe = (f"sed -i '1s|^#!.*|#!/usr/bin/env {found}|' {_at(script.path)}",)
+        yield Finding(Verdict.rebuild, script.path, what, recipe)
+    else:
+        yield Finding(Verdict.blocked, script.path, what)
+
+
+def _gone(starter: Starter, old: Image, new: Image) -> bool:
+    return _there(starter, old) and not _there(starter, new)
+
+
+def _there(starter: Starter, image: Image) -> bool:
+    if "/" not in starter.program:
+        return starter.program in image.programs
+    return bool(starter.leads_to) and (not _in_image(starter.leads_to) or starter.leads_to in image.files)
+
+
+def _whose(program: str, home: Home, image: Image) -> str:
+    """The environment to which a program belongs; empty: none."""
+    inside = program.removeprefix(f"{image.home}/")
+    environments = (group.path for group in home.groups if group.kind in (Kind.venv, Kind.conda))
+    return next((path for path in environments if inside.startswith(f"{path}/")), "") if inside != program else ""
+
+
+# --- Who wins where both have something -------------------------------------------------------------------------------
+
+
+def _shadows(home: Home, old: Image, new: Image) -> Iterator[Finding]:
+    """What of the image is not used because the home has it too, or the other way round."""
+    for name, path in home.programs.items():
+        if name in new.programs and _first(posixpath.dirname(path), new.programs[name], home, new):
+            yield Finding(Verdict.ok, path, f"is used in the place of the image's {new.programs[name]}")
+        elif name in new.programs and name not in old.programs:
+            yield Finding(Verdict.ok, path, f"isn't used any more: the new image has {new.programs[name]}")
+    for group in home.groups:
+        if group.kind is Kind.user and group.python == new.python and new.user_site:
+            yield from _twice(group, new)
+    for kernel in home.kernels:
+        if kernel.name == "python3" and not _whose(kernel.program, home, new):
+            yield Finding(Verdict.ok, kernel.path, "is used in the place of the image's own Python kernel")
+
+
+def _first(folder: str, program: str, home: Home, image: Image) -> bool:
+    """Whether PATH has a folder of the home before that of a program of the image."""
+    whole, other = f"{image.home}/{folder}", posixpath.dirname(program)
+    listed = list(image.path)
+    return folder in home.first or (whole in listed and listed.index(whole) < listed.index(other))
+
+
+def _twice(group: Group, image: Image) -> Iterator[Finding]:
+    own = {normal(name): version for name, version in image.distributions.items()}
+    both = [
+        f"{one.name} {one.version} (the image's: {own[normal(one.name)]})"
+        for one in group.distributions
+        if own.get(normal(one.name), one.version) != one.version
+    ]
+    if both:
+        more = f" and {len(both) - MOST_NAMED} more" if len(both) > MOST_NAMED else ""
+        whose = "those in the home" if image.user_wins else "those of the image"
+        yield Finding(Verdict.ok, group.path, f"twice there, {whose} are used: {', '.join(both[:MOST_NAMED])}{more}")
+
+
+def normal(name: str) -> str:
+    """The one way to write the name of a Python package."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,115 @@
+"""The compatibility scan: a home is read, the images are read once, and both are judged together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows import command, containers
+from flows.compatibility import read_home, read_image
+from flows.compatibility.facts import Home, Image
+from flows.compatibility.judge import Finding, Verdict, judge, verdict
+from flows.compatibility.read_home import BOUNDS, Bounds
+from flows.errors import RefitError
+from flows.sessions.engine import Engine
+from flows.sessions.model import Session
+from flows.settings import Settings
+
+GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
+_HOME, _IMAGE = TypeAdapter(Home), TypeAdapter(Image)
+_PYTHON = ("python3", "-B", "-")
+_SCRIPT = Path(read_image.__file__)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan of a session's home found.
+
+    Attributes:
+        session: its name.
+        old: digest of the image that it has.
+        new: digest of the image that it would get.
+        verdict: that of the worst finding.
+        findings: what the move concerns, worst first.
+        files: how many files and folders of the home were seen.
+    """
+
+    session: str
+    old: str
+    new: str
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    files: int
+
+
+def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUNDS) -> Scan:
+    """Find out whether the home of a session goes together with another image; nothing is changed.
+
+    Args:
+        settings: those in force.
+        session: whose home.
+        image: digest of the other image.
+        bounds: how much of the home is looked at.
+
+    Raises:
+        RefitError: home or image can't be read.
+    """
+    old, new = of_image(settings, session.image), of_image(settings, image)
+    home = of_home(session, new.home, bounds)
+    findings = judge(home, old, new)
+    return Scan(session.name, session.image, image, verdict(findings), findings, home.files)
+
+
+def of_home(session: Session, seen_as: str, bounds: Bounds = BOUNDS) -> Home:
+    """What of a session's home can depend on an image; `seen_as` is where it is in the container.
+
+    Raises:
+        RefitError: it can't be read.
+    """
+    asked = {"home": str(session.home), "uid": session.uid, "seen_as": seen_as, "bounds": asdict(bounds)}
+    call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(asked)]
+    # What is in a home is its owner's business: it is judged, and stands in no log.
+    done = command.run(call, root=True, limit=bounds.seconds + GRACE_SECONDS, secret=True)
+    try:
+        return _HOME.validate_json(done.stdout)
+    except ValidationError as error:
+        raise RefitError(f"What was read in {session.home} can't be understood.", why=str(error)) from None
+
+
+def in_container(engine: Engine, session: Session) -> Image:
+    """The same as of an image, of a session's container that runs: by hand it may have been changed.
+
+    Raises:
+        RefitError: it doesn't run, or what it says can't be understood.
+    """
+    told = engine.execute(session.container, _PYTHON, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=LOOK_SECONDS)
+    try:
+        return _IMAGE.validate_json(told)
+    except ValidationError as error:
+        raise RefitError(f"What {session.container} says of itself can't be understood.", why=str(error)) from None
+
+
+def of_image(settings: Settings, digest: str) -> Image:
+    """What homes can depend on in the image with this digest: kept here, or read in a container of it.
+
+    Raises:
+        RefitError: the image can't be had or started.
+    """
+    script = _SCRIPT.read_text(encoding="utf-8")
+    asked = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
+    known = settings.folder("cache", "compatibility") / f"{asked}.json"
+    if known.exists():
+        return _IMAGE.validate_json(known.read_bytes())
+    image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
+    told = containers.run_once(settings, image, _PYTHON, stdin=script).stdout
+    facts = _IMAGE.validate_json(told)
+    draft = known.with_suffix(f".{secrets.token_hex(4)}")
+    draft.write_bytes(_IMAGE.dump_json(facts))
+    draft.replace(known)
+    return facts

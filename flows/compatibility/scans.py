@@ -1,0 +1,70 @@
+"""Scans of many homes, kept for a while: a plan is made again and again, and homes change slowly."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows.compatibility.judge import Verdict
+from flows.compatibility.scan import Scan, scan
+from flows.database import now
+from flows.errors import RefitError
+from flows.sessions.model import Session, check_name
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.compatibility")
+
+KEPT = timedelta(hours=6)
+AT_ONCE = 4
+_KEPT: TypeAdapter[tuple[datetime, Scan]] = TypeAdapter(tuple[datetime, Scan])
+
+
+def obstacles(settings: Settings, moving: Mapping[str, tuple[Session, str]]) -> dict[str, str]:
+    """What in homes keeps their sessions from being moved without their owners' consent; the others aren't there.
+
+    A home that can't be scanned keeps nobody: the rehearsal still sees whether the image goes together with it.
+
+    Args:
+        settings: those in force.
+        moving: name → session, and the digest of the image that it is to have.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda one: _blocked(settings, *one), moving.values())
+        return {name: why for name, why in zip(moving, found, strict=True) if why}
+
+
+def _blocked(settings: Settings, session: Session, image: str) -> str:
+    try:
+        findings = recent(settings, session, image).findings
+    except RefitError as error:
+        logger.warning("the home of %s was not scanned: %s", session.name, error.what)
+        return ""
+    blocking = [finding for finding in findings if finding.verdict is Verdict.blocked]
+    more = f" and {len(blocking) - 1} more" if len(blocking) > 1 else ""
+    return f"{blocking[0].path}: {blocking[0].what}{more}; `refit session scan {session.name}`" if blocking else ""
+
+
+def recent(settings: Settings, session: Session, image: str) -> Scan:
+    """The scan of a session's home against an image; one that is not older than `KEPT` is not made again.
+
+    Raises:
+        RefitError: home or image can't be read.
+    """
+    file = settings.folder("scans") / f"{check_name(session.name)}.json"
+    try:
+        at, kept = _KEPT.validate_json(file.read_bytes())
+    except (FileNotFoundError, ValidationError):  # there is none, or another version of Refit made it
+        pass
+    else:
+        if (kept.old, kept.new) == (session.image, image) and now() - KEPT < at <= now():
+            return kept
+    made = scan(settings, session, image)
+    draft = file.with_suffix(f".{os.getpid()}")
+    draft.write_bytes(_KEPT.dump_json((now(), made)))
+    draft.replace(file)
+    return made

@@ -1,0 +1,172 @@
+"""The part of the `refit` command that is about homes: whether they go together with an image, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic_core import to_json
+
+from flows import screen, tables
+from flows.compatibility.changes import HandMade, hand_made
+from flows.compatibility.judge import Verdict
+from flows.compatibility.scan import Scan, scan
+from flows.console import Json, err, out, show, show_data
+from flows.errors import RefitError
+from flows.images.registry import Registry
+from flows.migrations.plan import moved
+from flows.migrations.rehearsal import rehearse
+from flows.plan_migration import targets
+from flows.publishing.publish import access_of
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.pool import Pool, Room, read_size
+from flows.settings import Settings, load
+
+SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
+To = Annotated[str, typer.Option(help="Tag or digest of the other image, instead of the newest tested one.")]
+
+
+@dataclass(frozen=True)
+class Home:
+    """A home: whose files it holds, where it is, and whether a session uses it."""
+
+    name: str
+    uid: int
+    path: Path
+    used: bool
+
+
+home_app = typer.Typer(no_args_is_help=True, help="Homes of sessions: what persists, and where it lies.")
+pool_app = typer.Typer(invoke_without_command=True, help="The pool of homes, in which a snapshot takes milliseconds.")
+home_app.add_typer(pool_app, name="pool")
+
+
+def add_to(session_app: typer.Typer, migrate_app: typer.Typer) -> None:
+    """Give the groups of the command their verbs about homes."""
+    session_app.command("scan")(scan_home)
+    session_app.command("changes")(show_changes)
+    migrate_app.command("rehearse")(rehearse_move)
+
+
+def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
+    """Show what in a session's home would stop working on another image, and how to mend it; nothing is changed."""
+    settings = load()
+    session = Sessions.open(settings).store.session(name)
+    found = scan(settings, session, _target(settings, session, to))
+    if as_json:
+        out.print_json(to_json(found).decode())
+    else:
+        _show_scan(found)
+    if found.verdict is Verdict.blocked:
+        raise typer.Exit(1)
+
+
+def show_changes(name: SessionName, as_json: Json = False) -> None:
+    """Show what was changed by hand in a session's container, outside its home: a move leaves it behind."""
+    settings = load()
+    sessions = Sessions.open(settings)
+    found = hand_made(settings, sessions.engine, sessions.that_runs(name))
+    if as_json:
+        out.print_json(to_json(found).decode())
+    else:
+        _show_changes(found)
+
+
+def rehearse_move(name: SessionName, to: To = "", as_json: Json = False) -> None:
+    """Start another image against a copy of a session's home, and see whether it can; the session goes on meanwhile."""
+    settings = load()
+    sessions = Sessions.open(settings)
+    session = sessions.store.session(name)
+    image = _target(settings, session, to)
+    with screen.showing(err):
+        found = rehearse(settings, sessions.homes, moved(session, image, access_of(image, Registry(settings))))
+    show_data(as_json, found, tables.findings(map(asdict, found.findings)))
+    if found.skipped and not as_json:
+        err.print(f"It was not rehearsed: {found.skipped}.", highlight=False)
+    if found.failed:
+        raise typer.Exit(1)
+
+
+@home_app.command("list")
+def list_homes(as_json: Json = False) -> None:
+    """List all homes, those that were kept of sessions that are gone as well."""
+    settings = load()
+    sessions = Sessions.open(settings)
+    homes, used = sessions.homes, {session.name for session in sessions.store.sessions()}
+    found = [Home(name, uid, homes.path(name), name in used) for name, uid in sessions.store.homes().items()]
+    rows = ((h.name, h.uid, "yes" if h.used else "kept", "yes" if h.path in homes.pool else "", h.path) for h in found)
+    show_data(as_json, found, tables.table("Homes", ("home", "uid", "session", "pool", "folder"), rows))
+
+
+@pool_app.callback()
+def show_pool(context: typer.Context, as_json: Json = False) -> None:
+    """Show the pool of homes: its size, and how much of it is free."""
+    if context.invoked_subcommand is None:
+        pool = Pool(load())
+        found = [pool.room()] if pool.ready() else []
+        _show_pool(pool, found, as_json)
+
+
+@pool_app.command("create")
+def create_pool(
+    size: Annotated[str, typer.Option(help="How much of the disk belongs to it from now on, e.g. 50 GB.")],
+    as_json: Json = False,
+) -> None:
+    """Make the pool, a file with a file system of btrfs; new homes lie in it, those that are there stay."""
+    pool = Pool(load())
+    _show_pool(pool, [pool.create(read_size(size))], as_json)
+
+
+@pool_app.command("add")
+def add_to_pool(name: SessionName) -> None:
+    """Bring the home of a stopped session into the pool; its container is made anew when it starts."""
+    with screen.showing(err):
+        session = Sessions.open(load()).put_into_pool(name)
+    out.print(f"The home of {name} is {session.home} now.", highlight=False, soft_wrap=True)
+
+
+def _show_pool(pool: Pool, found: Sequence[Room], as_json: bool) -> None:
+    rows = ((f"{room.size / 1e9:.1f} GB", f"{room.free / 1e9:.1f} GB", pool.folder) for room in found)
+    show_data(as_json, found, tables.table("Pool", ("size", "free", "folder"), rows))
+
+
+def _target(settings: Settings, session: Session, to: str) -> str:
+    digest: str = targets([session], to, settings).get((session.profile, session.release), "")
+    if not digest:
+        raise RefitError(
+            f"There is no tested image of {session.profile} in release {session.release}.",
+            fix=f"`refit build {session.release}` makes it, or `--to` names another image.",
+        )
+    return digest
+
+
+def _show_scan(found: Scan) -> None:
+    rows = ((finding.verdict, finding.path or "the home", finding.what) for finding in found.findings)
+    show(tables.table("Findings", ("verdict", "path", "what"), rows))
+    out.print(
+        f"{found.files} files of {found.session} were looked at. On {tables.short(found.new)}: {found.verdict}.",
+        highlight=False,
+    )
+    _show_recipe("To run in the session after the move:", [line for one in found.findings for line in one.recipe])
+
+
+def _show_changes(found: HandMade) -> None:
+    for title, changes in (("System packages", found.system), ("Python packages", found.python)):
+        if changes.added or changes.removed or changes.changed:
+            show(tables.changes(changes, title))
+    if found.files:
+        show(tables.table("Files", ("path",), ((path,) for path in found.files)))
+    if not found:
+        out.print(f"The container of {found.session} is as its image was.")
+    _show_recipe("To make the same packages anew, as root in the next container:", found.recipe)
+
+
+def _show_recipe(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        out.print(title, style="bold")
+    for line in lines:  # what is copied stays in one piece
+        out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,268 @@
+"""Rehearsals: an image starts against a copy of a home, and has to show that it can, before the session is touched.
+
+The copy holds live credentials and programs that start by themselves. So the container has no network and no GPU, is
+asked only from inside it, has bounds in CPU and memory, and knows from REFIT_REHEARSAL that it is none to work in. What
+a rehearsal makes bears the session's name: the next one finds it, even if this one was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from flows import command, containers, host
+from flows.alone import if_alone, one_at_a_time
+from flows.command import ProgramFailed
+from flows.errors import RefitError
+from flows.migrations import gates
+from flows.publishing.checks import Finding
+from flows.sessions.home import Homes, NoRoom
+from flows.sessions.model import Session, check_name
+from flows.sessions.podman import HOME, PROCESSES, TOKEN_FILE
+from flows.settings import Settings
+
+VARIABLE = "REFIT_REHEARSAL"
+SPARE_MEMORY = 1 << 30  # bytes that others keep
+STEADY_SECONDS = 1.0
+QUICK, REMOVE_SECONDS = 60.0, 3600.0
+CELL, CELL_SAYS = "print(6 * 7)", "42"
+_SCRIPT, _NOTES = Path(gates.__file__), "rehearsal-"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal has shown.
+
+    Attributes:
+        session: whose home was copied.
+        image: digest of the image that was started.
+        findings: one for each gate, in the order in which they were tried.
+        skipped: why there was none; empty: there was.
+        seconds: how long it took.
+    """
+
+    session: str
+    image: str
+    findings: tuple[Finding, ...] = ()
+    skipped: str = ""
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the session should better stay where it is."""
+        return not all(finding.passed for finding in self.findings)
+
+
+def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
+    """Start a session's container, as it shall be, against a copy of its home; nothing of it stays.
+
+    Args:
+        settings: limits, and how large a copy may be.
+        homes: where the home is.
+        session: as it shall be, on its new image.
+
+    Raises:
+        RefitError: the image can't be had.
+    """
+    started = time.monotonic()
+    image = containers.pull(settings, f"docker://{settings.registry_host}/{settings.repository}@{session.image}")
+    sweep(settings, homes)
+    with one_at_a_time(_lock(settings, session.name)):
+        _remove(settings, homes, session.name)
+        if why := _no_memory(settings):
+            return Rehearsal(session.name, session.image, skipped=why)
+        try:
+            with _prepared(settings, homes, session) as (home, token):
+                findings = tuple(_gates(settings, session, _Start(image, home, token)))
+        except NoRoom as error:
+            return Rehearsal(session.name, session.image, skipped=str(error))
+    return Rehearsal(session.name, session.image, findings, seconds=round(time.monotonic() - started, 2))
+
+
+def sweep(settings: Settings, homes: Homes) -> tuple[str, ...]:
+    """Remove what killed rehearsals have left; returns the names of their sessions."""
+    found = []
+    for name in _left(settings):
+        with if_alone(_lock(settings, name)) as alone:
+            if alone:
+                _remove(settings, homes, name)
+                found.append(name)
+    return tuple(found)
+
+
+def _left(settings: Settings) -> list[str]:
+    """The names under which something of a rehearsal is there; what is under way is among them."""
+    folders = [folder.name for folder in settings.folder("rehearsals").iterdir() if folder.is_dir()]
+    running = [notes.name.removeprefix(_NOTES) for notes in (settings.folder("running")).glob(f"{_NOTES}*")]
+    return sorted({*folders, *running})
+
+
+@contextmanager
+def _prepared(settings: Settings, homes: Homes, session: Session) -> Iterator[tuple[Path, Path]]:
+    """The copy of the home, and a token of its own; both are gone afterwards."""
+    programs = _programs(settings, session.name)
+    try:
+        with command.recorded(programs):
+            folder = _folder(settings, session.name)
+            command.run(["install", "-d", "-m", "0700", folder], root=True)
+            token = folder / "token"
+            private = ["-m", "0400", "-o", str(session.uid), "-g", "0"]
+            command.run(["install", *private, "/dev/stdin", token], root=True, stdin=secrets.token_urlsafe(32))
+            yield homes.spare(session, folder / "home", round(settings.rehearsal_copy * 1e9)), token
+    finally:
+        _remove(settings, homes, session.name)
+
+
+def _remove(settings: Settings, homes: Homes, name: str) -> None:
+    """End what a rehearsal runs, and remove what it made; the programs first, so that nothing is made behind us."""
+    programs, folder = _programs(settings, name), _folder(settings, name)
+    if not programs.exists() and not folder.exists():
+        return
+    command.end_recorded(programs)
+    call = [*host.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(name)]
+    command.run(call, root=True, limit=QUICK)
+    homes.forget_spare(name)
+    command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=REMOVE_SECONDS)
+    if programs.exists():  # last: as long as it is there, somebody knows
+        programs.rmdir()
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a container is started from: an image by its name in Podman's storage, a copy of the home, a token."""
+
+    image: str
+    home: Path
+    token: Path
+
+
+def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Finding]:
+    """Each gate once the one before is open."""
+    inside = _Inside(settings, session)
+    tried: list[tuple[str, Callable[[], str]]] = [
+        ("start", lambda: _start(settings, session, begin)),
+        ("home", inside.home),
+        *([("ide", inside.ide)] if session.access.port else []),
+        *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
+        ("steady", inside.steady),
+    ]
+    for name, attempt in tried:
+        finding = _tried(name, attempt)
+        if not finding.passed and name != "start":
+            finding = Finding(name, False, f"{finding.seen}\n{inside.last_words()}".strip(), finding.seconds)
+        yield finding
+        if not finding.passed:
+            return
+
+
+def _tried(name: str, attempt: Callable[[], str]) -> Finding:
+    started = time.monotonic()
+    try:
+        passed, seen = True, attempt()
+    except ProgramFailed as error:
+        passed, seen = False, error.tail or error.what
+    except RefitError as error:
+        passed, seen = False, error.what
+    return Finding(name, passed, seen, round(time.monotonic() - started, 2))
+
+
+def _start(settings: Settings, session: Session, begin: _Start) -> str:
+    own = {"REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE, VARIABLE: "1"}
+    variables = {**session.environment, **own}
+    memory = f"{round(settings.rehearsal_memory * 1e9)}b"
+    options = [
+        *("--detach", "--init", "--name", _container(session.name), "--hostname", session.name, "--pull", "never"),
+        *("--label", f"{containers.LABEL}={containers.creator()}", "--stop-signal", "SIGTERM"),
+        *("--network", "none", "--memory", memory, "--memory-swap", memory, "--cpus", str(settings.rehearsal_cpus)),
+        *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
+        *("--pids-limit", str(PROCESSES), *host.run_limits(settings)),
+        *("--log-driver", "k8s-file", "--log-opt", "max-size=16mb"),
+        *(
+            "--mount",
+            f"type=bind,src={begin.home},dst={HOME}",
+            "--mount",
+            f"type=bind,src={begin.token},dst={TOKEN_FILE},ro",
+        ),
+        *(f"--env={name}={value}" for name, value in variables.items()),
+    ]
+    command.run([*host.podman(settings), "run", *options, begin.image], root=True, limit=QUICK)
+    return "the container runs"
+
+
+class _Inside:
+    """Asks the container of a rehearsal, from inside it."""
+
+    def __init__(self, settings: Settings, session: Session) -> None:
+        self._settings, self._session = settings, session
+        self._podman, self._container = host.podman(settings), _container(session.name)
+
+    def home(self) -> str:
+        return f"the home can be {self._gate('home')}"
+
+    def ide(self) -> str:
+        return str(self._gate("ide"))
+
+    def cell(self) -> str:
+        way = self._gate("kernel")
+        limit = str(self._settings.ready_limit)
+        said = self._execute([way["python"], "-c", gates.CELL, way["file"], limit, CELL]).strip()
+        if said != CELL_SAYS:
+            raise RefitError(f"A kernel answered {said!r} to {CELL!r}.")
+        return f"a kernel executes {CELL!r}"
+
+    def steady(self) -> str:
+        time.sleep(STEADY_SECONDS)
+        asked = [*self._podman, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self._container]
+        running, killed = command.run(asked, root=True, limit=QUICK).stdout.split()
+        if running != "true":
+            memory = f" It had more than {self._settings.rehearsal_memory:g} GB of memory." if killed == "true" else ""
+            raise RefitError(f"It has ended.{memory}")
+        return "it still runs"
+
+    def last_words(self) -> str:
+        said = command.run([*self._podman, "logs", "--tail", "15", self._container], root=True, limit=QUICK)
+        return f"Its last words:\n{said.stdout}{said.stderr}".strip()
+
+    def _gate(self, name: str) -> dict[str, str]:
+        access, prefix = self._session.access, urlsplit(self._session.url).path
+        asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._settings.ready_limit}
+        script = _SCRIPT.read_text(encoding="utf-8")
+        told = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
+        if problem := told.get("problem"):
+            raise RefitError(problem)
+        seen: dict[str, str] = told["seen"]
+        return seen
+
+    def _execute(self, argv: list[str], stdin: str = "") -> str:
+        limit = self._settings.ready_limit + QUICK
+        call = [*self._podman, "exec", "--interactive", self._container, *argv]
+        return command.run(call, root=True, stdin=stdin, limit=limit).stdout
+
+
+def _no_memory(settings: Settings) -> str:
+    needed, free = settings.rehearsal_memory * 1e9 + SPARE_MEMORY, psutil.virtual_memory().available
+    return "" if free >= needed else f"{free / 1e9:.1f} GB of memory are free, and {needed / 1e9:.1f} GB are needed"
+
+
+def _container(name: str) -> str:
+    return f"refit-rehearsal-{name}"
+
+
+def _folder(settings: Settings, name: str) -> Path:
+    return settings.folder("rehearsals") / check_name(name)
+
+
+def _lock(settings: Settings, name: str) -> Path:
+    return settings.folder("rehearsals") / f"{check_name(name)}.lock"
+
+
+def _programs(settings: Settings, name: str) -> Path:
+    return settings.home / "running" / f"{_NOTES}{check_name(name)}"

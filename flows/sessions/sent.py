@@ -1,0 +1,50 @@
+"""What changed between two snapshots, from what btrfs would send to make the one of the other. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import PurePosixPath
+
+# `btrfs receive --dump`: a verb, a path with its spaces escaped, maybe where it goes; paths begin with the snapshot.
+_LINE = re.compile(r"(?P<verb>\w+)\s+\./[^/\s]+(?P<path>(?:\\.|[^\s\\])*)(?P<rest>.*)")
+_TARGET = re.compile(r" dest=\./[^/\s]+(?P<path>(?:\\.|[^\s\\])*)$")
+_PLAIN = re.compile(r"/?[\w.-]+(/[\w.-]+)*/?", re.ASCII)
+_TEMPORARY = re.compile(r"o\d+-\d+-\d+")
+_MAKES, _ENDS = frozenset({"mkfile", "mkdir", "mknod", "mkfifo", "mksock", "symlink"}), frozenset({"unlink", "rmdir"})
+
+
+def touched(dump: str) -> frozenset[str] | None:
+    """The paths below the home that differ in more than the time of a folder; none: it can't be understood."""
+    paths: set[str] = set()
+    timed: set[str] = set()
+    made: set[str] = set()
+    ended: set[str] = set()
+    for line in dump.splitlines():
+        if (found := _LINE.fullmatch(line)) is None:
+            return None
+        verb, path = found["verb"], found["path"].strip("/")
+        if verb == "snapshot":
+            continue
+        (timed if verb == "utimes" else paths).add(path)
+        if verb in _MAKES:
+            made.add(path)
+        elif verb in _ENDS:
+            ended.add(path)
+        elif verb == "rename":
+            if (target := _TARGET.search(found["rest"])) is None:
+                return None
+            ended.add(path)
+            paths.add(target["path"].strip("/"))
+            made.add(target["path"].strip("/"))
+    # The names under which btrfs makes and removes things begin and end within what is sent.
+    between = {name for name in made & ended if _TEMPORARY.fullmatch(name)}
+    paths = {path for path in paths if path.partition("/")[0] not in between}
+    holders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+    return frozenset(paths | {path for path in timed - holders if path})
+
+
+def only_within(paths: Iterable[str], allowed: Collection[str]) -> bool:
+    """Whether all paths are in what is `allowed`: patterns of rsync, of which those with wildcards don't count."""
+    plain = [pattern.strip("/") for pattern in allowed if _PLAIN.fullmatch(pattern)]
+    return all(any(path == one or path.startswith(f"{one}/") for one in plain) for path in paths)

@@ -1,0 +1,124 @@
+"""Subvolumes of btrfs, by the kernel's own calls: a program for each would take longer than what it does.
+
+All verbs need root. Who isn't root runs them by this module as a program: `python -m flows.sessions.subvolumes VERB …`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows import command
+
+# From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
+_CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D
+_WITH_OPTIONS, _PLAIN, _ROOTS = "=qQQ32x4040s", "=q4088s", "=Q4080xB7x"
+_READ_ONLY = 1 << 1
+_AT_CWD, _EXCHANGE = -100, 2  # from fcntl.h and linux/fs.h
+
+
+def create(path: Path) -> None:
+    """Make an empty subvolume."""
+    with _opened(path.parent) as folder:
+        _call(folder, _CREATE, struct.pack(_WITH_OPTIONS, 0, 0, 0, os.fsencode(path.name)))
+
+
+def snapshot(source: Path, target: Path, *, writable: bool) -> None:
+    """Make a subvolume that is what `source` is now; what is nested in that is an empty folder there."""
+    flags = 0 if writable else _READ_ONLY
+    with _opened(source) as original, _opened(target.parent) as folder:
+        _call(folder, _SNAPSHOT, struct.pack(_WITH_OPTIONS, original, 0, flags, os.fsencode(target.name)))
+
+
+def delete(path: Path) -> None:
+    """Delete a subvolume in which no other is nested; none there is no error."""
+    if path.exists():
+        with _opened(path.parent) as folder:
+            _call(folder, _DELETE, struct.pack(_PLAIN, 0, os.fsencode(path.name)))
+
+
+def has_nested(path: Path) -> bool:
+    """Whether there are other subvolumes in a subvolume."""
+    with _opened(path) as subvolume:
+        answer = _call(subvolume, _INSIDE, bytes(struct.calcsize(_ROOTS)))
+    return bool(struct.unpack(_ROOTS, answer)[1])
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths change places, in one instant."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.renameat2(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(one))
+
+
+def _call(file: int, number: int, asked: bytes) -> bytes:
+    told = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
+    fcntl.ioctl(file, number, told)
+    return bytes(told)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+# --- Whole verbs, each of which leaves nothing half done --------------------------------------------------------------
+
+
+class Nested(OSError):
+    """There are subvolumes in a subvolume: a snapshot would lack what is in them."""
+
+
+def take(source: Path, target: Path, *, writable: bool = False) -> None:
+    """Let `target` be what `source` is now, in the place of what it was.
+
+    Raises:
+        Nested: that is not possible.
+    """
+    if has_nested(source):
+        raise Nested(f"{source} has subvolumes inside")
+    delete(target)
+    snapshot(source, target, writable=writable)
+
+
+def restore(snapshot: Path, home: Path) -> None:
+    """Let `home` be what `snapshot` is; at every instant it is the one or the other as a whole."""
+    following = home.with_name(f".{home.name}.next")
+    take(snapshot, following, writable=True)
+    exchange(following, home)
+    delete(following)
+
+
+VERBS: Mapping[str, Callable[..., None]] = {
+    "create": create,
+    "delete": delete,
+    "restore": restore,
+    "take": take,
+    "take-writable": lambda source, target: take(source, target, writable=True),
+}
+
+
+def as_root(verb: str, *paths: Path) -> None:
+    """Do one of `VERBS`; as root, whoever calls.
+
+    Raises:
+        OSError, ProgramFailed: it can't be done.
+    """
+    if os.geteuid() == 0:
+        VERBS[verb](*paths)
+    else:
+        command.run([sys.executable, "-I", "-m", __name__, verb, *paths], root=True)
+
+
+if __name__ == "__main__":
+    VERBS[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -1,0 +1,124 @@
+"""Homes of real sessions beside real images, and containers that somebody changed by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows import command, host
+from flows.compatibility.changes import hand_made
+from flows.compatibility.facts import Kind
+from flows.compatibility.judge import Verdict
+from flows.compatibility.scan import of_home, of_image, scan
+from flows.compatibility.scans import obstacles, recent
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.settings import Settings
+from tests.machine import RegistryServer, private_home
+from tests.real.variants import LIGHT, light
+
+NAME = "ida"
+FURNISH = """
+python3 -m venv --without-pip project/.venv
+mkdir -p .local/bin .local/share/jupyter/kernels/mine tool
+printf '{"argv": ["%s/project/.venv/bin/python"]}' "$HOME" >.local/share/jupyter/kernels/mine/kernel.json
+printf '#!/usr/bin/perl\\n' >.local/bin/git && chmod +x .local/bin/git
+cp /bin/ls tool/own && ln -s /etc/shadow .bashrc && mkfifo tool/pipe
+"""
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("compatibility") / "home"
+    with private_home(folder, registry_server.port, stop_grace=3.0) as settings:
+        yield settings
+
+
+@pytest.fixture
+def sessions(settings: Settings) -> Iterator[Sessions]:
+    sessions = Sessions.open(settings)
+    yield sessions
+    if NAME in sessions.store.homes():
+        sessions.remove(NAME, purge=True)
+
+
+@pytest.fixture
+def session(sessions: Sessions, shared: Settings, registry: Registry, base: Built) -> Session:
+    image = light(shared, registry, base, "scanned")
+    made = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, LIGHT)
+    sessions.execute(NAME, ["sh", "-euc", FURNISH])
+    return made
+
+
+def test_a_home_is_read_as_its_owner_and_goes_with_a_newer_build(
+    sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
+) -> None:
+    times = sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"])
+    home = of_home(session, "/home/dev")
+    assert not home.missed and {group.path: group.kind for group in home.groups} == {
+        "project/.venv": Kind.venv,
+        "tool": Kind.loose,
+    }
+    assert sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"]) == times
+    found = scan(settings, session, light(shared, registry, base, "the next"))
+    assert found.verdict is Verdict.ok and found.files > 20
+    assert [finding.path for finding in found.findings] == [".local/bin/git"]
+    sessions.engine.execute(session.container, ["rm", "-r", "project/.venv/bin"])
+    (broken,) = (f for f in scan(settings, session, session.image).findings if f.path == "project/.venv")
+    assert "on the old image either" in broken.what
+
+
+def test_what_was_installed_by_hand_is_found_with_the_commands_that_do_it_again(
+    sessions: Sessions, session: Session, settings: Settings, tmp_path: Path
+) -> None:
+    assert not hand_made(settings, sessions.engine, session)
+    _install(settings, session, _package(tmp_path))
+    found = hand_made(settings, sessions.engine, session)
+    assert found.system.added == {"refit-trial": "1.2-3"}
+    assert found.files == ("/etc/by-hand",)
+    assert found.recipe[0].endswith("refit-trial=1.2-3")
+
+
+def _package(folder: Path) -> Path:
+    """A package of Debian with one file."""
+    tree = folder / "tree"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "usr/bin").mkdir(parents=True)
+    (tree / "usr/bin/trial").write_text("#!/bin/sh\n")
+    (tree / "DEBIAN/control").write_text(
+        "Package: refit-trial\nVersion: 1.2-3\nArchitecture: all\nMaintainer: Refit <refit@localhost>\nDescription: x\n"
+    )
+    command.run(["dpkg-deb", "--build", "--root-owner-group", tree, folder / "trial.deb"])
+    return folder / "trial.deb"
+
+
+def _install(settings: Settings, session: Session, package: Path) -> None:
+    """What an administrator does who helps somebody."""
+    podman = host.podman(settings)
+    command.run([*podman, "cp", package, f"{session.container}:/tmp/trial.deb"], root=True)
+    by_hand = "dpkg --install /tmp/trial.deb && echo x >/etc/by-hand"
+    command.run([*podman, "exec", "--privileged", "--user", "0:0", session.container, "sh", "-c", by_hand], root=True)
+
+
+@pytest.mark.long
+def test_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a_home(
+    session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
+) -> None:
+    new = light(shared, registry, base, "older C library")
+    folder = settings.folder("cache", "compatibility")
+    before = set(folder.iterdir())
+    of_image(settings, new)
+    (kept,) = set(folder.iterdir()) - before
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "interfaces": {"GLIBC": "2.17"}}))
+    why = obstacles(settings, {NAME: (session, new)})
+    assert why.keys() == {NAME} and "tool: tool/own needs GLIBC" in why[NAME]
+    shutil.rmtree(session.home / "tool")
+    assert obstacles(settings, {NAME: (session, new)}) == why  # a plan is made again and again
+    assert recent(settings, session, session.image).verdict is Verdict.ok
+    assert obstacles(settings, {NAME: (session, new)}) == {}

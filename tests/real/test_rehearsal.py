@@ -1,0 +1,203 @@
+"""Rehearsals of real containers against copies of homes, beside the session that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from flows import command, host
+from flows.catalog.model import Access
+from flows.errors import RefitError
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.rehearsal import Rehearsal, rehearse, sweep
+from flows.sessions.home import Homes
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.pool import LEAST, Pool
+from flows.settings import Settings
+from tests.conftest import wait_until
+from tests.machine import RegistryServer, private_home
+from tests.real.moving import furnish, manifest
+from tests.real.variants import JUPYTER, LIGHT, light
+
+NAME = "vera"
+# Only what a rehearsal has: a variable, no network, the home; and it damages what it was given.
+ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r ~/project && touch ~/rehearsed'
+
+
+@dataclass(frozen=True)
+class Scene:
+    settings: Settings
+    sessions: Sessions
+    registry: Registry
+    shared: Settings
+    base: Built
+
+    def image(self, name: str, before: str = "true") -> str:
+        return light(self.shared, self.registry, self.base, name, before)
+
+    def create(self, image: str, access: Access = LIGHT) -> Session:
+        self.sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, access)
+        furnish(self.sessions, NAME)
+        return self.sessions.store.session(NAME)
+
+    def rehearse(self, session: Session, image: str, **changed: object) -> Rehearsal:
+        settings = self.settings.model_copy(update=changed)
+        return rehearse(settings, self.sessions.homes, replace(session, image=image, generation=2))
+
+    def check_nothing_is_left(self) -> None:
+        listed = [*host.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
+        assert not command.run(listed, root=True).stdout
+        assert [path.suffix for path in (self.settings.home / "rehearsals").iterdir()] in ([], [".lock"])
+        assert not list((self.settings.home / "running").iterdir())
+        pool = self.sessions.homes.pool
+        assert not pool.exists or not list(pool.rehearsals.iterdir())
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("rehearsals") / "home"
+    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5}
+    with private_home(folder, registry_server.port, **more) as settings:
+        yield settings
+
+
+@pytest.fixture
+def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
+    sessions = Sessions.open(settings)
+    yield Scene(settings, sessions, registry, shared, base)
+    if NAME in sessions.store.homes():
+        sessions.remove(NAME, purge=True)
+
+
+def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    before = manifest(session.home)
+    found = scene.rehearse(session, scene.image("alone", ALONE))
+    assert [finding.check for finding in found.findings if finding.passed] == ["start", "home", "ide", "steady"]
+    assert not found.failed and not found.skipped
+    assert manifest(session.home) == before
+    scene.sessions.wait_ready(session)
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_an_image_that_cant_is_told_with_its_last_words(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    found = scene.rehearse(session, scene.image("ends", "echo broken >&2; exit 3"))
+    assert found.failed and "broken" in found.findings[-1].seen
+    scene.sessions.wait_ready(session)
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_jupyterlab_executes_a_cell_in_a_rehearsal(scene: Scene, jupyter_image: str) -> None:
+    session = scene.create(jupyter_image, JUPYTER)
+    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
+    assert not found.failed, found.findings
+    assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "steady"]
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"rehearsal_memory": 100_000.0}, "of memory are free"), ({"rehearsal_copy": 0.0}, "a copy may take 0 MB")],
+)
+def test_where_memory_or_space_is_short_there_is_no_rehearsal_and_it_says_so(
+    scene: Scene, changed: dict[str, float], why: str
+) -> None:
+    session = scene.create(scene.image("old"))
+    found = scene.rehearse(session, session.image, **changed)
+    assert why in found.skipped and not found.failed and not found.findings
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_one_that_eats_its_memory_is_ended_and_says_so(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    eat = "python3 -c 'b = [bytearray(1 << 24) for _ in range(100)]' || exit 7"
+    found = scene.rehearse(session, scene.image("eats", eat))
+    assert found.failed
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_what_a_killed_rehearsal_has_left_is_removed_by_the_next_that_looks(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    image = scene.image("silent", "sleep 600")
+    code = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from flows.migrations.rehearsal import rehearse
+from flows.sessions.lifecycle import Sessions
+from flows.settings import Settings
+settings = Settings.model_validate_json(sys.argv[1]).model_copy(update={"home": Path(sys.argv[2])})
+sessions = Sessions.open(settings)
+rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image=sys.argv[3], generation=2))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, scene.settings.model_dump_json(), scene.settings.home, image],
+        env={**os.environ, "REFIT_HOME": str(scene.settings.home)},
+        cwd=Path(__file__).parents[2],
+    )
+    copy = scene.settings.home / "rehearsals" / NAME / "home"
+    running = [*host.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
+    wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None, 60)
+    assert copy.is_dir() and oct(copy.parent.stat().st_mode)[-3:] == "700"
+    assert sweep(scene.settings, scene.sessions.homes) == ()  # it is under way
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert sweep(scene.settings, scene.sessions.homes) == (NAME,)
+    scene.check_nothing_is_left()
+    scene.sessions.wait_ready(session)
+
+
+@pytest.mark.long
+def test_a_session_goes_on_with_its_home_in_the_pool(
+    registry_server: RegistryServer, tmp_path: Path, registry: Registry, shared: Settings, base: Built
+) -> None:
+    with private_home(tmp_path / "home", registry_server.port, stop_grace=3.0) as settings:
+        sessions = Sessions.open(settings)
+        session = Scene(settings, sessions, registry, shared, base).create(light(shared, registry, base, "old"))
+        Pool(settings).create(LEAST)
+        sessions = Sessions.open(settings)
+        with pytest.raises(RefitError, match="runs"):
+            sessions.put_into_pool(NAME)
+        sessions.stop(NAME)
+        before = manifest(session.home)
+        for _ in range(2):
+            moved = sessions.put_into_pool(NAME)
+            assert moved.home in sessions.homes.pool and manifest(moved.home) == before
+        assert not session.home.exists()
+        assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
+        sessions.remove(NAME, purge=True)
+        assert not moved.home.exists()
+
+
+@pytest.mark.long
+def test_in_the_pool_the_copy_is_a_snapshot(
+    registry_server: RegistryServer, tmp_path: Path, registry: Registry, shared: Settings, base: Built
+) -> None:
+    with private_home(tmp_path / "home", registry_server.port, rehearsal_memory=0.5, rehearsal_copy=0.0) as settings:
+        Pool(settings).create(LEAST)
+        sessions = Sessions.open(settings)
+        scene = Scene(settings, sessions, registry, shared, base)
+        session = scene.create(scene.image("old"))
+        assert session.home in Homes(settings).pool
+        before = manifest(session.home)
+        found = scene.rehearse(session, scene.image("alone", ALONE))
+        assert not found.failed and not found.skipped
+        assert manifest(session.home) == before
+        scene.check_nothing_is_left()
+        sessions.remove(NAME, purge=True)
+        assert not list(sessions.homes.pool.homes.iterdir())
