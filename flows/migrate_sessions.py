@@ -1,45 +1,49 @@
 """Move sessions onto the newest tested images of their profiles, one wave of moves after the other."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
-from itertools import count, groupby
+from typing import Literal
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from sqlalchemy import Engine
 
-from flows import command
+from flows import command, notices
+from flows.database import LeaseTaken, lease, now
 from flows.errors import RefitError
 from flows.images.registry import Registry
-from flows.migrations import waves
+from flows.migrations import chart
 from flows.migrations.carry import Carrier, Result
+from flows.migrations.follow import Course, follow, foreseen
+from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.rollout import Action, Decision, Health, Reason
-from flows.migrations.waves import Tally
-from flows.plan_migration import plan_migration
-from flows.policy import RolloutPolicy
+from flows.migrations.notice import Teller
+from flows.migrations.rollout import Action, Decision
+from flows.plan_migration import Planning, steer
 from flows.publishing import evidence
+from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
-# A task is a wave, not a session: Prefect's cost per task run must not grow with the number of sessions.
-WAVE = 20
 # Each move stops, copies and starts: more at once make every single downtime longer.
 PARALLEL_MOVES = 4
+# How often those who wait ask whether anything has happened.
+POLL_SECONDS = 2.0
 
 
-@task(task_run_name="plan", cache_policy=NO_CACHE)
-def make_plan(names: Sequence[str], to: str, settings: Settings) -> tuple[Decision, ...]:
-    """One decision per session: what it moves to, or why it stays."""
-    return plan_migration(names, to, settings)
-
-
-@task(task_run_name="wave {number}", cache_policy=NO_CACHE)
+@task(task_run_name="moves {number}", cache_policy=NO_CACHE)
 def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) -> tuple[Result, ...]:
-    """Carry out the moves of one wave; one that fails is rolled back and stops no other."""
+    """Carry out the moves of a part of a wave; one that fails is rolled back and stops no other.
+
+    A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
+    """
     logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
 
     def move(decision: Decision) -> Result:
@@ -47,7 +51,7 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) ->
             packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
             result = carrier.carry_out(decision, packages)
         except RefitError as error:
-            result = replace(_foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
+            result = replace(foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
@@ -62,68 +66,107 @@ def _at_once(settings: Settings) -> int:
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")
-def migrate_sessions(sessions: list[str] | None = None, to: str = "", dry_run: bool = False) -> tuple[Result, ...]:
-    """Move sessions onto the newest tested images of their profiles.
+def migrate_sessions(
+    sessions: list[str] | None = None, to: str = "", dry_run: bool = False, once: bool = False
+) -> tuple[Result, ...]:
+    """Move sessions onto the newest tested images of their profiles, each as soon as it may be moved.
 
     Args:
-        sessions: Names of sessions. Empty means all.
+        sessions: Names of sessions, which are moved at once. Empty means all, each at its time.
         to: Tag or digest of an image to move to. Empty means the newest tested image of each session's profile.
         dry_run: Only show what would be done.
+        once: Don't wait for those whose time has not come.
     """
-    settings = load_settings()
-    decisions = make_plan(sessions or [], to, settings)
+    settings, logger = load_settings(), get_run_logger()
+    planning = Planning(settings)
     if dry_run:
-        return tuple(_foreseen(decision) for decision in decisions)
-    results = _in_waves(decisions, lambda number, part: move_wave(number, part, settings), settings.migration)
+        return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
+    if sessions:
+        results = move_wave(1, planning.plan(sessions, to), settings)
+        _show(results)
+        return results
+
+    with _alone(planning.database) as alone:
+        if not alone:
+            logger.warning("Another run follows this migration; it sees all that has changed within minutes.")
+            elsewhere = (foreseen(line) for line in planning.plan([], to))
+            return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
+        Carrier.open(settings).resume_all()  # what a run that was killed had begun
+        course = _course(planning, to, settings)
+        results = follow(course, _Watch(planning.database), settings.migration, once=once)
     _show(results)
     return results
 
 
-def _in_waves(
-    decisions: Iterable[Decision], move: Callable[[int, Sequence[Decision]], Sequence[Result]], policy: RolloutPolicy
-) -> tuple[Result, ...]:
-    """Carry out one wave after the other, in parts; after a wave in which an image failed, nobody else is moved to it.
+def _course(planning: Planning, to: str, settings: Settings) -> Course:
+    """What a migration of all sessions does."""
+    logger = get_run_logger()
+    teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
+
+    def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
+        results = move_wave(number, decisions, settings)
+        _show(results)
+        return results
+
+    def rest(decisions: Sequence[Decision], until: datetime | None) -> None:
+        if reached := teller.tell(decisions):
+            logger.info("told the owners of %s", ", ".join(reached))
+        for news in planning.news():
+            for failure in notices.send("A rollout has to be looked at", news, settings):
+                logger.warning("%s", failure)
+        _show_fleet(planning)
+        if until:
+            logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
+
+    return Course(lambda: planning.plan([], to, begin=True), move, rest)
+
+
+def _reasons(decisions: Iterable[Decision]) -> str:
+    """For what it is waited, in words."""
+    found = Counter(str(line.reason or "its turn") for line in decisions if line.action is not Action.skip)
+    return ", ".join(f"{number} × {reason}" for reason, number in found.most_common())
+
+
+@contextmanager
+def _alone(database: Engine) -> Iterator[bool]:
+    """Whether no other run follows a migration of all sessions while this one does."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lease(database, "migration", wait=0))
+        except LeaseTaken:
+            yield False
+            return
+        yield True
+
+
+class _Watch:
+    """The machine's clock, and an eye on the database: whoever says something is heard at once."""
+
+    def __init__(self, database: Engine) -> None:
+        self._history, self._wishes = History(database), Wishes(database)
+        self._known = self._all()
+
+    def now(self) -> datetime:
+        return now()
+
+    def wait(self, until: datetime) -> None:
+        while now() < until and self._all() == self._known:
+            time.sleep(min(POLL_SECONDS, max(0.0, (until - now()).total_seconds())))
+        self._known = self._all()
+
+    def _all(self) -> tuple[int, int]:
+        return self._history.length(), self._wishes.length()
+
+
+@flow(name="steer-migration", flow_run_name="{what} the migration")
+def steer_migration(what: Literal["pause", "resume", "abort", "approve"], image: str = "") -> str:
+    """Pause, resume or abort the rollout of an image, or approve the waves that it has behind it.
 
     Args:
-        decisions: the plan.
-        move: carries out one part, which has a number.
-        policy: says how much may fail.
+        what: What to do. What has begun comes to its end in any case.
+        image: Digest, or its first twelve digits, or tag. Empty means the only rollout that goes on.
     """
-    results: list[Result] = []
-    number, stopped = count(1), dict[str, str]()
-    for wave, members in _waves(decisions):
-        going = [each for each in members if each.new not in stopped]
-        parts = (going[start : start + WAVE] for start in range(0, len(going), WAVE))
-        done = [result for part in parts for result in move(next(number), part)]
-        results += [*done, *(_stopped(each, stopped[each.new]) for each in members if each.new in stopped)]
-        for image in {result.new for result in done}:
-            health = _health([result for result in done if result.new == image], policy)
-            if health is not Health.passed:
-                stopped[image] = f"{waves.title(wave, policy.waves)}: {health}"
-    return tuple(results)
-
-
-def _waves(decisions: Iterable[Decision]) -> Iterator[tuple[int, list[Decision]]]:
-    """The members of each wave, in their order; those who stay are with the first."""
-    ordered = sorted(decisions, key=lambda decision: (decision.wave or 0, str(decision.at or ""), decision.session))
-    for wave, members in groupby(ordered, key=lambda decision: decision.wave or 0):
-        yield wave, list(members)
-
-
-def _health(results: Sequence[Result], policy: RolloutPolicy) -> Health:
-    """What a wave says of an image; one in which nobody was to be moved says nothing against it."""
-    moved, failed = sum(result.moved for result in results), sum(result.failed for result in results)
-    if not moved and not failed:
-        return Health.passed
-    # What is held could not be undone: the worst that can happen to a session.
-    damaged = sum(result.state is State.held for result in results)
-    return waves.judge(Tally(moved=moved, failed=failed, damaged=damaged, baked=math.inf), policy)
-
-
-def _stopped(decision: Decision, why: str) -> Result:
-    result = _foreseen(decision)
-    moves = decision.action is Action.migrate
-    return replace(result, state=State.skipped, reason=f"{Reason.gate}; {why}") if moves else result
+    return steer(what, image, load_settings(), caller())
 
 
 @flow(name="resume-migrations", flow_run_name="resume migrations")
@@ -154,9 +197,13 @@ class _Differences:
         return evidence.packages(self._registry, digest)
 
 
-def _foreseen(decision: Decision) -> Result:
-    state = State.planned if decision.action is Action.migrate else State.skipped
-    return Result(decision.session, decision.old, decision.new, "", None, state, decision.why)
+def _show_fleet(planning: Planning) -> None:
+    """How the rollouts go, with a picture, and who is on what image."""
+    found = planning.fleet()
+    told = chart.markdown(found, History(planning.database).events(kinds=[Kind.move_ended]), now())
+    create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
+    rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
+    create_table_artifact(rows, key="fleet", description="Who is on what image, who is behind, and why")
 
 
 def _show(results: Iterable[Result]) -> None:

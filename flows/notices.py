@@ -1,12 +1,13 @@
-"""Tells people elsewhere what went wrong: chat, mail, pager, or whatever else an Apprise URL of the settings names."""
+"""Tells people elsewhere what went wrong or is to come: by chat, mail, pager, or whatever an Apprise URL names."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from apprise import Apprise, LogCapture
+from pydantic import SecretStr
 
 from flows.command import protect, redacted
 from flows.settings import Settings
@@ -19,11 +20,22 @@ _log.propagate = False
 
 def send(title: str, text: str, settings: Settings) -> tuple[str, ...]:
     """Send a message to all addresses of the setting `notify`; returns what wasn't sent, and why, without secrets."""
-    return tuple(_failures(title, redacted(text), settings))
+    return send_to(settings.notify, title, text)
 
 
-def _failures(title: str, text: str, settings: Settings) -> Iterator[str]:
-    for number, address in enumerate(settings.notify, start=1):
+def addresses_of(session: str, settings: Settings) -> tuple[SecretStr, ...]:
+    """Where the owner of a session is told what happens to it: `notify_owners`, where `*` means all."""
+    owners = settings.notify_owners
+    return (*owners.get(session, ()), *owners.get("*", ()))
+
+
+def send_to(addresses: Sequence[SecretStr], title: str, text: str, setting: str = "notify") -> tuple[str, ...]:
+    """Send a message to Apprise URLs; returns what wasn't sent, a line for each, and why, without secrets."""
+    return tuple(_failures(addresses, title, redacted(text), setting))
+
+
+def _failures(addresses: Sequence[SecretStr], title: str, text: str, setting: str) -> Iterator[str]:
+    for number, address in enumerate(addresses, start=1):
         url = address.get_secret_value()
         protect(url)
         with LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call]
@@ -31,4 +43,4 @@ def _failures(title: str, text: str, settings: Settings) -> Iterator[str]:
             if to is None or not to.notify(body=text, title=title):
                 kind = urlsplit(url).scheme or "no scheme"
                 reason = " ".join(redacted(said.getvalue()).split())
-                yield f"`notify` number {number} ({kind}) could not be told: {reason or 'no reason was given'}"
+                yield f"`{setting}` number {number} ({kind}) could not be told: {reason or 'no reason was given'}"

@@ -4,96 +4,266 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Engine
 
-from flows.catalog.load import load_catalog
+from flows.compatibility.scans import obstacles
 from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations import waves
+from flows.migrations.consent import deadline_if_told
+from flows.migrations.fleet import Fleet, fleet
+from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
-from flows.migrations.plan import plan, plan_named
-from flows.migrations.rollout import Candidate, Decision, ImageKey, Reason, Rollout
-from flows.policy import SessionPolicy
+from flows.migrations.notice import moving_from
+from flows.migrations.plan import plan_after, plan_named
+from flows.migrations.policies import policies
+from flows.migrations.rollout import Candidate, Decision, Gate, Health, ImageKey, Reason, Rollout, Way
+from flows.migrations.standing import Standing, Standings
+from flows.migrations.waves import Trial
 from flows.publishing import evidence
 from flows.publishing.publish import current
-from flows.sessions.lifecycle import Sessions
+from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Running, Session
-from flows.sessions.probes import Seen, look_at_all
-from flows.sessions.wishes import Wish, Wishes
+from flows.sessions.probes import Seen, look_at
+from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
+
+_FAILED = (State.rolled_back, State.held)
+Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
+"""One line for each session, and what is known of the waves."""
 
 
 def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: str = "") -> tuple[Decision, ...]:
-    """One decision per session: what it moves to and when, or why it stays.
+    """One decision per session: what it moves to and when, or why it stays. Nothing is touched; see `Planning.plan`."""
+    return Planning(settings).plan(names, to, origin)
 
-    Who names a session says that it may be interrupted. All others are looked at first, which doesn't count as work.
+
+class Planning:
+    """Plans again and again; what was seen of a session a moment ago isn't looked at again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._policy = settings, settings.migration
+        self.database = open_database(settings.database)
+        self.sessions = Sessions.open(settings, self.database)
+        self._standings = Standings(self.database)
+        self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
+        self._known: dict[str, Candidate] = {}
+        self._latest: Plan | None = None
+        self._news: list[str] = []
+
+    def plan(self, names: Sequence[str], to: str, origin: str = "", *, begin: bool = False) -> tuple[Decision, ...]:
+        """One decision per session: what it moves to and when, or why it stays.
+
+        Who names a session says that it may be interrupted. All others are looked at first, which doesn't count as
+        work.
+
+        Args:
+            names: names of sessions; empty: all.
+            to: tag or digest of an image to move to; empty: the newest tested image of each session's profile.
+            origin: tag or digest of an image: only the sessions that have it; empty: all.
+            begin: whether the rollouts of the images begin with this plan.
+
+        Raises:
+            RefitError: there is no such session or image, or a session that was named can't be moved.
+        """
+        self._latest = self._plan(names, to, origin, begin=begin)
+        return self._latest[0]
+
+    def deadline(self, session: str) -> datetime | None:
+        """When a session of the last plan is moved by force, if its owner is told now; none: never."""
+        candidate, rollout = self._known[session], self._last
+        new = rollout.targets[candidate.session.profile, candidate.session.release]
+        return deadline_if_told(candidate, new, rollout)
+
+    def news(self) -> tuple[str, ...]:
+        """What somebody has to look at, since the last time that this was asked."""
+        found, self._news = tuple(self._news), []
+        return found
+
+    def fleet(self) -> Fleet:
+        """Who is on what, who is behind and why, and how the rollouts go: by the last plan, or a new one."""
+        decisions, gates = self._latest or self._plan((), "", "", begin=False)
+        standings = self._standings.all()
+        shown = trials(Journal(self.database).history(), standings)
+        return fleet(decisions, gates, shown, standings, self._policy.waves, now())
+
+    def _plan(self, names: Sequence[str], to: str, origin: str, *, begin: bool) -> Plan:
+        statuses = self.sessions.all()
+        if origin:
+            image = evidence.find(Registry(self._settings), origin).digest
+            statuses = tuple(status for status in statuses if status.session.image == image)
+        asked = [status for status in statuses if not names or status.session.name in names]
+        digests = targets([status.session for status in asked], to, self._settings)
+        if begin:
+            canaries = {image: self._canary(asked, digests, image) for image in digests.values()}
+            self._standings.begin(digests, canaries, caller())
+        moves = Journal(self.database).history()
+        candidates = self._candidates(statuses, moves, {} if names else digests)
+        rollout = self._rollout(asked, digests)
+        self._known, self._last = {candidate.session.name: candidate for candidate in candidates}, rollout
+        if names:
+            deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
+            known = dict.fromkeys(names)
+            # Who names a session answers for it, however the rollout of its image stands.
+            by_itself = replace(rollout, ways={})
+            return tuple(plan_named(name, candidates, by_itself, deleted=deleted) for name in known), {}
+        standings = self._standings.all()
+        approved = {image: standing.approved for image, standing in standings.items()}
+        decisions, gates = plan_after(candidates, rollout, trials(moves, standings), approved)
+        if begin:
+            self._judge(gates)
+        return decisions, gates
+
+    def _canary(self, statuses: Iterable[Status], digests: Mapping[ImageKey, str], image: str) -> str:
+        """The session that goes first to an image, if its first wave would be empty."""
+        running = [status.session for status in statuses if status.running is Running.running]
+        going = [(s.name, image) for s in running if _moves(s, digests) and digests[_key(s)] == image]
+        return waves.canary(going, self._policy.waves)
+
+    def _rollout(self, statuses: Sequence[Status], digests: Mapping[ImageKey, str]) -> Rollout:
+        standings = self._standings.all()
+        begun = {image: standings[image] for image in digests.values() if image in standings}
+        foreseen = {self._canary(statuses, digests, image) for image in digests.values() if image not in begun}
+        return Rollout(
+            now(),
+            digests,
+            self._policy,
+            self._settings.keep_state,
+            ways={image: standing.way for image, standing in begun.items()},
+            canaries=frozenset(foreseen | {standing.canary for standing in begun.values()}),
+        )
+
+    def _candidates(
+        self, statuses: Sequence[Status], moves: Sequence[Move], digests: Mapping[ImageKey, str]
+    ) -> tuple[Candidate, ...]:
+        last = {move.before.name: move for move in moves}
+        wishes, told = Wishes(self.database).all(), self._told()
+        known = policies(self._settings) if statuses else {}
+        moving = [s.session for s in statuses if s.running is Running.running and _moves(s.session, digests)]
+        seen, blocked = self._seen(moving), self._blocked(moving, digests)
+        return tuple(
+            Candidate(
+                session=status.session,
+                running=status.running is Running.running,
+                host=platform.node(),
+                policy=known.get(_key(status.session), self._policy.sessions),
+                wish=wishes.get(status.session.name, Wish()),
+                seen=seen.get(status.session.name),
+                notified=told.get((status.session.name, status.session.image)),
+                blocked=blocked.get(status.session.name, ""),
+                **_left_behind(last.get(status.session.name), timedelta(minutes=self._policy.look_minutes)),
+            )
+            for status in statuses
+        )
+
+    def _seen(self, sessions: Iterable[Session]) -> dict[str, Seen]:
+        """What was seen of sessions, not longer ago than `look_minutes`."""
+        wanted = {(session.name, session.generation): session for session in sessions}
+        oldest = now() - timedelta(minutes=self._policy.look_minutes)
+        self._looks = {key: look for key, look in self._looks.items() if key in wanted and look[0] > oldest}
+        again = [key for key in wanted if key not in self._looks]
+        found = look_at(self._settings, self.sessions.engine, [wanted[key] for key in again])
+        self._looks |= {key: (now(), seen) for key, seen in zip(again, found, strict=True)}
+        return {name: seen for (name, _), (_, seen) in self._looks.items()}
+
+    def _blocked(self, sessions: Iterable[Session], digests: Mapping[ImageKey, str]) -> dict[str, str]:
+        """What in their homes doesn't go together with their new images."""
+        if not self._policy.scan:
+            return {}
+        return obstacles(self._settings, {session.name: (session, digests[_key(session)]) for session in sessions})
+
+    def _told(self) -> dict[tuple[str, str], datetime]:
+        """Session and the image that it has → when its owner was first told that it is to move away from that."""
+        told: dict[tuple[str, str], datetime] = {}
+        for event in History(self.database).events(kinds=(Kind.noticed,)):
+            told.setdefault((event.session, moving_from(event)), event.at)
+        return told
+
+    def _judge(self, gates: Mapping[tuple[str, int], Gate]) -> None:
+        for (image, wave), gate in gates.items():
+            if gate.health is Health.open:
+                continue
+            title = waves.title(wave, self._policy.waves)
+            if self._standings.judge(image, title, gate.health) and gate.health is not Health.passed:
+                self._news.append(
+                    f"The wave {title} of the image {_short(image)}: {gate.health}. Who is left waits: "
+                    f"`refit migrate status` shows how it went, `refit migrate approve {_short(image)}` lets it go on."
+                )
+
+
+def steer(what: str, image: str, settings: Settings, by: str) -> str:
+    """Pause, resume or abort the rollout of an image, or approve the waves that it has behind it; says what was done.
 
     Args:
-        names: names of sessions; empty: all.
-        to: tag or digest of an image to move to; empty: the newest tested image of each session's profile.
+        what: `pause`, `resume`, `abort` or `approve`.
+        image: digest, or its first digits, or tag; empty: the only rollout that goes on.
         settings: those in force.
-        origin: tag or digest of an image: only the sessions that have it; empty: all.
+        by: who wants it.
 
     Raises:
-        RefitError: there is no such session or image, or a session that was named can't be moved.
+        RefitError: there is no such rollout, it is over, or it has nothing that could be approved.
     """
     database = open_database(settings.database)
-    sessions = Sessions.open(settings, database)
-    seen = {} if names else {each.session: each for each in look_at_all(settings, sessions)}
-    candidates = _candidates(sessions, database, settings, seen)
-    known = {candidate.session.name for candidate in candidates}
-    if origin:
-        image = evidence.find(Registry(settings), origin).digest
-        candidates = tuple(candidate for candidate in candidates if candidate.session.image == image)
-    asked = [candidate for candidate in candidates if not names or candidate.session.name in names]
-    digests = targets([candidate.session for candidate in asked], to, settings)
-    policy = settings.migration
-    canary = waves.canary(_moving(asked, digests), policy.waves)
-    rollout = Rollout(now(), digests, policy, settings.keep_state, canary=canary)
-    if not names:
-        return plan(candidates, rollout)
-    deleted = sessions.store.homes().keys() - known
-    return tuple(plan_named(name, candidates, rollout, deleted=deleted) for name in dict.fromkeys(names))
+    standings = Standings(database)
+    digest = evidence.find(Registry(settings), image).digest if "_" in image else image
+    standing = standings.find(digest)
+    if what == "approve":
+        return _approve(standing, database, settings, by)
+    way = {"pause": Way.paused, "resume": Way.running, "abort": Way.aborted}[what]
+    standings.steer(standing.image, way, by)
+    return f"The rollout of {_short(standing.image)} is {way}."
 
 
-def _moving(candidates: Iterable[Candidate], digests: Mapping[ImageKey, str]) -> list[tuple[str, str]]:
-    """Those that have another image than they are to have, and their new one."""
-    found = [(each.session, digests.get((each.session.profile, each.session.release), "")) for each in candidates]
-    return [(session.name, new) for session, new in found if new and new != session.image]
+def _approve(standing: Standing, database: Engine, settings: Settings, by: str) -> str:
+    tried = {trial.wave for trial in trials(Journal(database).history(), {standing.image: standing})}
+    if not tried:
+        raise RefitError(f"There is nothing to approve of {standing.image}.", why="Nobody was moved to it yet.")
+    title = waves.title(max(tried), settings.migration.waves)
+    Standings(database).approve(standing.image, max(tried), by, title)
+    return f"Approved for {_short(standing.image)}: all up to the wave {title}."
 
 
-def _candidates(
-    sessions: Sessions, database: Engine, settings: Settings, seen: Mapping[str, Seen]
-) -> tuple[Candidate, ...]:
-    last, wishes, found = Journal(database).latest(), Wishes(database).all(), sessions.all()
-    policies = _policies(settings) if found else {}
-    return tuple(
-        Candidate(
-            session=status.session,
-            running=status.running is Running.running,
-            obstacle=_obstacle(last.get(status.session.name)),
-            host=platform.node(),
-            policy=policies.get((status.session.profile, status.session.release), settings.migration.sessions),
-            wish=wishes.get(status.session.name, Wish()),
-            seen=seen.get(status.session.name),
-        )
-        for status in found
-    )
+def trials(moves: Iterable[Move], standings: Mapping[str, Standing]) -> list[Trial]:
+    """The last move of each session in each rollout. Pure."""
+    last: dict[tuple[str, str], Trial] = {}
+    for move in moves:
+        image = move.after.image
+        if move.wave is None or image not in standings or move.created < standings[image].begun:
+            continue
+        moved, failed = move.state is State.cleaned, move.state in _FAILED
+        last[move.before.name, image] = Trial(image, move.wave, move.ended, moved, failed, move.damaged)
+    return list(last.values())
 
 
-def _policies(settings: Settings) -> Mapping[ImageKey, SessionPolicy]:
-    releases = load_catalog(settings.catalog).releases.values()
-    profiles = [profile for release in releases for profile in release.profiles]
-    return {(p.stem, p.release): p.migration.over(settings.migration.sessions) for p in profiles}
+def _left_behind(move: Move | None, rest: timedelta) -> dict[str, Any]:
+    """What a session's last move means for the next."""
+    if move is None:
+        return {}
+    if move.state is State.deferred:
+        return {"rests_until": move.ended and move.ended + rest}
+    if move.state is State.rolled_back:
+        return {"failed": move.after.image}
+    return {"obstacle": Reason.held if move.state is State.held else None if move.state in FINAL else Reason.unfinished}
 
 
-def _obstacle(move: Move | None) -> Reason | None:
-    if move is None or (move.state in FINAL and move.state is not State.held):
-        return None
-    return Reason.held if move.state is State.held else Reason.unfinished
+def _moves(session: Session, digests: Mapping[ImageKey, str]) -> bool:
+    """Whether there is another image for a session."""
+    return digests.get(_key(session), session.image) != session.image
+
+
+def _short(digest: str) -> str:
+    """The first twelve digits of a digest: enough to tell images apart, and to name one."""
+    return digest.removeprefix("sha256:")[:12]
+
+
+def _key(session: Session) -> ImageKey:
+    return session.profile, session.release
 
 
 def targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping[ImageKey, str]:

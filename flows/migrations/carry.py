@@ -7,30 +7,43 @@ written down, and `decide` finds the way back; what is interrupted is found by `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
 
 from sqlalchemy.orm import Session as Transaction
 
 from flows import command
-from flows.database import Lease, LeaseTaken, open_database
+from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
+from flows.migrations.consent import objection
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Phase, Seen, State, Undo, decide, unsettled
 from flows.migrations.plan import Action, Decision, moved
+from flows.migrations.policies import policies
+from flows.migrations.rehearsal import rehearse
+from flows.migrations.rollout import Candidate, ImageKey, Rollout, Way
+from flows.migrations.standing import Standings
+from flows.policy import SessionPolicy
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.publishing.publish import access_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+from flows.sessions.probes import Seen as Look
+from flows.sessions.probes import Watch
 from flows.sessions.store import record
+from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 
 logger = logging.getLogger("refit.migrations")
 
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 MOST_NAMED = 10
+# A session is stopped only as long as the last look at it is younger than this.
+LOOK_AGE = timedelta(seconds=30)
 # What `halt` and `restore` tell the steps after them, through the journal.
 ALONE = "nobody has used the new container"
 KEPT = "the home was changed, maybe by its user, and left so"
@@ -75,17 +88,24 @@ class Unproven(RefitError):
     """The session runs on its new image, but not as it should."""
 
 
+class Deferred(RefitError):
+    """A session that isn't to be stopped just now: somebody works in it, or its owner wants it otherwise."""
+
+
 class Carrier:
     """Carries moves out, one per session at a time."""
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self.sessions, self.journal = settings, sessions, journal
         self._registry = Registry(settings)
+        self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
         self._effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
             "pull": self._pull,
+            "rehearse": self._rehearse,
             "create": self._create,
             "copy": self._copy,
+            "look": self._look_last,
             "stop": self._stop,
             "snapshot": self._snapshot,
             "start": self._start,
@@ -96,6 +116,7 @@ class Carrier:
             "halt": self._halt,
             "restore": self._restore,
             "revive": self._revive,
+            "reopen": self._reopen,
             "forget": self._forget,
             "discard": self._discard,
         }
@@ -125,7 +146,9 @@ class Carrier:
                 return replace(stays, reason=reason)
             before = self.sessions.store.session(decision.session)
             after = moved(before, decision.new, access_of(decision.new, self._registry))
-            return self._drive(held, self.journal.begin(held, before, after, packages))
+            consent, wave = decision.consent, decision.wave
+            move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
+            return self._drive(held, move)
 
     def resume_all(self) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left."""
@@ -148,6 +171,13 @@ class Carrier:
             self.journal.write(held, move, Entry("", Phase.reopened))
             return self._drive(held, move)
 
+    @cached_property
+    def _policies(self) -> Mapping[ImageKey, SessionPolicy]:
+        try:
+            return policies(self._settings)
+        except RefitError as error:
+            raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+
     def _outdated(self, decision: Decision) -> str:
         """What has changed since the plan was made; empty: nothing that matters."""
         found = {session.name: session for session in self.sessions.store.sessions()}.get(decision.session)
@@ -156,6 +186,9 @@ class Carrier:
             return "the session was deleted meanwhile"
         if found.image != decision.old:
             return "it was given another image meanwhile"
+        standing = Standings(self.journal.database).all().get(decision.new)
+        if standing and standing.way is not Way.running and not decision.agreed:
+            return f"the rollout is {standing.way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 
     def _resume(self, move: Move) -> Result | None:
@@ -194,6 +227,9 @@ class Carrier:
         try:
             with command.logged(self._settings.folder("logs", "moves") / f"{move.before.name}.log"):
                 note = self._effects[name](move)
+        except Deferred as error:
+            self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
+            return
         except BaseException as error:
             self.journal.write(held, move, Entry(name, Phase.failed, str(error) or type(error).__name__))
             if not isinstance(error, RefitError):
@@ -211,8 +247,10 @@ class Carrier:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.note.startswith(KEPT)), "")
         advice = self._advice(move) if end.state is State.held else ""
         reason = "\n".join(filter(None, (end.reason, kept, advice)))
-        ended = self.journal.end(held, move, end.state, reason)
-        report(move.before.name, Shown.done if end.state is State.cleaned else Shown.failed, end.state)
+        damaged = end.state is State.held or bool(kept)
+        ended = self.journal.end(held, move, end.state, reason, damaged=damaged)
+        done = end.state in (State.cleaned, State.deferred)
+        report(move.before.name, Shown.done if done else Shown.failed, end.state)
         return self.result(ended)
 
     def result(self, move: Move) -> Result:
@@ -233,7 +271,8 @@ class Carrier:
         found = {container.name: container.running for container in self.sessions.engine.containers(before.name)}
         recorded = before in self.sessions.store.sessions()
         wanted = recorded and before.name in self.sessions.store.wanted()
-        return Seen(recorded, wanted, found.get(before.container), found.get(after.container))
+        fresh = _is_fresh(self.journal.entries(move))
+        return Seen(recorded, wanted, found.get(before.container), found.get(after.container), fresh)
 
     # The steps, in their order. Each returns a note for the journal.
 
@@ -247,6 +286,16 @@ class Carrier:
         self.sessions.engine.pull(move.after.image)
         return ""
 
+    def _rehearse(self, move: Move) -> str:
+        """What a killed rehearsal has left, the next one removes."""
+        if not self._settings.migration.rehearse:
+            return "the settings want none"
+        found = rehearse(self._settings, self.sessions.homes, move.after)
+        if found.failed:
+            seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
+            raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
+        return f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s"
+
     def _create(self, move: Move) -> str:
         self.sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
         self.sessions.engine.create(move.after)
@@ -255,6 +304,22 @@ class Carrier:
     def _copy(self, move: Move) -> str:
         self.sessions.homes.copy(move.before, move.id)
         return ""
+
+    def _look_last(self, move: Move) -> str:
+        """From here on nobody comes in; who has agreed to be interrupted, or has let the deadline pass, isn't asked."""
+        if move.consent:
+            return move.consent
+        policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
+        wish = self._wishes.all().get(move.before.name, Wish())
+
+        def objection_to(seen: Look) -> str:
+            candidate = Candidate(move.before, running=True, policy=policy, wish=wish, seen=seen)
+            rollout = Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
+            return objection(candidate, move.after.image, rollout)
+
+        if why := self._watch.look_last(move.before, objection_to):
+            raise Deferred(why)
+        return "nobody works in it"
 
     def _stop(self, move: Move) -> str:
         self.sessions.halt(move.before)
@@ -310,7 +375,13 @@ class Carrier:
     def _revive(self, move: Move) -> str:
         self.sessions.engine.create(move.before)
         self.sessions.engine.start(move.before.container)
+        self._reopen(move)  # it has never ended, if the stop failed
         self.sessions.wait_ready(move.before)
+        return ""
+
+    def _reopen(self, move: Move) -> str:
+        if move.before.port and self._look(move).old is Running.running:
+            self.sessions.engine.let_in(move.before.container)
         return ""
 
     def _forget(self, move: Move) -> str:
@@ -338,6 +409,12 @@ class Carrier:
             return self.sessions.jupyter(move.after).used()
         except RefitError:
             return None
+
+
+def _is_fresh(entries: Sequence[Entry]) -> bool:
+    """Whether the last look is young enough for a stop."""
+    looks = [entry.at for entry in entries if (entry.step, entry.phase) == ("look", Phase.done) and entry.at]
+    return bool(looks) and now() - looks[-1] <= LOOK_AGE
 
 
 def _some(things: tuple[str, ...]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from flows import hours
@@ -56,6 +56,21 @@ def terms(candidate: Candidate, new: str, rollout: Rollout) -> Terms:
     return Terms(max(now, pinned), ready, reason, waits, detail, deadline)
 
 
+def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
+    """Why a session isn't to be stopped just now, whatever was planned; empty: it is."""
+    found = terms(candidate, new, rollout)
+    if found.waits:
+        return "; ".join(filter(None, (found.waits, found.detail)))
+    return str(found.reason) if found.reason and found.ready > rollout.now.timestamp() else ""
+
+
+def deadline_if_told(candidate: Candidate, new: str, rollout: Rollout) -> datetime | None:
+    """When a session would be moved by force, had its owner been told by now; none: never."""
+    told = replace(candidate, notified=candidate.notified or rollout.now)
+    deadline = terms(told, new, rollout).deadline
+    return None if deadline is None else datetime.fromtimestamp(deadline, UTC)
+
+
 def zone_of(candidate: Candidate) -> ZoneInfo:
     """Whose clock the hours of a session are read on."""
     return hours.zone(candidate.wish.time_zone) if candidate.wish.time_zone else candidate.policy.zone
@@ -80,6 +95,8 @@ def _floors(
     if candidate.wish.snoozed_until:
         snoozed = math.ceil(candidate.wish.snoozed_until.timestamp())
         yield snoozed if deadline is None else min(snoozed, deadline), Reason.snoozed
+    if candidate.rests_until:
+        yield math.ceil(candidate.rests_until.timestamp()), Reason.deferred
     if candidate.seen and candidate.seen.verdict is Verdict.state:
         keep = rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
         yield math.ceil(candidate.seen.since.timestamp() + keep * _HOUR), Reason.state
@@ -106,4 +123,5 @@ def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
         return Reason.next_start, ""
     if seen is None:
         return Reason.unknown, ""
-    return (Reason.busy, "; ".join(seen.evidence)) if seen.verdict is Verdict.busy else (None, "")
+    work = [text.removeprefix(f"{Verdict.busy}: ") for text in seen.evidence if not text.startswith(Verdict.idle)]
+    return (Reason.busy, "; ".join(work)) if seen.verdict is Verdict.busy else (None, "")

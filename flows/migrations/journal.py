@@ -17,6 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Lease, Table, now, still_held
+from flows.migrations.history import Kind, append
 from flows.migrations.move import FINAL, Entry, Phase, State, state
 from flows.sessions.model import Session
 
@@ -37,6 +38,10 @@ class MoveRow(Table):
     state: Mapped[str] = mapped_column(index=True)
     reason: Mapped[str]
     created: Mapped[datetime] = mapped_column(Instant)
+    consent: Mapped[str]
+    wave: Mapped[int | None]
+    damaged: Mapped[bool]
+    ended: Mapped[datetime | None] = mapped_column(Instant)
 
 
 class StepRow(Table):
@@ -64,6 +69,10 @@ class Move:
         state: where the move was when it was read.
         reason: why it ended as it did.
         created: when it was planned.
+        consent: why it may be stopped whatever works in it; empty: it may only while nothing does.
+        wave: the number of its wave; none: a person named it.
+        damaged: it could not be undone, or the home isn't as it was.
+        ended: when it ended; none: it has not.
     """
 
     id: str
@@ -73,16 +82,30 @@ class Move:
     state: State
     reason: str
     created: datetime
+    consent: str = ""
+    wave: int | None = None
+    damaged: bool = False
+    ended: datetime | None = None
 
 
 class Journal:
     """All moves, past and present."""
 
     def __init__(self, database: Engine) -> None:
-        self._database = database
+        self.database = database
 
-    def begin(self, held: Lease, before: Session, after: Session, packages: str) -> Move:
-        """Write down that a session is to be moved."""
+    def begin(
+        self,
+        held: Lease,
+        before: Session,
+        after: Session,
+        packages: str,
+        *,
+        consent: str = "",
+        wave: int | None = None,
+        by: str = "",
+    ) -> Move:
+        """Write down that a session is to be moved, and who wants that."""
         row = MoveRow(
             id=f"{after.name}-{after.generation}-{uuid4().hex[:8]}",
             session=before.name,
@@ -92,10 +115,15 @@ class Journal:
             state=State.planned,
             reason="",
             created=now(),
+            consent=consent,
+            wave=wave,
+            damaged=False,
         )
+        told = "; ".join(filter(None, (f"from {before.image}", packages, consent)))
         with self._writing(held) as transaction:
             transaction.add(row)
             transaction.flush()
+            append(transaction, Kind.move_begun, session=before.name, image=after.image, by=by, what=told)
             return _move(row)
 
     def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
@@ -112,33 +140,37 @@ class Journal:
             if also:
                 also(transaction)
 
-    def end(self, held: Lease, move: Move, final: State, reason: str) -> Move:
+    def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
         """Write down how a move has ended."""
+        name, down = move.before.name, downtime(self.entries(move))
+        took = "" if down is None else f"{down:.2f} s away"
+        told = "; ".join(filter(None, (str(final), took, reason)))
         with self._writing(held) as transaction:
             row = transaction.get_one(MoveRow, move.id)
-            row.state, row.reason = final, reason
+            row.state, row.reason, row.damaged, row.ended = final, reason, damaged, now()
+            append(transaction, Kind.move_ended, session=name, image=move.after.image, what=told)
         return self.move(move.id)
 
     def move(self, id: str) -> Move:
         """The move as it is now."""
-        with Transaction(self._database) as transaction:
+        with Transaction(self.database) as transaction:
             return _move(transaction.get_one(MoveRow, id))
 
     def entries(self, move: Move) -> tuple[Entry, ...]:
         """All lines of a move, oldest first."""
-        with Transaction(self._database) as transaction:
+        with Transaction(self.database) as transaction:
             return _entries(transaction, move.id)
 
     def unfinished(self) -> tuple[Move, ...]:
         """The moves that have not ended, oldest first."""
-        with Transaction(self._database) as transaction:
+        with Transaction(self.database) as transaction:
             rows = transaction.scalars(select(MoveRow).where(MoveRow.state.not_in(FINAL)).order_by(MoveRow.created))
             return tuple(map(_move, rows))
 
     def history(self, session: str = "") -> tuple[Move, ...]:
         """The moves of one session, or of all, oldest first."""
         chosen = select(MoveRow).order_by(MoveRow.created, MoveRow.id)
-        with Transaction(self._database) as transaction:
+        with Transaction(self.database) as transaction:
             rows = transaction.scalars(chosen.where(MoveRow.session == session) if session else chosen)
             return tuple(map(_move, rows))
 
@@ -148,7 +180,7 @@ class Journal:
 
     @contextmanager
     def _writing(self, held: Lease) -> Iterator[Transaction]:
-        with Transaction(self._database) as transaction, transaction.begin():
+        with Transaction(self.database) as transaction, transaction.begin():
             still_held(transaction, held)
             yield transaction
 
@@ -178,4 +210,8 @@ def _move(row: MoveRow) -> Move:
         state=State(row.state),
         reason=row.reason,
         created=row.created,
+        consent=row.consent,
+        wave=row.wave,
+        damaged=row.damaged,
+        ended=row.ended,
     )

@@ -3,10 +3,11 @@
 The same `decide` is asked before every step of an undisturbed move and after a crash, so there is one way through and
 recovery is not a special case. A step is made so that doing it again ends in the same place ("make it so").
 
-    planned → preflight → staged → stopped → snapshotted → started → verified → committed → cleaned
+    planned → preflight → staged → locked → stopped → snapshotted → started → verified → committed → cleaned
 
 Whatever fails before the commit is undone in reverse order, for the steps that have an intent in the journal. The old
-container is proven before anything of the new one is removed. After the commit only the cleaning is left.
+container is proven before anything of the new one is removed. After the commit only the cleaning is left. A session in
+which the last look finds work is deferred: what was staged goes, and nothing of the session was touched.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class State(StrEnum):
     planned = "planned"
     preflight = "preflight"
     staged = "staged"
+    locked = "locked"
     stopped = "stopped"
     snapshotted = "snapshotted"
     started = "started"
@@ -34,12 +36,13 @@ class State(StrEnum):
     committed = "committed"
     cleaned = "cleaned"
     skipped = "skipped"
+    deferred = "deferred"
     rolling_back = "rolling back"
     rolled_back = "rolled back"
     held = "held"
 
 
-FINAL = frozenset({State.cleaned, State.skipped, State.rolled_back, State.held})
+FINAL = frozenset({State.cleaned, State.skipped, State.deferred, State.rolled_back, State.held})
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,10 @@ class Step:
 STEPS = (
     Step("check", State.preflight),
     Step("pull", State.preflight),
+    Step("rehearse", State.preflight),
     Step("create", State.preflight, undo="discard"),
     Step("copy", State.staged, undo="forget"),
+    Step("look", State.locked, undo="reopen"),
     Step("stop", State.stopped, undo="revive"),
     Step("snapshot", State.snapshotted, undo="restore"),
     Step("start", State.snapshotted, undo="halt"),
@@ -65,6 +70,8 @@ STEPS = (
     Step("clean", State.cleaned),
 )
 
+_LOOK = next(step for step in STEPS if step.name == "look")
+
 
 class Phase(StrEnum):
     """What the journal says of a step."""
@@ -73,8 +80,13 @@ class Phase(StrEnum):
     done = "done"
     failed = "failed"
     skipped = "skipped"
+    deferred = "deferred"
     interrupted = "interrupted"
     reopened = "reopened"
+
+
+# How a move ends that was given up so.
+_GIVEN_UP = {Phase.failed: State.rolled_back, Phase.skipped: State.skipped, Phase.deferred: State.deferred}
 
 
 @dataclass(frozen=True)
@@ -96,12 +108,14 @@ class Seen:
         wanted: its owner wants it to run.
         old: its old container; none: not there.
         new: its new container.
+        fresh: the last look at it is so young that it may be stopped.
     """
 
     session: bool
     wanted: bool
     old: Running | None
     new: Running | None
+    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,6 +159,8 @@ def decide(entries: Sequence[Entry], seen: Seen) -> Next:
     if given_up(entries):
         return _back(entries, seen)
     step = next(step for step in STEPS if not _has(entries, step.name, Phase.done))
+    if step.name == "stop" and not seen.fresh and not _has(entries, "stop", Phase.intent):
+        step = _LOOK  # whoever was killed between the look and the stop knows nothing any more
     return _obstacle(step, entries, seen) or Do(step)
 
 
@@ -157,9 +173,9 @@ def state(entries: Sequence[Entry]) -> State:
 
 
 def given_up(entries: Sequence[Entry]) -> Entry | None:
-    """The line with which the move was given up: the first step that failed, or the reason to skip it."""
+    """The line with which the move was given up: the first step that failed, or the reason to skip or defer it."""
     forward = {step.name for step in STEPS}
-    return next((e for e in entries if e.step in forward and e.phase in (Phase.failed, Phase.skipped)), None)
+    return next((e for e in entries if e.step in forward and e.phase in _GIVEN_UP), None)
 
 
 def _finish(entries: Sequence[Entry]) -> Next:
@@ -180,7 +196,7 @@ def _back(entries: Sequence[Entry], seen: Seen) -> Next:
         if problem := _stuck(entries, step.undo):
             return End(State.held, f"{cause.note}; going back failed at {step.undo!r}: {problem}")
         return Undo(step)
-    return End(State.skipped if cause.phase is Phase.skipped else State.rolled_back, cause.note)
+    return End(_GIVEN_UP[cause.phase], cause.note)
 
 
 def _to_be_undone(step: Step, entries: Sequence[Entry], seen: Seen) -> bool:

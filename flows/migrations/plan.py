@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
+from flows.migrations import waves
 from flows.migrations.planner import Planner
-from flows.migrations.rollout import Action, Candidate, Decision, ImageKey, Reason, Rollout
+from flows.migrations.rollout import Action, Candidate, Decision, Gate, ImageKey, Reason, Rollout
+from flows.migrations.waves import Trial
 from flows.sessions.model import Session
 
-__all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_named"]
+__all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_after", "plan_named"]
 
 
 def plan(
@@ -29,6 +32,26 @@ def plan(
         announced: session → when it moves, as it was told; kept where that is still possible.
     """
     return Planner(rollout, candidates, announced).decisions
+
+
+def plan_after(
+    candidates: Iterable[Candidate], rollout: Rollout, trials: Iterable[Trial], approved: Mapping[str, int]
+) -> tuple[tuple[Decision, ...], dict[tuple[str, int], Gate]]:
+    """Decide for every session, with what its rollout has shown so far; also what that says of each wave.
+
+    Args:
+        candidates: the sessions that are asked for.
+        rollout: what they share; its gates are found here.
+        trials: the last move of each session.
+        approved: image → the last wave that a person has approved.
+    """
+    known = tuple(candidates)
+    patience = rollout.now + timedelta(hours=rollout.policy.wave_hours)
+    # Who is left in each wave, and can be moved in time, is what a plan without gates says.
+    first = plan(known, rollout)
+    left = Counter((line.new, line.wave) for line in first if line.wave is not None and line.at and line.at < patience)
+    gates = waves.gates(trials, left, approved, rollout.policy, rollout.now)
+    return plan(known, replace(rollout, gates=gates)), gates
 
 
 def plan_named(

@@ -22,7 +22,8 @@ from flows.migrations.timetable import Calendar, Seats, first, last
 _NEVER = sys.maxsize
 # What depends on what others leave: looked at again whenever anything changes.
 _SHARED = frozenset({Reason.gpu, Reason.never, Reason.late})
-_BLOCKING = {Health.failed, Health.inconclusive}
+_BLOCKING = {Health.failed, Health.inconclusive, Health.unapproved}
+_RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class _Place:
     """What a session takes from others."""
 
     slot: int
-    wave: int
+    wave: tuple[str, int]
     seats: tuple[Seats, ...]
     host: str
     gpus: int
@@ -124,7 +125,7 @@ class Planner:
     def _begin(self, announced: Mapping[str, datetime]) -> None:
         self._lines: dict[str, Decision] = {}
         self._places: dict[str, _Place] = {}
-        self._starts: dict[int, dict[str, int]] = {}
+        self._starts: dict[tuple[str, int], dict[str, int]] = {}
         self._away: dict[str, list[tuple[Seats, int]]] = {}
         self._seats: dict[tuple[str, str], Seats] = {}
         self._gpus = {name: host.gpus for name, host in self._rollout.hosts.items() if host.gpus is not None}
@@ -170,7 +171,7 @@ class Planner:
     def _wave(self, candidate: Candidate, place: float, free: bool) -> int:
         if candidate.wish.volunteer or free:
             return waves.VOLUNTEERS
-        return 1 if candidate.session.name == self._rollout.canary else waves.wave(place, self._policy.waves)
+        return 1 if candidate.session.name in self._rollout.canaries else waves.wave(place, self._policy.waves)
 
     def _pulled(self, candidate: Candidate, new: str) -> int:
         """When the image is on the host; never, if there is no room for it."""
@@ -236,23 +237,26 @@ class Planner:
     def _settle(self, cases: Iterable[_Case]) -> None:
         """Decide for sessions in their order; those before them stand already."""
         for wave, members in groupby(cases, key=lambda case: case.wave):
-            begins = self._begins(wave)
+            begins: dict[str, int] = {}
             for case in members:
-                self._decide(case, begins)
+                if case.new not in begins:
+                    begins[case.new] = self._begins(case.new, wave)
+                self._decide(case, begins[case.new])
 
-    def _begins(self, wave: int) -> int:
+    def _begins(self, image: str, wave: int) -> int:
         """When a wave begins, as far as can be foreseen; nobody waits longer than `wave_hours` for the one before."""
-        begins = self._now
+        begins, bake = self._now, self._policy.bake_minutes * 60
         for earlier in range(wave):
-            gate = self._rollout.gates.get(earlier)
+            gate = self._rollout.gates.get((image, earlier))
             if gate and gate.health is Health.passed:
                 continue
             patience = begins + self._policy.wave_hours * 3600
-            slots = self._starts.get(earlier, {}).values()
+            slots = self._starts.get((image, earlier), {}).values()
             inside = max((slot for slot in slots if slot * self._length < patience), default=None)
             if inside is not None:
-                end = (inside + 1) * self._length
-                begins = max(begins, math.ceil(end + self._policy.bake_minutes * 60))
+                begins = max(begins, math.ceil((inside + 1) * self._length + bake))
+            elif gate:
+                begins = max(begins, math.ceil(gate.since.timestamp() + bake))
         return begins
 
     def _decide(self, case: _Case, begins: int) -> None:
@@ -263,7 +267,7 @@ class Planner:
         if not agreed.waits:
             slot = first(self._slot(max(case.ready, begins)), case.calendar, case.seats)
             if slot is not None and (agreed.deadline is None or slot <= agreed.deadline // self._length):
-                self._write_regular(case, slot)
+                self._write_regular(case, slot, max(case.ready, begins))
                 return
         if agreed.deadline is None:
             self._write(case, Action.wait, agreed.waits or Reason.never, agreed.detail)
@@ -289,7 +293,7 @@ class Planner:
         if agreed.deadline is not None and slot > agreed.deadline // self._length:
             self._write_late(case, slot, forced=not of_itself)
         elif of_itself:
-            self._write_regular(case, slot)
+            self._write_regular(case, slot, slot * self._length)
         else:
             self._write_forced(case, slot)
         return True
@@ -297,8 +301,8 @@ class Planner:
     def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
         """What keeps a session from being moved at any time, and more of it."""
         candidate = case.candidate
-        if self._rollout.way is not Way.running:
-            return (Reason.paused if self._rollout.way is Way.paused else Reason.aborted), ""
+        if rests := _RESTING.get(self._rollout.ways.get(case.new, Way.running)):
+            return rests, ""
         if failed := self._gate(case):
             return Reason.gate, failed
         if candidate.blocked and not case.terms.free:
@@ -311,9 +315,10 @@ class Planner:
         return None
 
     def _gate(self, case: _Case) -> str:
-        for wave, gate in sorted(self._rollout.gates.items()):
-            stops = wave <= case.wave if gate.health is Health.failed else wave < case.wave
-            if gate.health in _BLOCKING and stops:
+        for wave in range(case.wave + 1):
+            gate = self._rollout.gates.get((case.new, wave))
+            stops = gate and gate.health in _BLOCKING and (wave < case.wave or gate.health is Health.failed)
+            if gate and stops:
                 return f"{waves.title(wave, self._policy.waves)}: {gate.health}"
         return ""
 
@@ -331,9 +336,9 @@ class Planner:
 
     # What is written down.
 
-    def _write_regular(self, case: _Case, slot: int) -> None:
+    def _write_regular(self, case: _Case, slot: int, due: int) -> None:
         reason = self._own_reason(case)
-        self._write(case, Action.later if reason else Action.migrate, reason, case.terms.detail, slot)
+        self._write(case, Action.later if reason else Action.migrate, reason, case.terms.detail, slot, due=due)
 
     def _write_forced(self, case: _Case, slot: int) -> None:
         reason = case.terms.waits or self._own_reason(case)
@@ -376,8 +381,10 @@ class Planner:
         slot: int | None = None,
         *,
         forced: bool = False,
+        due: int | None = None,
     ) -> None:
         session, deadline = case.candidate.session, case.terms.deadline
+        at = None if slot is None else datetime.fromtimestamp(slot * self._length, UTC)
         self._lines[case.name] = Decision(
             session=session.name,
             action=action,
@@ -386,9 +393,11 @@ class Planner:
             reason=reason,
             detail=detail,
             wave=case.wave,
-            at=None if slot is None else datetime.fromtimestamp(slot * self._length, UTC),
+            at=at,
             deadline=None if deadline is None else datetime.fromtimestamp(deadline, UTC),
             forced=forced,
+            agreed=case.terms.free,
+            due=at if due is None else datetime.fromtimestamp(due, UTC),
         )
         if slot is not None:
             self._take(case, slot)
@@ -399,8 +408,8 @@ class Planner:
         candidate = case.candidate
         for seats in case.seats:
             seats.take(slot)
-        self._starts.setdefault(case.wave, {})[case.name] = slot
-        self._places[case.name] = _Place(slot, case.wave, case.seats, candidate.host, candidate.gpus)
+        self._starts.setdefault((case.new, case.wave), {})[case.name] = slot
+        self._places[case.name] = _Place(slot, (case.new, case.wave), case.seats, candidate.host, candidate.gpus)
         if candidate.host in self._gpus:
             self._gpus[candidate.host] -= candidate.gpus
 
@@ -413,6 +422,8 @@ def why_not(candidate: Candidate, new: str) -> Reason | None:
         return Reason.no_image
     if candidate.session.image == new:
         return Reason.current
+    if candidate.failed == new and candidate.wish.agreed != new:
+        return Reason.failed
     return None if candidate.running else Reason.stopped
 
 

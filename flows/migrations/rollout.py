@@ -34,6 +34,7 @@ class Reason(StrEnum):
     no_image = "its release has no image of its profile"
     unfinished = "its last move is unfinished; `refit migrate resume` ends it"
     held = "its last move is held; `refit migrate history` says what to do"
+    failed = "its move to this image was rolled back; `refit migrate --session` tries again"
     # It moves when something has happened of which nobody knows when it will.
     busy = "it is busy"
     unknown = "nobody knows whether it is busy"
@@ -44,12 +45,14 @@ class Reason(StrEnum):
     room = "its host has no room for the new image"
     paused = "the rollout is paused"
     aborted = "the rollout was aborted"
+    superseded = "a newer image has taken its place"
     gate = "an earlier wave has to be looked at"
     never = "no hour in sight is one in which it may be moved"
     # It moves at a time that is known.
     state = "it is idle, but something would be lost"
     pinned = "its owner has pinned it"
     snoozed = "its owner has put it off"
+    deferred = "somebody worked in it when it was to be stopped"
     pull = "the image has to be pulled first"
     quiet = "it is left alone in these hours"
     window = "it is moved in other hours"
@@ -63,6 +66,7 @@ class Way(StrEnum):
     running = "running"
     paused = "paused"
     aborted = "aborted"
+    superseded = "superseded"
 
 
 class Health(StrEnum):
@@ -72,11 +76,12 @@ class Health(StrEnum):
     passed = "passed"
     failed = "failed"
     inconclusive = "inconclusive"
+    unapproved = "proven, and not approved yet"
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Between a wave and the next: what is known of its health, and since when."""
+    """Between a wave and the next: what is known of its health; `since`: when its last move so far has ended."""
 
     health: Health
     since: datetime
@@ -99,6 +104,8 @@ class Candidate:
         blocked: what in its home doesn't fit the new image; empty: nothing.
         gpus: how many GPUs more the new image needs than the session has.
         away_since: since when it is stopped or starting, by a move that goes on; none: it isn't.
+        failed: digest of the image from which its last move was rolled back; empty: none.
+        rests_until: until when it is left alone after its last move was deferred; none: it wasn't.
     """
 
     session: Session
@@ -113,6 +120,8 @@ class Candidate:
     blocked: str = ""
     gpus: int = 0
     away_since: datetime | None = None
+    failed: str = ""
+    rests_until: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -142,9 +151,9 @@ class Rollout:
         policy: `migration:` of the settings.
         keep_state: hours for which an idle session keeps what a stop would lose, unless its policy says otherwise.
         hosts: host → what is known of it; a host that is missing has all it needs.
-        gates: wave → its health, for those that have begun.
-        way: whether it goes on.
-        canary: the session that goes first where the first wave would be empty; see `waves.canary`.
+        gates: image and wave → its health, for those that have begun.
+        ways: image → whether its rollout goes on; one that is missing does.
+        canaries: the sessions that go first where the first wave would be empty; see `waves.canary`.
     """
 
     now: datetime
@@ -152,9 +161,9 @@ class Rollout:
     policy: RolloutPolicy = field(default_factory=RolloutPolicy)
     keep_state: float = 8.0
     hosts: Mapping[str, Host] = field(default_factory=dict)
-    gates: Mapping[int, Gate] = field(default_factory=dict)
-    way: Way = Way.running
-    canary: str = ""
+    gates: Mapping[tuple[str, int], Gate] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    canaries: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -172,6 +181,8 @@ class Decision:
         at: when it moves, as far as can be told now; none: nobody knows.
         deadline: when it is moved whether it fits or not; none: never.
         forced: whether `at` is there by force of the deadline, whatever the session does and whatever the hour is.
+        agreed: whether its owner has agreed to be interrupted.
+        due: from when on it moves, were there room for all; none: nobody knows.
     """
 
     session: str
@@ -184,6 +195,15 @@ class Decision:
     at: datetime | None = None
     deadline: datetime | None = None
     forced: bool = False
+    agreed: bool = False
+    due: datetime | None = field(default=None, compare=False)
+
+    @property
+    def consent(self) -> str:
+        """Why it may be stopped whatever works in it; empty: it may only while nothing does."""
+        if self.agreed:
+            return "its owner agreed"
+        return "its deadline has come" if self.forced else ""
 
     @property
     def why(self) -> str:

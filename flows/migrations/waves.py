@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from flows.migrations.rollout import Health
+from flows.migrations.rollout import Gate, Health
 from flows.policy import RolloutPolicy
 
 VOLUNTEERS = 0
@@ -81,3 +82,79 @@ def judge(tally: Tally, policy: RolloutPolicy) -> Health:
     if tally.unknown or not tally.moved:
         return Health.inconclusive
     return Health.passed if tally.baked >= policy.bake_minutes * 60 else Health.open
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a session's last move to an image.
+
+    Attributes:
+        image: digest of the image.
+        wave: the session's wave.
+        ended: when the move has ended; none: it goes on, or was interrupted.
+        moved: it runs on the new image.
+        failed: it was rolled back or is held.
+        damaged: it is held, or its home isn't as it was.
+    """
+
+    image: str
+    wave: int
+    ended: datetime | None
+    moved: bool = False
+    failed: bool = False
+    damaged: bool = False
+
+
+def gates(
+    trials: Iterable[Trial],
+    left: Mapping[tuple[str, int], int],
+    approved: Mapping[str, int],
+    policy: RolloutPolicy,
+    now: datetime,
+) -> dict[tuple[str, int], Gate]:
+    """What is known of the waves that have begun.
+
+    Args:
+        trials: the last move of each session; those that were deferred or skipped say nothing.
+        left: image and wave → how many sessions are still to be moved, and can be.
+        approved: image → the last wave that a person has approved.
+        policy: how much may fail, and for how long a wave bakes.
+        now: when that is asked.
+    """
+    found: dict[tuple[str, int], list[Trial]] = {}
+    for trial in trials:
+        if trial.moved or trial.failed or trial.ended is None:
+            found.setdefault((trial.image, trial.wave), []).append(trial)
+    latest = {image: max(wave for other, wave in found if other == image) for image, _ in found}
+    return {
+        (image, wave): _gate(
+            members,
+            left=left.get((image, wave), 0),
+            approved=wave <= approved.get(image, -1),
+            followed=wave < latest[image],
+            policy=policy,
+            now=now,
+        )
+        for (image, wave), members in found.items()
+    }
+
+
+def _gate(
+    members: Sequence[Trial], *, left: int, approved: bool, followed: bool, policy: RolloutPolicy, now: datetime
+) -> Gate:
+    """The gate behind a wave; `followed`: the next has begun, so that whoever comes later holds nobody up."""
+    since = max((trial.ended for trial in members if trial.ended), default=now)
+    under_way = sum(trial.ended is None for trial in members)
+    tally = Tally(
+        moved=sum(trial.moved for trial in members),
+        failed=sum(trial.failed for trial in members),
+        damaged=sum(trial.damaged for trial in members),
+        left=under_way if followed else left + under_way,
+        baked=(now - since).total_seconds(),
+    )
+    health = judge(tally, policy)
+    if approved or (followed and health is Health.open):
+        return Gate(Health.passed, since)
+    if policy.approval and health is Health.passed:
+        return Gate(Health.unapproved, since)
+    return Gate(health, since)

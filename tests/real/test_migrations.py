@@ -13,8 +13,10 @@ from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
+from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
+from flows.policy import RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
@@ -138,6 +140,16 @@ def test_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: 
     assert scene.home == home
 
 
+def test_an_image_that_fails_its_rehearsal_never_touches_the_session(scene: Scene) -> None:
+    old, careful = scene.image("old"), scene.settings.model_copy(update={"migration": RolloutPolicy()})
+    scene.create(old)
+    started = scene.sessions.engine.containers(NAME)
+    result = Carrier.open(careful).carry_out(to(scene.sessions, NAME, scene.image("ends", "exit 3")))
+    assert (result.state, result.downtime) == (State.rolled_back, None)
+    assert "rehearsal" in result.reason and scene.sessions.engine.containers(NAME) == started
+    assert Carrier.open(careful).carry_out(to(scene.sessions, NAME, scene.image("new"))).moved
+
+
 def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_left(scene: Scene) -> None:
     """The light server can't say whether somebody used it: restoring might destroy a person's work."""
     scene.create(scene.image("old"))
@@ -171,6 +183,22 @@ def test_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Scene) 
     assert (container.image, container.running) == (old, Running.stopped)
 
 
+def test_a_session_in_which_work_begins_before_the_stop_is_deferred_and_goes_on(scene: Scene) -> None:
+    old, new = scene.image("old"), scene.image("new")
+    scene.create(old)
+    decision, started = to(scene.sessions, NAME, new), scene.sessions.engine.containers(NAME)
+    scene.sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
+    result = Carrier.open(scene.settings).carry_out(decision)
+    assert (result.state, result.downtime, result.failed) == (State.deferred, None, False)
+    assert "sleep 300" in result.reason
+    assert scene.sessions.engine.containers(NAME) == started
+    assert "sleep" in scene.sessions.execute(NAME, ["sh", "-c", "cat /proc/[0-9]*/comm"])
+    healthy_on(scene, old)
+    history = History(open_database(scene.settings.database))
+    told = [(event.kind, event.image) for event in history.events(NAME)]
+    assert told[-2:] == [(Kind.move_begun, new), (Kind.move_ended, new)] and not history.broken()
+
+
 def test_a_session_that_was_deleted_meanwhile_is_not_resurrected(scene: Scene) -> None:
     old, new = scene.image("old"), scene.image("new")
     scene.create(old)
@@ -188,7 +216,7 @@ def test_every_step_is_written_down_in_order(scene: Scene) -> None:
     entries = journal.entries(journal.latest()[NAME])
     done = [entry.step for entry in entries if entry.phase is Phase.done]
     assert done == [
-        *("check", "pull", "create", "copy", "stop", "snapshot", "start", "answer", "verify"),
+        *("check", "pull", "rehearse", "create", "copy", "look", "stop", "snapshot", "start", "answer", "verify"),
         "commit",
         "clean",
     ]
@@ -204,6 +232,6 @@ def test_jupyterlab_moves_with_a_kernel_that_executes_a_cell(scene: Scene, jupyt
     assert sessions.jupyter(session).execute("open('from-a-kernel', 'w').write('kept')").strip() == "4"
     result = Carrier.open(settings).carry_out(to(sessions, NAME, new))
     assert result.moved, result.reason
-    assert sessions.jupyter(sessions.store.session(NAME)).read_file("notes.txt") == "kept"
+    assert sessions.execute(NAME, ["cat", "notes.txt"]) == "kept"
     assert sessions.execute(NAME, ["cat", "from-a-kernel"]) == "kept"
     healthy_on(scene, new)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, date, timedelta
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from pydantic import SecretStr
 
+from flows import host
 from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
+from flows.migrations.follow import Course, follow
+from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.rollout import Action, Decision, Reason
-from flows.plan_migration import plan_migration
+from flows.migrations.notice import Teller
+from flows.migrations.rollout import Action, Decision, Reason, Way
+from flows.migrations.standing import Standings
+from flows.plan_migration import Planning, plan_migration
 from flows.policy import Mode, RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.variants import LIGHT, light
+from tests.terminal import Terminal
+from tests.unit.test_notices import receiver
 
 NAME, PROFILE, RELEASE = "grace", "light-minimal-deb12-py311", "2026a"
 
@@ -30,6 +40,75 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("plans") / "home"
     with private_home(folder, registry_server.port, stop_grace=3.0) as settings:
         yield settings
+
+
+def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], Decision], new: str) -> None:
+    """Nobody is told who isn't there; who sits at a terminal sees it at once, and once."""
+    database = open_database(settings.database)
+    teller = Teller(settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
+    for _ in range(2):
+        assert teller.tell([planned()]) == ()
+    call = [*host.podman(settings), "exec", "-it", sessions.store.session(NAME).container, "sh"]
+    person = Terminal([host.program(call[0]) or call[0], *call[1:]])
+    try:
+        person.wait_for("$")
+        assert teller.tell([planned()]) == (NAME,)
+        person.wait_for("+humanize 4.17.0")
+        person.wait_for(f"refit session snooze {NAME} 2h")
+        assert teller.tell([planned()]) == ()
+    finally:
+        person.close()
+    with receiver() as (url, received):
+        outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
+        teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None)
+        assert teller.tell([replace(planned(), new="sha256:another")]) == (NAME,)
+    assert "What changes: -humanize." in received[0]["message"]
+    kinds = [event.kind for event in History(database).events(NAME, new) if "notice" in event.kind]
+    assert kinds == [Kind.not_noticed, Kind.noticed]
+
+
+def test_who_is_busy_is_moved_when_the_work_is_done(
+    settings: Settings, registry: Registry, shared: Settings, base: Built
+) -> None:
+    labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
+    old, new = (light(shared, registry, base, name, "true", labels) for name in ("follow-old", "follow-new"))
+    often = settings.model_copy(update={"migration": RolloutPolicy(look_minutes=0.02, rehearse=False)})
+    planning = Planning(often)
+    sessions, carrier, seen = planning.sessions, Carrier.open(often), list[str]()
+    sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
+    try:
+        sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
+
+        def rest(lines: Sequence[Decision], _: datetime | None) -> None:
+            if not seen:
+                sessions.execute(NAME, ["pkill", "sleep"])
+            seen.extend(line.why for line in lines)
+
+        course = Course(
+            lambda: planning.plan([], new, begin=True),
+            lambda _, lines: [carrier.carry_out(line) for line in lines],
+            rest,
+        )
+        (result,) = follow(course, Machine(), often.migration)
+        assert result.moved and "sleep 300" in seen[0]
+        (standing,) = Standings(planning.database).all().values()
+        assert (standing.image, standing.way, standing.canary) == (new, Way.running, NAME)
+        told = [event.kind for event in History(planning.database).events(image=new)]
+        assert told[0] is Kind.rollout_begun and told[-2:] == [Kind.move_ended, Kind.judged]
+        (line,) = planning.fleet().sessions
+        assert (line.image, line.behind_since, line.why) == (new, None, "")
+    finally:
+        sessions.remove(NAME, purge=True)
+
+
+class Machine:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return now()
+
+    def wait(self, until: datetime) -> None:
+        time.sleep(max(0.0, (until - now()).total_seconds()))
 
 
 def test_a_session_moves_when_its_owner_lets_it(
@@ -61,7 +140,8 @@ def test_a_session_moves_when_its_owner_lets_it(
 
         wishes.change(NAME, "grace", mode=Mode.when_idle, until=None)
         freeze = {"first": date(2026, 1, 1), "last": now().date() + timedelta(days=2), "why": "audit"}
-        frozen = settings.model_copy(update={"migration": RolloutPolicy.model_validate({"freezes": [freeze]})})
+        policy = RolloutPolicy.model_validate({"freezes": [freeze], "rehearse": False})
+        frozen = settings.model_copy(update={"migration": policy})
         assert planned(frozen).reason is Reason.frozen
 
         sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
@@ -69,6 +149,11 @@ def test_a_session_moves_when_its_owner_lets_it(
         assert (busy.action, busy.reason, busy.at) == (Action.wait, Reason.busy, None)
         assert "sleep 300" in busy.detail
         assert carrier.carry_out(busy).state is State.skipped
+
+        wishes.change(NAME, "grace", mode=Mode.forced_by, until=until)
+        assert "no notice was delivered" in planned().detail and planned().deadline is None
+        check_notices(settings, sessions, planned, new)
+        assert planned().deadline
 
         (agreed,) = plan_migration([NAME], new, settings)
         assert carrier.carry_out(agreed).moved

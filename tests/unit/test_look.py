@@ -14,7 +14,7 @@ from flows.sessions import look
 from flows.sessions.activity import Look
 from tests.terminal import Terminal
 
-ASKED = {"seconds": 0.05, "variables": True, "port": None, "protocol": "none", "heartbeat": "beat"}
+ASKED = {"seconds": 0.05, "port": None, "protocol": "none", "heartbeat": "beat"}
 
 
 def looked(home: Path, **more: object) -> Look:

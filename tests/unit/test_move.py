@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -50,6 +50,10 @@ class Broken(Exception):
     """A step could not do its work."""
 
 
+class Occupied(Exception):
+    """The last look has found work."""
+
+
 @dataclass
 class World:
     """What the steps do to a session, its two containers and its home; the invariants are checked at every change."""
@@ -63,11 +67,14 @@ class World:
     home: str = "old"
     saved: str = ""
     proven: bool = False
+    busy: bool = False
+    looked: bool = False
+    shut: bool = False
     journal: list[Entry] = field(default_factory=list)
 
     @property
     def seen(self) -> Seen:
-        return Seen(self.session, self.wanted, self.old, self.new)
+        return Seen(self.session, self.wanted, self.old, self.new, self.looked)
 
     def act(self, name: str) -> None:
         getattr(self, f"do_{name}")()
@@ -76,6 +83,7 @@ class World:
 
     def do_check(self) -> None: ...
     def do_pull(self) -> None: ...
+    def do_rehearse(self) -> None: ...
     def do_answer(self) -> None: ...
 
     def do_create(self) -> None:
@@ -84,8 +92,17 @@ class World:
     def do_copy(self) -> None:
         self.snapshot, self.saved = True, self.home
 
+    def do_look(self) -> None:
+        if self.busy:
+            raise Occupied
+        self.looked = self.shut = True
+
+    def do_reopen(self) -> None:
+        self.shut = False
+
     def do_stop(self) -> None:
-        self.old = Running.stopped
+        assert self.looked or Entry("stop", Phase.intent) in self.journal[:-1], "I3: stopped without a look"
+        self.old, self.shut = Running.stopped, False
 
     def do_snapshot(self) -> None:
         assert self.old is not Running.running, "a snapshot of a home in use"
@@ -119,7 +136,7 @@ class World:
 
     def do_revive(self) -> None:
         assert self.session and self.wanted, "nothing that its owner ended comes back"
-        self.old = Running.running
+        self.old, self.shut = Running.running, False
 
     def do_forget(self) -> None:
         self.snapshot = False
@@ -132,7 +149,7 @@ class World:
 
 CRASHES = ["crash before", "crash after"]
 PEOPLE = ["owner stops", "owner starts", "owner deletes"]
-UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies"])
+UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies", "somebody works", "time passes"])
 
 
 def turn(world: World, upset: str) -> End | None:
@@ -148,10 +165,14 @@ def turn(world: World, upset: str) -> End | None:
     world.journal.append(Entry(name, Phase.intent))
     if upset == "crash before":
         return None
+    world.busy = upset == "somebody works"
     try:
         if upset == "fail":
             raise Broken
         world.act(name)
+    except Occupied:
+        world.journal.append(Entry(name, Phase.deferred, "somebody works"))
+        return None
     except Broken:
         world.journal.append(Entry(name, Phase.failed, "it failed"))
         return None
@@ -163,8 +184,10 @@ def turn(world: World, upset: str) -> End | None:
 def meanwhile(world: World, upset: str) -> None:
     if upset == "new dies" and world.new is Running.running:
         world.new = Running.stopped
+    if upset == "time passes":
+        world.looked = False
     if upset == "owner stops" and world.session:
-        world.wanted, world.old = False, world.old and Running.stopped
+        world.wanted, world.old, world.shut = False, world.old and Running.stopped, False
     if upset == "owner starts" and world.old is Running.stopped and world.new is not Running.running:
         world.wanted, world.old = True, Running.running
     if upset == "owner deletes" and world.session:
@@ -188,7 +211,11 @@ def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str]) -> None
 def check_the_end(world: World, end: End, touched_by_people: set[str]) -> None:
     if end.state is State.cleaned:
         assert world.on_new and world.old is None and not world.snapshot
-    if end.state in (State.rolled_back, State.skipped):
+    if world.old is Running.running and end.state is not State.held:
+        assert not world.shut, "nobody comes in any more"
+    if end.state is State.deferred and not touched_by_people:
+        assert world.old is Running.running and world.home == "old"
+    if end.state in (State.rolled_back, State.skipped, State.deferred):
         assert world.new is None, "an orphan"
         assert not world.snapshot
         assert not world.on_new
@@ -209,6 +236,7 @@ def test_the_straight_way() -> None:
         State.planned,
         State.preflight,
         State.staged,
+        State.locked,
         State.stopped,
         State.snapshotted,
         State.started,
@@ -236,8 +264,9 @@ def begun(world: World, name: str) -> bool:
     return Entry(name, Phase.intent) in world.journal
 
 
-STAGED = ("check", "pull", "create", "copy")
-STARTED = (*STAGED, "stop", "snapshot", "start")
+STAGED = ("check", "pull", "rehearse", "create", "copy")
+LOOKED = (*STAGED, "look")
+STARTED = (*LOOKED, "stop", "snapshot", "start")
 
 
 @pytest.mark.parametrize(
@@ -245,13 +274,15 @@ STARTED = (*STAGED, "stop", "snapshot", "start")
     [
         (entries("check-"), []),
         (entries("check", "pull-"), []),
-        (entries("check", "pull", "create-"), ["discard"]),
+        (entries("check", "pull", "rehearse-"), []),
+        (entries("check", "pull", "rehearse", "create-"), ["discard"]),
         (entries(*STAGED[:-1], "copy-"), ["forget", "discard"]),
-        (entries(*STAGED, "stop-"), ["revive", "forget", "discard"]),
-        (entries(*STAGED, "stop", "snapshot-"), ["revive", "forget", "discard"]),
-        (entries(*STARTED[:-1], "start-"), ["halt", "restore", "revive", "forget", "discard"]),
-        (entries(*STARTED, "verify-"), ["halt", "restore", "revive", "forget", "discard"]),
-        (entries(*STARTED, "verify", "commit-"), ["halt", "restore", "revive", "forget", "discard"]),
+        (entries(*STAGED, "look-"), ["reopen", "forget", "discard"]),
+        (entries(*LOOKED, "stop-"), ["revive", "reopen", "forget", "discard"]),
+        (entries(*LOOKED, "stop", "snapshot-"), ["revive", "reopen", "forget", "discard"]),
+        (entries(*STARTED[:-1], "start-"), ["halt", "restore", "revive", "reopen", "forget", "discard"]),
+        (entries(*STARTED, "verify-"), ["halt", "restore", "revive", "reopen", "forget", "discard"]),
+        (entries(*STARTED, "verify", "commit-"), ["halt", "restore", "revive", "reopen", "forget", "discard"]),
     ],
     ids=lambda value: value[-1].step if value and isinstance(value[-1], Entry) else "",
 )
@@ -270,11 +301,11 @@ def gives_up(chosen: Next, phase: Phase) -> bool:
 
 def test_a_session_that_was_deleted_is_never_resurrected() -> None:
     gone = Seen(session=False, wanted=False, old=None, new=Running.stopped)
-    journal = entries(*STAGED, "stop")
+    journal = entries(*LOOKED, "stop")
     chosen = decide(journal, gone)
     assert gives_up(chosen, Phase.skipped)
     journal.append(Entry("snapshot", Phase.skipped, "deleted"))
-    assert decide(journal, gone) == Undo(BY_NAME["copy"])
+    assert decide(journal, gone) == Undo(BY_NAME["look"])
 
 
 def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
@@ -283,7 +314,7 @@ def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
 
 
 def test_an_old_container_that_somebody_started_again_wins() -> None:
-    chosen = decide(entries(*STAGED, "stop", "snapshot"), Seen(True, True, Running.running, Running.created))
+    chosen = decide(entries(*LOOKED, "stop", "snapshot"), Seen(True, True, Running.running, Running.created))
     assert gives_up(chosen, Phase.failed)
 
 
@@ -296,7 +327,7 @@ def test_a_step_that_is_always_interrupted_is_given_up(step: Step) -> None:
 
 
 def test_a_rollback_that_fails_is_held_until_it_is_reopened() -> None:
-    journal = entries(*STAGED, "stop", "snapshot-", "revive-")
+    journal = entries(*LOOKED, "stop", "snapshot-", "revive-")
     seen = Seen(True, True, Running.stopped, Running.created)
     held = decide(journal, seen)
     assert isinstance(held, End) and held.state is State.held
@@ -310,6 +341,22 @@ def test_after_the_commit_there_is_no_way_back() -> None:
     assert decide(entries(*STARTED, "verify", "commit"), seen) == Do(BY_NAME["clean"])
     held = decide(entries(*STARTED, "verify", "commit", "clean-"), seen)
     assert isinstance(held, End) and held.state is State.held
+
+
+def test_a_session_in_which_somebody_works_is_deferred_and_not_touched() -> None:
+    world, undone = World(), []
+    while not (end := turn(world, "somebody works" if about_to(world) == "look" else "none")):
+        undone += [entry.step for entry in world.journal[-1:] if entry.step in ("reopen", "forget", "discard")]
+    assert end == End(State.deferred, "somebody works")
+    assert undone == ["reopen", "forget", "discard"] and Entry("stop", Phase.intent) not in world.journal
+    check_the_end(world, end, touched_by_people=set())
+
+
+def test_who_was_killed_before_the_stop_looks_again_and_after_its_begin_does_not() -> None:
+    old = Seen(True, True, Running.running, Running.created, fresh=False)
+    assert decide(entries(*LOOKED), old) == Do(BY_NAME["look"])
+    assert decide(entries(*LOOKED), replace(old, fresh=True)) == Do(BY_NAME["stop"])
+    assert decide(entries(*LOOKED, "stop!"), old) == Do(BY_NAME["stop"])
 
 
 def test_the_journal_of_a_quiet_session_begins_with_the_check() -> None:

@@ -109,7 +109,11 @@ IMPOSSIBLE = {
     *(Reason.blocked, Reason.gpu, Reason.room, Reason.paused, Reason.aborted, Reason.gate, Reason.late),
 }
 CAPS = st.none() | st.integers(1, 3)
-GATES = st.dictionaries(st.integers(0, 2), st.builds(Gate, st.sampled_from(Health), st.just(NOW - HOUR)), max_size=1)
+GATES = st.dictionaries(
+    st.tuples(st.just(NEW), st.integers(0, 2)),
+    st.builds(Gate, st.sampled_from(Health), st.just(NOW - HOUR)),
+    max_size=1,
+)
 HOST = st.builds(
     Host,
     pulls=st.sampled_from([{}, {NEW: 10**9}, {NEW: 10**12}]),
@@ -117,7 +121,7 @@ HOST = st.builds(
     gpus=st.none() | st.integers(0, 2),
 )
 ROLLOUTS = st.builds(
-    lambda hosts, gates, way, **changes: replace(rollout(hosts=hosts, **changes), gates=gates, way=way),
+    lambda hosts, gates, way, **changes: replace(rollout(hosts=hosts, **changes), gates=gates, ways={NEW: way}),
     st.fixed_dictionaries({"h1": HOST, "h2": HOST}),
     GATES,
     st.sampled_from([Way.running] * 5 + [Way.paused, Way.aborted]),
@@ -433,7 +437,7 @@ def test_the_next_wave_begins_when_the_one_before_has_baked() -> None:
     times = {wave: [line.at for line in lines if line.at and line.wave == wave] for wave in (1, 2)}
     ends, begins = max(times[1]), min(times[2])
     assert begins - ends == timedelta(minutes=31)
-    passed = replace(shared, gates={1: Gate(Health.passed, NOW)})
+    passed = replace(shared, gates={(NEW, 1): Gate(Health.passed, NOW)})
     assert all(line.at == ends for line in Planner(passed, [candidate(f"s{n}") for n in range(20)]).decisions)
 
 
@@ -450,22 +454,53 @@ def test_nobody_waits_for_who_is_on_leave() -> None:
 
 
 @pytest.mark.parametrize(
-    ("health", "waits"), [(Health.failed, {1, 2}), (Health.inconclusive, {2}), (Health.open, set())]
+    ("health", "waits"),
+    [(Health.failed, {1, 2}), (Health.inconclusive, {2}), (Health.unapproved, {2}), (Health.open, set())],
 )
 def test_a_wave_that_failed_stops_itself_and_the_next(health: Health, waits: set[int]) -> None:
-    shared = replace(rollout(waves=[50, 100]), gates={1: Gate(health, NOW)})
+    shared = replace(rollout(waves=[50, 100]), gates={(NEW, 1): Gate(health, NOW)})
     lines = Planner(shared, [candidate(f"s{n}") for n in range(20)]).decisions
     assert {line.wave for line in lines if line.reason is Reason.gate} == waits
 
 
-@pytest.mark.parametrize(("way", "reason"), [(Way.paused, Reason.paused), (Way.aborted, Reason.aborted)])
+def test_a_wave_whose_last_move_has_ended_bakes_before_the_next_begins() -> None:
+    ended = NOW - timedelta(minutes=10)
+    shared = replace(rollout(waves=[50, 100], bake_minutes=30), gates={(NEW, 1): Gate(Health.open, ended)})
+    world = [candidate(f"s{n}") for n in range(20)]
+    first = {line.session for line in Planner(shared, world).decisions if line.wave == 1}
+    lines = Planner(shared, [one for one in world if one.session.name not in first]).decisions
+    assert {line.due for line in lines} == {ended + timedelta(minutes=30)}
+
+
+def test_another_image_knows_nothing_of_a_wave_that_failed() -> None:
+    shared = replace(rollout(waves=[100]), gates={("sha256:other", 1): Gate(Health.failed, NOW)})
+    assert only(candidate(), shared).action is Action.migrate
+
+
+def test_who_was_rolled_back_is_moved_to_that_image_by_name_only() -> None:
+    failed = candidate(failed=NEW)
+    assert (only(failed).action, only(failed).reason) == (Action.skip, Reason.failed)
+    assert only(replace(failed, wish=Wish(agreed=NEW))).action is Action.migrate
+    assert only(candidate(failed="sha256:other")).action is Action.migrate
+
+
+def test_who_was_deferred_rests_for_a_while() -> None:
+    line = only(candidate(rests_until=NOW + timedelta(minutes=5)))
+    assert (line.action, line.reason) == (Action.later, Reason.deferred)
+    assert line.due == NOW + timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [(Way.paused, Reason.paused), (Way.aborted, Reason.aborted), (Way.superseded, Reason.superseded)],
+)
 def test_a_rollout_that_rests_moves_nobody(way: Way, reason: Reason) -> None:
-    line = only(candidate(wish=Wish(agreed=NEW)), replace(rollout(), way=way))
+    line = only(candidate(wish=Wish(agreed=NEW)), replace(rollout(), ways={NEW: way}))
     assert (line.action, line.reason, line.at) == (Action.wait, reason, None)
 
 
 def test_volunteers_and_the_canary_go_first() -> None:
-    shared = replace(rollout(waves=[0.001, 100]), canary="s3")
+    shared = replace(rollout(waves=[0.001, 100]), canaries=frozenset({"s3"}))
     world = [candidate(f"s{n}", wish=Wish(volunteer=n == 7)) for n in range(9)]
     found = {line.session: line.wave for line in Planner(shared, world).decisions}
     assert (found.pop("s7"), found.pop("s3"), set(found.values())) == (0, 1, {2})

@@ -1,0 +1,141 @@
+"""The part of the `refit` command that moves sessions: plans it, steers it, and tells how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic_core import to_json
+
+from flows import tables
+from flows.console import Json, out, running_flows, show, show_data
+from flows.database import open_database
+from flows.errors import RefitError
+from flows.migrations.history import History
+from flows.migrations.journal import Journal
+from flows.plan_migration import Planning, plan_migration, steer
+from flows.sessions.wishes import caller
+from flows.settings import load
+
+if TYPE_CHECKING:
+    from flows.migrations.carry import Result
+
+# Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
+# ruff: noqa: PLC0415
+
+app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
+
+Names = Annotated[list[str] | None, typer.Option("--session", help="Only these sessions, at once.")]
+To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the newest tested image.")]
+Image = Annotated[
+    str, typer.Argument(metavar="IMAGE", help="Its digest, or the first twelve digits, or its tag; else the only one.")
+]
+
+
+@app.callback()
+def migrate(
+    context: typer.Context,
+    session: Names = None,
+    to: To = "",
+    once: Annotated[bool, typer.Option("--once", help="Don't wait for those whose time has not come.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Move sessions onto the newest tested images of their profiles, each as soon as it may be; what fails is undone.
+
+    It waits for those that are busy, or have other hours, and for waves to prove themselves: `follow_hours` at most.
+    Whoever ends it ends nothing but the waiting; the next run goes on.
+    """
+    if context.invoked_subcommand is None:
+        with running_flows(quiet=as_json):
+            from flows.migrate_sessions import migrate_sessions
+
+            results = migrate_sessions(session, to, once=once)
+        _show_moves(results, as_json)
+
+
+@app.command("plan")
+def show_plan(
+    session: Names = None,
+    to: To = "",
+    origin: Annotated[str, typer.Option("--from", metavar="TAG", help="Only sessions that have this image.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Show who would move when, in which wave, who not, and why; nothing is touched."""
+    planned = plan_migration(session or [], to, load(), origin)
+    show_data(as_json, planned, tables.migration(planned))
+
+
+@app.command("status")
+def show_status(as_json: Json = False) -> None:
+    """Show how the rollouts go, and who is on what image, who is behind, and why."""
+    found = Planning(load()).fleet()
+    if as_json:
+        out.print_json(to_json(found).decode())
+        return
+    show(tables.rollouts(found.rollouts))
+    show(tables.fleet(found.sessions))
+
+
+@app.command("pause")
+def pause(image: Image = "") -> None:
+    """Let nobody else be moved to an image; what has begun comes to its end. `resume` lets it go on."""
+    out.print(steer("pause", image, load(), caller()))
+
+
+@app.command("abort")
+def abort(image: Image = "") -> None:
+    """End the rollout of an image: whoever has not been moved stays as they are."""
+    out.print(steer("abort", image, load(), caller()))
+
+
+@app.command("approve")
+def approve(image: Image = "") -> None:
+    """Let the next wave of an image begin, having looked at those before; holds for this digest alone."""
+    out.print(steer("approve", image, load(), caller()))
+
+
+@app.command("resume")
+def resume(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A session whose move is held, or an image whose rollout is paused.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Bring every move that a crash interrupted to its end, or let a rollout that is paused or aborted go on."""
+    settings = load()
+    if name and name not in {move.before.name for move in Journal(open_database(settings.database)).history()}:
+        out.print(steer("resume", name, settings, caller()))
+        return
+    with running_flows(quiet=as_json):
+        from flows.migrate_sessions import resume_migrations
+
+        results = resume_migrations(name)
+    _show_moves(results, as_json)
+
+
+@app.command("history")
+def show_history(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Only this session.")] = "",
+    events: Annotated[
+        bool,
+        typer.Option("--events", help="Every event of rollouts, moves and notices; looks whether any was changed."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the moves that were made, newest first."""
+    database = open_database(load().database)
+    if not events:
+        moves = Journal(database).history(session)[::-1]
+        show_data(as_json, moves, tables.past_moves(moves))
+        return
+    found = History(database).events(session)[::-1]
+    show_data(as_json, found, tables.events(found))
+    if broken := History(database).broken():
+        raise RefitError("The history isn't as Refit wrote it.", why=f"Its chain of digests breaks: {broken}.")
+
+
+def _show_moves(results: Sequence[Result], as_json: bool) -> None:
+    show_data(as_json, results, tables.moves(results))
+    if any(result.failed for result in results):
+        raise typer.Exit(1)

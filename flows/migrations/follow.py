@@ -1,0 +1,128 @@
+"""A migration that goes on: plan, move those whose time has come, and look again when something else is due.
+
+It keeps nothing to itself: who is killed and begins anew goes on from what database and journal say. Knows neither
+Prefect nor a clock of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from flows.errors import RefitError
+from flows.migrations.carry import Result
+from flows.migrations.move import State
+from flows.migrations.rollout import Action, Decision, Reason
+from flows.policy import RolloutPolicy
+
+logger = logging.getLogger("refit.migrations")
+
+# A part of a wave: as many as are moved before it is looked at again how the wave does.
+PART = 20
+# Who has no seat for so many slots waits for the next plan: by then its hours may be over.
+_SLOTS_AHEAD = 5
+_OVER = {Reason.aborted, Reason.superseded}
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now(self) -> datetime:
+        """The present moment, UTC."""
+
+    def wait(self, until: datetime) -> None:
+        """Return at that moment, or as soon as something has happened that a plan depends on."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a migration does.
+
+    Attributes:
+        plan: decides for all sessions, with what is known now.
+        move: carries out the moves of a part, which has a number.
+        rest: is told of a plan by which nobody can be moved just now, and until when at most it is waited (none: not).
+    """
+
+    plan: Callable[[], Sequence[Decision]]
+    move: Callable[[int, Sequence[Decision]], Sequence[Result]]
+    rest: Callable[[Sequence[Decision], datetime | None], None] = lambda _, __: None
+
+
+def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
+    """Move whoever can be moved, as soon as they can, until there is nobody left, or for `follow_hours`.
+
+    Args:
+        course: what it does.
+        clock: what time it is.
+        policy: how often it is looked, and for how long.
+        once: don't wait for anything.
+
+    Returns:
+        what became of each session, by name.
+    """
+    start = clock.now()
+    end, pause = start + timedelta(hours=policy.follow_hours), timedelta(minutes=policy.look_minutes)
+    results: dict[str, Result] = {}
+    rests: dict[str, datetime] = {}
+    parts, patience = 0, start  # what can't be planned at all is told at once
+    while True:
+        decisions = _plan(course, clock, pause, patience)
+        now, patience = clock.now(), start if once else end
+        going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][:PART]
+        if going:
+            parts += 1
+            done = course.move(parts, going)
+            results |= {result.session: result for result in done}
+            # Whatever it was: it isn't tried again and again.
+            rests |= {result.session: clock.now() + pause for result in done if not result.moved}
+            continue
+        then = None if once or now >= end else next_look(decisions, now, policy)
+        course.rest(decisions, then and min(then, end))
+        if then is None:
+            known = {line.session: foreseen(line) for line in decisions} | results
+            return tuple(known[name] for name in sorted(known))
+        clock.wait(min(then, end))
+
+
+def _plan(course: Course, clock: Clock, pause: timedelta, until: datetime) -> Sequence[Decision]:
+    """The plan, as soon as there can be one: a registry may be away for a while."""
+    while True:
+        try:
+            return course.plan()
+        except RefitError as error:
+            if clock.now() >= until:
+                raise
+            logger.warning("nothing can be planned just now: %s", error)
+            clock.wait(clock.now() + pause)
+
+
+def due(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> list[Decision]:
+    """Those whose time has come, in their order. Pure."""
+    soon = now + timedelta(seconds=_SLOTS_AHEAD * policy.move_seconds)
+    ready = [
+        (line.wave or 0, line.at, line.session, line)
+        for line in decisions
+        if line.action is Action.migrate and line.at and line.due and line.due < now + timedelta(seconds=1)
+        if line.at <= soon
+    ]
+    return [line for *_, line in sorted(ready, key=lambda one: one[:3])]
+
+
+def next_look(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> datetime | None:
+    """When it is to be planned again; none: there is nobody left who might move. Pure."""
+    waiting = [line for line in decisions if line.action is not Action.skip and line.reason not in _OVER]
+    if not waiting:
+        return None
+    # A newer image, and the end of what makes a session busy, are found by looking.
+    times = [line.due for line in waiting if line.due and line.due > now]
+    return min([*times, now + timedelta(minutes=policy.look_minutes)])
+
+
+def foreseen(decision: Decision) -> Result:
+    """What becomes of a session as far as a plan says."""
+    state = State.planned if decision.action is Action.migrate else State.skipped
+    return Result(decision.session, decision.old, decision.new, "", None, state, decision.why)

@@ -1,0 +1,108 @@
+"""What a rehearsed session has to show: runs in its container, with nothing but the image's own Python.
+
+`gates.py home` writes into the home; `gates.py ide` waits for the IDE; `gates.py kernel` starts a kernel, and says how
+a cell is sent to it. Each reads JSON from its argument and prints JSON: what was seen, or why it isn't as it should be.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ANSWER_SECONDS = 5.0
+POLL_SECONDS = 0.1
+# Run by the kernel's own Python: it is the one that surely has what speaks with kernels.
+CELL = """
+import sys
+from jupyter_client import BlockingKernelClient
+client = BlockingKernelClient(connection_file=sys.argv[1])
+client.load_connection_file()
+client.start_channels()
+client.wait_for_ready(timeout=float(sys.argv[2]))
+reply = client.execute_interactive(sys.argv[3], timeout=float(sys.argv[2]))
+client.stop_channels()
+sys.exit(reply["content"]["status"] != "ok")
+"""
+
+
+def home(_: dict[str, Any]) -> str:
+    """Write a file into the home, read it, remove it."""
+    file = Path.home() / f".refit-rehearsal-{os.getpid()}"
+    file.write_text("written")
+    read = file.read_text()
+    file.unlink()
+    return read
+
+
+def ide(asked: dict[str, Any]) -> str:
+    """Wait until the IDE answers that it is ready."""
+    until, seen = time.monotonic() + asked["limit"], "nothing answers"
+    while time.monotonic() < until:
+        try:
+            status, _ = _ask("GET", asked["port"], asked["prefix"] + asked["health"])
+        except OSError as error:
+            seen = str(error)
+        else:
+            seen = f"{asked['health']} answers {status}"
+            if status == http.client.OK:
+                return seen
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"{seen}, not 200 within {asked['limit']:g} s")
+
+
+def kernel(asked: dict[str, Any]) -> dict[str, str]:
+    """Let the server start its kernel; returns that kernel's Python, and the file by which it is reached."""
+    status, told = _ask("POST", asked["port"], f"{asked['prefix']}/api/kernels")
+    if status != http.client.CREATED:
+        raise ConnectionError(f"/api/kernels answers {status}")
+    until = time.monotonic() + asked["limit"]
+    while time.monotonic() < until:
+        for argv in _running():
+            files = [word for word in argv if json.loads(told)["id"] in word and word.endswith(".json")]
+            if files and Path(files[0]).exists():
+                return {"python": argv[0], "file": files[0]}
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"no kernel runs after {asked['limit']:g} s")
+
+
+def _ask(method: str, port: int, path: str) -> tuple[int, bytes]:
+    token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    try:
+        body = "{}" if method == "POST" else None
+        connection.request(method, path, body=body, headers={"Authorization": f"token {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{path}: {type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def _running() -> list[list[str]]:
+    """What all processes were called with."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace").split("\0"))
+            except OSError:  # it has ended
+                continue
+    return found
+
+
+def _answer(gate: str, asked: dict[str, Any]) -> dict[str, Any]:
+    gates = {"home": home, "ide": ide, "kernel": kernel}
+    try:
+        return {"seen": gates[gate](asked)}
+    except Exception as error:  # whatever it is, the gate stays shut
+        return {"problem": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    json.dump(_answer(sys.argv[1], json.loads(sys.argv[2])), sys.stdout)

@@ -1,0 +1,159 @@
+"""What happened to sessions and rollouts, in a chain: each event's digest covers the one before it.
+
+Events are only ever added, in the transaction of what they tell. Who changes or removes one breaks the chain, and
+`broken` says where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Session as Transaction
+
+from flows.database import Instant, Table, now
+
+
+class Kind(StrEnum):
+    """What an event tells."""
+
+    move_begun = "move begun"
+    move_ended = "move ended"
+    noticed = "notice delivered"
+    not_noticed = "notice not delivered"
+    rollout_begun = "rollout begun"
+    superseded = "rollout superseded"
+    paused = "rollout paused"
+    resumed = "rollout resumed"
+    aborted = "rollout aborted"
+    approved = "rollout approved"
+    judged = "wave judged"
+
+
+class EventRow(Table):
+    """One event; never changed."""
+
+    __tablename__ = "events"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime] = mapped_column(Instant)
+    kind: Mapped[str]
+    session: Mapped[str] = mapped_column(index=True)
+    image: Mapped[str] = mapped_column(index=True)
+    by: Mapped[str]
+    what: Mapped[str]
+    digest: Mapped[str]
+
+
+class ChainRow(Table):
+    """The end of the chain: one row, which whoever adds an event locks."""
+
+    __tablename__ = "chain"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int]
+    digest: Mapped[str]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event.
+
+    Attributes:
+        number: 1, 2, …, without a gap.
+        at: when.
+        kind: what it tells.
+        session: whom it is about; empty: a rollout.
+        image: the digest that a session was to move to.
+        by: who did it.
+        what: more of it, in words.
+        digest: of all this and of the digest before.
+    """
+
+    number: int
+    at: datetime
+    kind: Kind
+    session: str
+    image: str
+    by: str
+    what: str
+    digest: str
+
+
+def append(
+    transaction: Transaction, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = ""
+) -> None:
+    """Add an event within a transaction of the caller, who holds the lease of the session that it is about, if any."""
+    # The update comes first: it lets one writer at a time through, on SQLite as on PostgreSQL.
+    transaction.execute(update(ChainRow).values(number=ChainRow.number + 1))
+    end = transaction.get_one(ChainRow, 1, populate_existing=True)
+    event = Event(end.number, now(), kind, session, image, by, what, "")
+    digest = _digest(event, end.digest)
+    transaction.add(EventRow(**{**vars(event), "digest": digest}))
+    end.digest = digest
+    transaction.flush()
+
+
+class History:
+    """All events, past and present."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def add(self, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = "") -> None:
+        """Add an event by itself."""
+        with Transaction(self._database) as transaction, transaction.begin():
+            append(transaction, kind, session=session, image=image, by=by, what=what)
+
+    def events(self, session: str = "", image: str = "", kinds: Iterable[Kind] = ()) -> tuple[Event, ...]:
+        """The events of a session, of an image, of some kinds, or all; oldest first."""
+        chosen = select(EventRow).order_by(EventRow.number)
+        chosen = chosen.where(EventRow.session == session) if session else chosen
+        chosen = chosen.where(EventRow.image == image) if image else chosen
+        wanted = tuple(kinds)
+        chosen = chosen.where(EventRow.kind.in_(wanted)) if wanted else chosen
+        with Transaction(self._database) as transaction:
+            return tuple(map(_event, transaction.scalars(chosen)))
+
+    def length(self) -> int:
+        """How many events there are: another number means that something has happened."""
+        with Transaction(self._database) as transaction:
+            return transaction.get_one(ChainRow, 1).number
+
+    def broken(self) -> str:
+        """Where the history isn't as it was written; empty: nowhere."""
+        with Transaction(self._database) as transaction:
+            end = transaction.get_one(ChainRow, 1)
+            events = [_event(row) for row in transaction.scalars(select(EventRow).order_by(EventRow.number))]
+            return next(check(events, end.number, end.digest), "")
+
+
+def check(events: Iterable[Event], number: int, digest: str) -> Iterator[str]:
+    """What is wrong with a chain that should end with this number and digest. Pure."""
+    last, before = 0, ""
+    for event in events:
+        if event.number != last + 1:
+            yield f"event {last + 1} is missing"
+            return
+        if event.digest != _digest(event, before):
+            yield f"event {event.number} was changed, or one before it"
+            return
+        last, before = event.number, event.digest
+    if (last, before) != (number, digest):
+        yield f"{number} events were written, and {last} are there"
+
+
+def _digest(event: Event, before: str) -> str:
+    at = event.at.astimezone(UTC).isoformat()
+    told = [before, event.number, at, event.kind, event.session, event.image, event.by, event.what]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _event(row: EventRow) -> Event:
+    return Event(row.number, row.at, Kind(row.kind), row.session, row.image, row.by, row.what, row.digest)

@@ -1,0 +1,65 @@
+"""The view of all sessions and rollouts, and its picture."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree
+
+from flows.migrations import chart
+from flows.migrations.fleet import Fleet, fleet
+from flows.migrations.history import Event, Kind
+from flows.migrations.rollout import Action, Decision, Gate, Health, Reason, Way
+from flows.migrations.standing import Standing
+from flows.migrations.waves import Trial
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+NEW = "sha256:0123456789abcdef"
+STANDINGS = {
+    NEW: Standing(NEW, "p0", "2026a", NOW - HOUR, "ada", Way.running, -1),
+    "sha256:before": Standing("sha256:before", "p0", "2026a", NOW - 9 * HOUR, "", Way.superseded, -1),
+}
+DECISIONS = (
+    Decision("ada", Action.skip, NEW, NEW, Reason.current),
+    Decision("bob", Action.wait, "old", NEW, Reason.busy, "train.py", wave=2, deadline=NOW - HOUR),
+    Decision("cyd", Action.migrate, "old", NEW, wave=2, at=NOW + HOUR),
+)
+TRIALS = [Trial(NEW, 1, NOW, moved=True), Trial(NEW, 2, NOW, failed=True), Trial("other", 1, NOW, moved=True)]
+GATES = {(NEW, 1): Gate(Health.passed, NOW)}
+
+
+def shown() -> Fleet:
+    return fleet(DECISIONS, GATES, TRIALS, STANDINGS, (50, 100), NOW)
+
+
+def test_who_is_behind_and_why_and_who_is_overdue() -> None:
+    ada, bob, cyd = shown().sessions
+    assert (ada.behind_since, ada.why, ada.overdue) == (None, "", False)
+    assert (bob.behind_since, bob.overdue, bob.why) == (NOW - HOUR, True, f"{Reason.busy}; train.py")
+    assert (cyd.behind_since, cyd.overdue, cyd.at, cyd.why) == (NOW - HOUR, False, NOW + HOUR, "")
+
+
+def test_a_rollout_has_a_line_for_each_wave_and_one_that_is_over_is_not_shown() -> None:
+    (rollout,) = shown().rollouts
+    assert (rollout.image, rollout.way) == (NEW, Way.running)
+    assert not rollout.complete and replace(rollout, waves=rollout.waves[:1]).complete
+    told = [(wave.title, wave.moved, wave.failed, wave.left, wave.health) for wave in rollout.waves]
+    assert told == [("50 %", 1, 0, 0, Health.passed), ("100 %", 0, 1, 2, None)]
+
+
+def test_the_picture_counts_how_moves_have_ended() -> None:
+    ends = ("cleaned; 3.1 s away", "cleaned; 2.9 s away", "rolled back; because", "deferred; busy")
+    events = [
+        Event(n, NOW - HOUR + n * HOUR / 9, Kind.move_ended, f"s{n}", NEW, "", what, "") for n, what in enumerate(ends)
+    ]
+    told = chart.markdown(shown(), events, NOW)
+    drawn = base64.b64decode(told.partition("base64,")[2].partition(")")[0]).decode()
+    texts = [element.text for element in ElementTree.fromstring(drawn) if element.tag.endswith("text")]
+    assert {"moved: 2", "failed: 1", "deferred: 1"} <= set(texts)
+    assert "| 50 % | 1 | 0 | 0 | passed |" in told
+
+
+def test_without_a_rollout_there_is_nothing_to_draw() -> None:
+    assert chart.markdown(Fleet((), ()), [], NOW) == "No rollout has begun."

@@ -1,0 +1,293 @@
+"""A migration that goes on, on a clock of its own: nobody sleeps here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.catalog.model import Access
+from flows.errors import RefitError
+from flows.migrations.carry import Result
+from flows.migrations.follow import PART, Course, follow
+from flows.migrations.move import State
+from flows.migrations.plan import plan_after
+from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout, Way
+from flows.migrations.waves import Trial
+from flows.policy import RolloutPolicy, SessionPolicy
+from flows.sessions.activity import Verdict
+from flows.sessions.model import Session
+from flows.sessions.probes import Seen
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+OLD, NEW, NEWER = "sha256:old", "sha256:new", "sha256:newer"
+MINUTE = timedelta(minutes=1)
+KEY = ("p0", "2026a")
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@dataclass
+class World:
+    """Sessions that are busy until some time, and what a database would know of their moves.
+
+    Attributes:
+        busy: session → until when somebody works in it.
+        ends: session → how its move ends, if not well.
+        events: (when, what happens then).
+        moves: session → (when it was moved, to what).
+    """
+
+    policy: RolloutPolicy
+    names: Sequence[str]
+    busy: dict[str, datetime] = field(default_factory=dict)
+    ends: dict[str, State] = field(default_factory=dict)
+    sessions: SessionPolicy = field(default_factory=SessionPolicy)
+    target: str = NEW
+    ways: dict[str, Way] = field(default_factory=dict)
+    approved: dict[str, int] = field(default_factory=dict)
+    time: datetime = NOW
+    images: dict[str, str] = field(default_factory=dict)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    moves: list[tuple[datetime, str, str]] = field(default_factory=list)
+    deferred: dict[str, datetime] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    events: list[tuple[datetime, str, object]] = field(default_factory=list)
+    killed_at: frozenset[int] = frozenset()
+    actions: int = 0
+
+    def now(self) -> datetime:
+        return self.time
+
+    def wait(self, until: datetime) -> None:
+        assert until > self.time, "it would go round and round"
+        upcoming = min((event[0] for event in self.events), default=until)
+        self.time = max(self.time, min(until, upcoming))
+        for event in [event for event in self.events if event[0] <= self.time]:
+            self.events.remove(event)
+            setattr(self, event[1], event[2])
+
+    def candidate(self, name: str) -> Candidate:
+        session = Session(name, *KEY, self.images.get(name, OLD), 200001, None, Path("/h"), Path("/t"), Access())
+        verdict = Verdict.busy if self.is_busy(name) else Verdict.idle
+        seen = Seen(name, verdict, self.time, verdict is Verdict.idle, ("python train.py",))
+        rests = self.deferred.get(name)
+        return Candidate(
+            session,
+            True,
+            policy=self.sessions,
+            seen=seen,
+            failed=self.failed.get(name, ""),
+            rests_until=rests and rests + self.policy.look_minutes * MINUTE,
+        )
+
+    def is_busy(self, name: str) -> bool:
+        return self.busy.get(name, self.time) > self.time
+
+    def plan(self) -> Sequence[Decision]:
+        self._may_die()
+        rollout = Rollout(self.time, {KEY: self.target}, self.policy, ways=self.ways)
+        mine = [trial for trial in self.trials.values() if trial.image == self.target]
+        return plan_after(map(self.candidate, self.names), rollout, mine, self.approved)[0]
+
+    def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
+        assert 0 < len(lines) <= PART and number > 0
+        return [self._moved(line) for line in lines]
+
+    def _moved(self, line: Decision) -> Result:
+        self._may_die()
+        assert self.images.get(line.session, OLD) == line.old != line.new and line.wave is not None
+        self.time += timedelta(seconds=6)
+        end = State.deferred if self.is_busy(line.session) else self.ends.get(line.session, State.cleaned)
+        if end is State.cleaned:
+            self.images[line.session] = line.new
+            self.moves.append((self.time, line.session, line.new))
+        if end is State.deferred:
+            self.deferred[line.session] = self.time
+        else:
+            failed, damaged = end is not State.cleaned, end is State.held
+            self.trials[line.session] = Trial(line.new, line.wave, self.time, not failed, failed, damaged)
+            self.failed |= {line.session: line.new} if failed else {}
+        self._may_die()
+        return Result(line.session, line.old, line.new, "", None, end, "")
+
+    def _may_die(self) -> None:
+        self.actions += 1
+        if self.actions in self.killed_at:
+            raise Killed
+
+    def run(self, *, once: bool = False) -> tuple[Result, ...]:
+        return follow(Course(self.plan, self.move), self, self.policy, once=once)
+
+    def times(self, wave: int) -> list[datetime]:
+        return [at for at, name, _ in self.moves if self.trials[name].wave == wave]
+
+
+def names(number: int) -> list[str]:
+    return [f"s{n:03}" for n in range(number)]
+
+
+def test_the_next_wave_begins_when_the_one_before_has_baked() -> None:
+    world = World(RolloutPolicy(waves=(10, 50, 100), bake_minutes=30), names(60))
+    results = world.run()
+    assert all(result.moved for result in results) and len(results) == 60
+    for wave in (1, 2):
+        rest = min(world.times(wave + 1)) - max(world.times(wave))
+        assert 30 * MINUTE <= rest < 32 * MINUTE
+
+
+def test_who_is_busy_is_moved_when_the_work_is_done_and_holds_nobody_up() -> None:
+    world = World(RolloutPolicy(waves=(100,)), names(5), busy={"s003": NOW + 90 * MINUTE})
+    world.run()
+    when = {name: at - NOW for at, name, _ in world.moves}
+    assert when.pop("s003") > 90 * MINUTE and max(when.values()) < MINUTE
+    assert world.time < NOW + 100 * MINUTE
+
+
+def test_once_waits_for_nobody() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), bake_minutes=10), names(20), busy={"s003": NOW + 600 * MINUTE})
+    results = {result.session: result for result in world.run(once=True)}
+    assert world.moves and {world.trials[name].wave for _, name, _ in world.moves} == {1}
+    assert results["s003"].reason == f"{Reason.busy}; python train.py"
+    assert world.time < NOW + 5 * MINUTE
+
+
+def test_nobody_is_waited_for_beyond_the_horizon() -> None:
+    world = World(RolloutPolicy(follow_hours=2), names(2), busy={"s000": NOW + timedelta(days=9)})
+    moved = {result.session: result.moved for result in world.run()}
+    assert moved == {"s000": False, "s001": True}
+    assert world.time == NOW + timedelta(hours=2)
+
+
+def test_hours_open_while_it_waits() -> None:
+    evening = SessionPolicy.model_validate({"windows": ["18:00-22:00"]})
+    world = World(RolloutPolicy(waves=(100,)), names(8), sessions=evening)
+    world.run()
+    assert len(world.moves) == 8
+    assert all(NOW.replace(hour=18) <= at < NOW.replace(hour=18, minute=5) for at, *_ in world.moves)
+
+
+def test_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approves() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), follow_hours=6), names(20))
+    first = [line.session for line in world.plan() if line.wave == 1]
+    world.ends = {first[0]: State.rolled_back}
+    world.events = [(NOW + 60 * MINUTE, "approved", {NEW: 1})]
+    world.run()
+    assert {at > NOW + 60 * MINUTE for at, name, _ in world.moves if world.trials[name].wave == 2} == {True}
+    assert len(world.moves) == 19 and first[0] not in world.images
+
+
+def test_some_may_fail_but_no_home_may_be_damaged() -> None:
+    policy = RolloutPolicy(waves=(50, 100), failures=5, follow_hours=1)
+    for end, moved in ((State.rolled_back, 99), (State.held, 0)):
+        world = World(policy, names(100))
+        last = [line.session for line in world.plan() if line.wave == 1][-1]
+        world.ends = {last: end}
+        world.run()
+        later = [name for _, name, _ in world.moves if world.trials[name].wave == 2]
+        assert len(world.moves) == moved if moved else not later
+
+
+def test_a_wave_waits_for_an_approval_where_that_is_asked_for() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), approval=True), names(20))
+    world.events = [(NOW + 40 * MINUTE, "approved", {NEW: 1})]
+    world.run()
+    assert len(world.moves) == 20 and min(world.times(2)) > NOW + 40 * MINUTE > max(world.times(1))
+
+
+def test_paused_and_resumed() -> None:
+    world = World(RolloutPolicy(waves=(100,)), names(4), ways={NEW: Way.paused})
+    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: Way.running})]
+    world.run()
+    assert len(world.moves) == 4 and world.moves[0][0] > NOW + 30 * MINUTE
+
+
+def test_what_is_aborted_is_over_and_leaves_the_others_alone() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), bake_minutes=60), names(20))
+    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: Way.aborted})]
+    results = world.run()
+    assert world.moves and not world.times(2) and world.time == NOW + 30 * MINUTE
+    assert {result.reason for result in results if not result.moved} == {str(Reason.aborted)}
+
+
+def test_a_newer_image_supersedes_and_nobody_goes_through_the_one_between() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), bake_minutes=60), names(20))
+    world.events = [(NOW + 30 * MINUTE, "target", NEWER)]
+    world.run()
+    assert set(world.images.values()) == {NEWER}
+    first = {name for _, name, image in world.moves if image == NEW}
+    assert first and len(world.moves) == 20 + len(first)
+
+
+def test_a_session_that_is_deferred_is_not_tried_again_and_again() -> None:
+    world = World(RolloutPolicy(waves=(100,), follow_hours=1), names(1))
+    plan = world.plan
+    tried = []
+
+    def blind() -> Sequence[Decision]:  # the plan sees no work where the last look does
+        world.busy, busy = {}, world.busy
+        lines, world.busy = plan(), busy
+        tried.extend(line for line in lines if line.action is Action.migrate)
+        return lines
+
+    world.busy = {"s000": NOW + timedelta(days=1)}
+    results = follow(Course(blind, world.move), world, world.policy)
+    assert results[0].state is State.deferred and world.time == NOW + timedelta(hours=1)
+    assert len(tried) <= 12
+
+
+def test_a_registry_may_be_away_for_a_while_but_not_at_the_beginning() -> None:
+    world = World(RolloutPolicy(waves=(50, 100), bake_minutes=30), names(20))
+    plan = world.plan
+
+    def sometimes() -> Sequence[Decision]:
+        if NOW + 10 * MINUTE < world.time < NOW + 60 * MINUTE or not world.names:
+            raise RefitError("The registry doesn't answer.")
+        return plan()
+
+    follow(Course(sometimes, world.move), world, world.policy)
+    assert len(world.moves) == 20 and min(world.times(2)) > NOW + 60 * MINUTE
+    world.names = []
+    with pytest.raises(RefitError):
+        follow(Course(sometimes, world.move), world, world.policy)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    killed=st.frozensets(st.integers(1, 80), max_size=5),
+    ends=st.dictionaries(st.sampled_from(names(30)), st.sampled_from([State.rolled_back, State.held]), max_size=2),
+    busy=st.dictionaries(st.sampled_from(names(30)), st.integers(1, 300).map(lambda n: NOW + n * MINUTE), max_size=9),
+)
+def test_whenever_it_is_killed_the_next_run_goes_on(
+    killed: frozenset[int], ends: dict[str, State], busy: dict[str, datetime]
+) -> None:
+    world = World(RolloutPolicy(waves=(30, 100), bake_minutes=20, follow_hours=8), names(30), busy, ends)
+    world.killed_at = killed
+    for _ in range(len(killed) + 1):
+        try:
+            world.run()
+            break
+        except Killed:
+            continue
+    moved = [name for _, name, _ in world.moves]
+    assert len(moved) == len(set(moved)), "moved twice"
+    if not ends:
+        assert set(moved) == set(world.names)
+    firsts, seconds = world.times(1), world.times(2)
+    if firsts and seconds:
+        early = [at for at in firsts if at < min(seconds)]
+        assert not early or min(seconds) - max(early) >= 20 * MINUTE
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_where_nobody_is_to_be_moved_it_ends_at_once(once: bool) -> None:
+    world = World(RolloutPolicy(), names(3), images=dict.fromkeys(names(3), NEW))
+    assert {result.reason for result in world.run(once=once)} == {str(Reason.current)}
+    assert world.time == NOW

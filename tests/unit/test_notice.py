@@ -1,0 +1,121 @@
+"""What owners are told, who is told, and what counts as told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from flows import notices
+from flows.catalog.model import Access
+from flows.migrations.consent import deadline_if_told
+from flows.migrations.history import Event, Kind
+from flows.migrations.notice import Notice, moving_from, to_be_told, would_end
+from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout
+from flows.policy import SessionPolicy
+from flows.sessions.activity import Activity, Evidence, Look, Process, Verdict
+from flows.sessions.model import Session
+from flows.sessions.terminals import watched
+from flows.settings import Settings
+
+NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
+NOTICE = Notice("ada", "sha256:f9f8359748bb77", "+humanize 4.17.0", ("a kernel holds df",), 60, "at night", None)
+
+
+def decision(action: Action, reason: Reason | None = None, name: str = "ada") -> Decision:
+    return Decision(name, action, "old", "new", reason)
+
+
+def event(kind: Kind, session: str = "ada", image: str = "new", what: str = "") -> Event:
+    return Event(1, NOW, kind, session, image, "", what, "")
+
+
+def process(pid: int, parent: int, terminal: str = "", *argv: str) -> Process:
+    return Process(pid, parent, argv or ("bash",), terminal=terminal)
+
+
+def test_a_notice_says_what_changes_what_ends_when_and_how_to_answer() -> None:
+    for part in (
+        *("f9f8359748bb", "+humanize 4.17.0", "a kernel holds df", "at night", "60 s"),
+        *("refit migrate --session ada", "refit session snooze ada 2h", "refit session mode ada pin"),
+    ):
+        assert part in NOTICE.text
+    assert "whatever works in it" not in NOTICE.text
+
+
+def test_a_deadline_is_told_where_there_is_one() -> None:
+    forced = Notice("ada", "sha256:f9", "", (), 60, "at night", NOW + timedelta(days=7))
+    assert "On 2026-11-28 09:00 UTC it moves whatever works in it." in forced.text
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (decision(Action.wait, Reason.busy), True),
+        (decision(Action.later, Reason.window), True),
+        (decision(Action.migrate), False),
+        (decision(Action.skip, Reason.current), False),
+        (decision(Action.wait, Reason.paused), False),
+        (decision(Action.wait, Reason.gate), False),
+    ],
+)
+def test_who_waits_is_told_unless_nobody_knows_whether_the_image_is_good(line: Decision, told: bool) -> None:
+    assert bool(to_be_told([line], [])) is told
+
+
+def test_nobody_is_told_of_one_image_twice_and_who_could_not_be_told_is_told_again() -> None:
+    busy = decision(Action.wait, Reason.busy)
+    assert to_be_told([busy], [event(Kind.noticed)]) == []
+    assert to_be_told([busy], [event(Kind.not_noticed)]) == [busy]
+    assert to_be_told([busy], [event(Kind.noticed, image="another")]) == [busy]
+    assert to_be_told([busy], [event(Kind.noticed, session="bob")]) == [busy]
+
+
+def test_the_image_that_a_notice_was_about_to_leave_is_written_down() -> None:
+    assert moving_from(event(Kind.noticed, what="from sha256:old; shown at pts/0")) == "sha256:old"
+
+
+def test_a_deadline_begins_when_its_owner_is_told() -> None:
+    session = Session("ada", "p0", "2026a", "old", 1, None, Path("/h"), Path("/t"), Access())
+    candidate = Candidate(session, True, policy=SessionPolicy(deadline_days=7))
+    rollout = Rollout(NOW, {})
+    assert deadline_if_told(candidate, "new", rollout) == NOW + timedelta(days=7)
+    told = Candidate(session, True, policy=SessionPolicy(deadline_days=7), notified=NOW - timedelta(days=2))
+    assert deadline_if_told(told, "new", rollout) == NOW + timedelta(days=5)
+    assert deadline_if_told(Candidate(session, True), "new", rollout) is None
+
+
+def test_what_would_end_is_programs_and_kernels() -> None:
+    found = (
+        Evidence(Verdict.busy, "python train.py, pid 8"),
+        Evidence(Verdict.busy, "somebody typed in pts/0 2 min ago"),
+        Evidence(Verdict.state, "kernel python3 12ab holds df"),
+        Evidence(Verdict.idle, "of the image: jupyter"),
+    )
+    activity = Activity(Verdict.busy, NOW, NOW, NOW, found)
+    assert would_end(activity) == ("python train.py, pid 8", "kernel python3 12ab holds df")
+
+
+def test_a_terminal_is_watched_if_its_other_end_is_outside_the_session() -> None:
+    processes = (
+        process(1, 0, "", "catatonit"),
+        process(2, 1, "", "jupyter-lab"),
+        process(10, 0, "/dev/pts/0", "bash"),
+        process(11, 10, "/dev/pts/0", "tmux", "attach"),
+        process(20, 1, "", "tmux: server"),
+        process(21, 20, "/dev/pts/1", "bash"),
+        process(30, 2, "/dev/pts/2", "bash"),
+        process(40, 1, "", "sshd: dev@pts/3"),
+        process(41, 40, "/dev/pts/3", "-bash"),
+    )
+    assert watched(Look(0.0, processes)) == ("/dev/pts/0", "/dev/pts/3")
+
+
+def test_owners_have_addresses_of_their_own_and_those_of_all(settings: Settings) -> None:
+    owners = {"ada": (SecretStr("json://ada"),), "*": (SecretStr("json://all"),)}
+    known = settings.model_copy(update={"notify_owners": owners})
+    assert [url.get_secret_value() for url in notices.addresses_of("ada", known)] == ["json://ada", "json://all"]
+    assert [url.get_secret_value() for url in notices.addresses_of("bob", known)] == ["json://all"]
+    assert notices.addresses_of("bob", settings) == ()

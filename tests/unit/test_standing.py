@@ -1,0 +1,92 @@
+"""How rollouts stand, in a database: what supersedes, what a person says, and that all of it is in the history."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from flows.database import open_database
+from flows.errors import RefitError, UnknownName
+from flows.migrations.history import History, Kind
+from flows.migrations.rollout import Health, Way
+from flows.migrations.standing import Standings
+from flows.settings import Settings
+
+KEY, OTHER = ("p0", "2026a"), ("p1", "2026a")
+FIRST, SECOND, THIRD = (f"sha256:{digit * 64}" for digit in "abc")
+
+
+@pytest.fixture
+def database(settings: Settings) -> Engine:
+    return open_database(settings.database)
+
+
+@pytest.fixture
+def standings(database: Engine) -> Standings:
+    return Standings(database)
+
+
+def kinds(database: Engine) -> list[Kind]:
+    return [event.kind for event in History(database).events()]
+
+
+def test_a_rollout_begins_once(standings: Standings, database: Engine) -> None:
+    for canary in ("ada", "bob"):
+        standings.begin({KEY: FIRST}, {FIRST: canary}, "root")
+    (standing,) = standings.all().values()
+    assert (standing.image, standing.profile, standing.way, standing.canary) == (FIRST, "p0", Way.running, "ada")
+    assert kinds(database) == [Kind.rollout_begun] and not History(database).broken()
+
+
+def test_a_newer_image_supersedes_that_of_the_same_profile_alone(standings: Standings, database: Engine) -> None:
+    standings.begin({KEY: FIRST, OTHER: SECOND}, {}, "root")
+    standings.begin({KEY: THIRD}, {}, "root")
+    assert {image: one.way for image, one in standings.all().items()} == {
+        FIRST: Way.superseded,
+        SECOND: Way.running,
+        THIRD: Way.running,
+    }
+    with pytest.raises(RefitError, match="over"):
+        standings.steer(FIRST, Way.running, "root")
+    began = standings.all()[FIRST].begun
+    standings.begin({KEY: FIRST}, {}, "root")  # somebody goes back to it
+    assert standings.all()[FIRST].begun > began and standings.all()[THIRD].way is Way.superseded
+
+
+def test_what_a_person_says_is_written_down_with_who_said_it(standings: Standings, database: Engine) -> None:
+    standings.begin({KEY: FIRST}, {}, "root")
+    for way in (Way.paused, Way.paused, Way.running, Way.aborted):
+        standings.steer(FIRST, way, "ann")
+    standings.approve(FIRST, 2, "ann", "10 %")
+    assert kinds(database) == [Kind.rollout_begun, Kind.paused, Kind.resumed, Kind.aborted, Kind.approved]
+    assert {event.by for event in History(database).events()[1:]} == {"ann"}
+    assert standings.all()[FIRST].approved == 2
+
+
+def test_an_aborted_rollout_stays_so_when_it_is_planned_again(standings: Standings) -> None:
+    standings.begin({KEY: FIRST}, {}, "root")
+    standings.steer(FIRST, Way.aborted, "ann")
+    standings.begin({KEY: FIRST}, {}, "root")
+    assert standings.all()[FIRST].way is Way.aborted
+
+
+def test_what_a_wave_says_is_written_down_when_it_changes(standings: Standings, database: Engine) -> None:
+    standings.begin({KEY: FIRST}, {}, "root")
+    said = [standings.judge(FIRST, "10 %", health) for health in (Health.failed, Health.failed, Health.passed)]
+    assert said == [True, False, True] and standings.judge(FIRST, "50 %", Health.passed)
+    told = [event.what for event in History(database).events(kinds=[Kind.judged])]
+    assert told == ["10 %: failed", "10 %: passed", "50 %: passed"]
+
+
+def test_a_rollout_is_found_by_its_first_digits_or_if_it_is_the_only_one(standings: Standings) -> None:
+    with pytest.raises(RefitError, match="Which rollout"):
+        standings.find()
+    standings.begin({KEY: FIRST}, {}, "root")
+    assert standings.find().image == standings.find("aaaaaaaaaaaa").image == standings.find(FIRST).image == FIRST
+    standings.begin({OTHER: SECOND}, {}, "root")
+    with pytest.raises(RefitError, match="Which rollout"):
+        standings.find()
+    with pytest.raises(RefitError, match="too short"):
+        standings.find("aa")
+    with pytest.raises(UnknownName):
+        standings.find("0123456789")
