@@ -3,9 +3,10 @@
 Stages of different systems share nothing, so a release can be split between them without anything being built twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from uuid import UUID
 
 from prefect import get_client, runtime
@@ -16,7 +17,7 @@ from flows.catalog.load import load_catalog
 from flows.catalog.model import Base, Catalog, Profile
 from flows.errors import RefitError, UnknownName
 from flows.plan_release import chosen
-from flows.queues import PAGE, obstacle, pool_of, system_of, template
+from flows.queues import PAGE, machines, obstacle, pool_of, system_of, template
 from flows.services.embedded import POOL
 from flows.settings import Settings
 
@@ -94,22 +95,39 @@ def split(profiles: Iterable[Profile], closed: Mapping[str, str]) -> Share:
     )
 
 
-def closed(bases: Iterable[Base], pools: Mapping[str, WorkPool], settings: Settings) -> dict[str, str]:
-    """Operating system → why nothing is to be built for it here and now; `pools` are the work pools by system."""
+def closed(
+    bases: Iterable[Base],
+    pools: Mapping[str, WorkPool],
+    settings: Settings,
+    builders: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Operating system → why nothing is to be built for it now.
+
+    Args:
+        bases: what is to be built.
+        pools: system → its work pool.
+        settings: whether this machine builds, or several do.
+        builders: system → the machines that can build for it, where several do.
+    """
     found: dict[str, str] = {}
     for base in bases:
         if base.name in pools and pools[base.name].is_paused:
             found[base.name] = "it is held"
-        elif why := obstacle(base.name, template(base), settings):
+        elif settings.builders and not builders.get(base.name):
+            found[base.name] = "no machine is there whose worker builds for it"
+        elif not settings.builders and (why := obstacle(base.name, template(base), settings)):
             found[base.name] = why
     return found
 
 
 def _closed(bases: Iterable[Base], settings: Settings) -> dict[str, str]:
+    wanted = tuple(bases)
     with get_client(sync_client=True) as client:
         pools = {system_of(pool.name): pool for pool in client.read_work_pools(limit=PAGE)}
+        builders = {base.name: machines(client, base.name) for base in wanted} if settings.builders else {}
     # A run from the queue of a system was let through already, by the server and by the worker that took it.
-    return {system: why for system, why in closed(bases, pools, settings).items() if system != runtime.deployment.name}
+    found = closed(wanted, pools, settings, builders)
+    return {system: why for system, why in found.items() if system != runtime.deployment.name}
 
 
 def _leave(share: Share, request: Request, parameters: Mapping[str, object]) -> None:

@@ -12,3 +12,15 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def if_alone(path: Path) -> Iterator[bool]:
+    """Hold the lock file `path` if nobody else does; says whether."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

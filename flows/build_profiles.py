@@ -1,8 +1,9 @@
 """Build and publish the images of a release: each distinct stage once, then each image's labels, checks and tags."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import command, containers, database, host, progress
+from flows import command, database, host, progress
 from flows.admission import Request, admit
+from flows.build_stages import call_builders, clear_away
 from flows.catalog.model import Profile
 from flows.errors import RefitError
 from flows.images import picture
@@ -36,6 +38,7 @@ from flows.publishing.publish import Published, already, publish
 from flows.publishing.statements import Made
 from flows.settings import Settings
 from flows.settings import load as load_settings
+from flows.sharing.handing import Handover
 
 EVENT = "refit.profile.published"
 # The start of the name of a job that publishes an image; the other jobs have the names of stages.
@@ -87,7 +90,7 @@ def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, setti
 
 
 @task(task_run_name="stage {stage.name}", cache_policy=NO_CACHE)
-def build_stage(stage: Stage, parent: Built | None, builder: Builder) -> Built:
+def build_stage(stage: Stage, parent: Built | None, builder: Builder | Handover) -> Built:
     """Find the stage by its key, or build it."""
     built = builder.build(stage, parent)
     get_run_logger().info("%s: %s as %s", stage.name, built.how, built.digest)
@@ -141,16 +144,6 @@ def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
     )
 
 
-def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
-    """After a run that was cancelled or killed: end what it started, remove its containers and mounts.
-
-    Prefect calls it in the worker, by these names of parameters.
-    """
-    settings = load_settings()
-    recover(settings)
-    containers.remove_orphans(settings)
-
-
 @flow(
     name="build-profiles",
     flow_run_name="build {release}",
@@ -166,6 +159,7 @@ def build_profiles(
     graft: bool = True,
     systems: list[str] | None = None,
     force: bool = False,
+    builders: int | None = None,
 ) -> BuildReport:
     """Build and publish the images of a release.
 
@@ -177,8 +171,12 @@ def build_profiles(
         graft: Carry layers over to a new base where that gives what a build would give, instead of building them.
         systems: Operating systems to build for, e.g. deb12. Empty means all of the release.
         force: Build for operating systems that are held, too.
+        builders: Machines that share the stages, for each operating system. 0 means this one alone, empty what the
+            settings say.
     """
     settings = load_settings()
+    if builders is not None:
+        settings = settings.model_copy(update={"builders": builders})
     recover(settings)
     share = admit(
         Request(release, profiles or (), systems or (), catalog, force),
@@ -211,11 +209,21 @@ def carry_out(
 
     Jobs are the stages that aren't there, by their names, and the publishing of each image.
     """
-    builder, graph = Builder(settings, Registry(settings), graft=graft), planned.graph
-    profiles = {profile.stem: profile for profile in planned.profiles}
+    graph, profiles = planned.graph, {profile.stem: profile for profile in planned.profiles}
     outcomes = {**_reused(planned.plan), **_already_published(planned, Registry(settings))}
+    missing = [name for name in graph.stages if name not in outcomes]
+    order, here = _order(planned, outcomes), host.builds_at_once(settings)
+    running: dict[str, PrefectFuture[Any]] = {}
+    ended: SimpleQueue[str] = SimpleQueue()
 
-    def submit(job: str) -> PrefectFuture[Any]:
+    def is_ours(job: str) -> bool:
+        """Whether this machine does it; others take as much as they can."""
+        return job not in graph.stages or not settings.builders
+
+    def fits(job: str) -> bool:
+        return not is_ours(job) or sum(map(is_ours, running)) < here
+
+    def submit(job: str, builder: Builder | Handover) -> PrefectFuture[Any]:
         if stage := graph.stages.get(job):
             return build_stage.submit(stage, cast("Built | None", outcomes.get(stage.parent or "")), builder)
         profile = profiles[job.removeprefix(PUBLISH)]
@@ -223,21 +231,36 @@ def carry_out(
         built = tuple(cast("Built", outcomes[stage.name]) for stage in ancestry)
         return publish_image.submit(profile, ancestry, built, date, settings)
 
-    order, at_once = _order(planned, outcomes), host.builds_at_once(settings)
-    running: dict[str, PrefectFuture[Any]] = {}
-    ended: SimpleQueue[str] = SimpleQueue()
-    while True:
-        while len(running) < at_once and (job := order.start()):
-            running[job] = submit(job)
-            running[job].add_done_callback(partial(_put, ended, job))
-        if not running:
-            return outcomes
-        job = ended.get()
-        outcomes[job] = outcome = running.pop(job).result(raise_on_failure=False)
-        if isinstance(outcome, Built | Published):
-            order.done(job)
-        else:
-            outcomes |= dict.fromkeys(order.failed(job), outcome)
+    with _building(missing, planned, settings, graft) as builder:
+        while True:
+            while job := order.start(fits):
+                running[job] = submit(job, builder)
+                running[job].add_done_callback(partial(_put, ended, job))
+            if not running:
+                return outcomes
+            job = ended.get()
+            outcomes[job] = outcome = running.pop(job).result(raise_on_failure=False)
+            if isinstance(outcome, Built | Published):
+                order.done(job)
+            else:
+                outcomes |= dict.fromkeys(order.failed(job), outcome)
+
+
+@contextmanager
+def _building(
+    missing: Collection[str], planned: ReleasePlan, settings: Settings, graft: bool
+) -> Iterator[Builder | Handover]:
+    """Who builds the stages that are missing: this machine, or those that are called for it."""
+    if not settings.builders or not missing:
+        yield Builder(settings, Registry(settings), graft=graft)
+        return
+    chains = ((profile.base.name, planned.graph.tops[profile.stem]) for profile in planned.profiles)
+    systems = {stage.name: system for system, top in chains for stage in planned.graph.ancestry(top)}
+    handover = Handover(settings, systems, urgency(planned.graph, planned.plan), graft=graft)
+    with handover.going_on():
+        called = call_builders(handover.jobs.run, {systems[name] for name in missing}, settings)
+        get_run_logger().info("Called as builders: %s", called)
+        yield handover
 
 
 def _put(ended: SimpleQueue[str], job: str, _: object) -> None:

@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic_core import to_json
-from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
-from flows import doctor, screen, services, tables
+from flows import catalog_cli, doctor, home_cli, migrate_cli, screen, services, tables
+from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
 from flows.catalog.tag import tags_among
+from flows.console import Json, Yes, err, out
+from flows.console import running_flows as _flows
+from flows.console import show as _show
+from flows.console import show_data as _print
 from flows.database import now, open_database
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import cache, picture
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
-from flows.migrations.journal import Journal
-from flows.plan_migration import plan_migration
-from flows.plan_release import plan_release
+from flows.migrations.rehearsal import sweep
+from flows.plan_release import NotBuildable, plan_release
 from flows.publishing import evidence
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
@@ -41,14 +43,10 @@ from flows.show_profile import show_profile
 
 if TYPE_CHECKING:
     from flows.demo import Story
-    from flows.migrations.carry import Result
     from flows.services import ServiceState
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
-
-out = Console()
-err = Console(stderr=True)
 
 app = typer.Typer(
     name="refit",
@@ -60,18 +58,22 @@ app = typer.Typer(
 session_app = typer.Typer(
     no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
 )
-migrate_app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
 queue_app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")
 cache_app = typer.Typer(
     invoke_without_command=True, help="Show the caches of what builds download, or free their space."
 )
 app.add_typer(cache_app, name="cache", rich_help_panel="Images")
 app.add_typer(queue_app, name="queue", rich_help_panel="Images")
+app.add_typer(catalog_cli.release_app, name="release", rich_help_panel="Catalog")
+app.add_typer(catalog_cli.new_app, name="new", rich_help_panel="Catalog")
+app.add_typer(catalog_cli.import_app, name="import", rich_help_panel="Catalog")
+app.command(rich_help_panel="Catalog")(catalog_cli.wizard)
+app.command(rich_help_panel="Catalog")(catalog_cli.lint)
 app.add_typer(session_app, name="session", rich_help_panel="Sessions")
-app.add_typer(migrate_app, name="migrate", rich_help_panel="Sessions")
+app.add_typer(migrate_cli.app, name="migrate", rich_help_panel="Sessions")
+app.add_typer(home_cli.home_app, name="home", rich_help_panel="Sessions")
+home_cli.add_to(session_app, migrate_cli.app)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
@@ -98,15 +100,24 @@ def main() -> None:
 def lock(
     release: Release = "2026a",
     bundle: Annotated[list[str] | None, typer.Option(help="Only these bundles.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only see whether all locks fit; nothing is written.")] = False,
     as_json: Json = False,
 ) -> None:
     """Lock the Python requirements of a release's bundles, each inside its target base's container."""
+    if check:
+        from flows.lock_requirements import check_locks
+
+        found = [(target.bundle.name, target.base.name, target.python) for target in check_locks(release, bundle)]
+        _print(as_json, found, tables.table("Locks that are in order", ("bundle", "base", "python"), found))
+        return
     with _flows(quiet=as_json):
         from flows.lock_requirements import lock_requirements
 
         locks = lock_requirements(release, bundle)
     rows = ((x.bundle, x.base, x.python, x.change or "unchanged") for x in locks)
     _print(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
+    if not as_json and any(x.held or x.unmended for x in locks):
+        _show(tables.held_back(locks))
 
 
 @app.command(rich_help_panel="Images")
@@ -119,6 +130,10 @@ def build(
     graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
     system: Annotated[list[str] | None, typer.Option("--os", help="Only for these operating systems.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Build for operating systems that are held, too.")] = False,
+    builders: Annotated[
+        int | None,
+        typer.Option(min=0, help="Machines that share the stages, for each operating system; 0: this one alone."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Build and publish the images of a release; what is there already is not built again."""
@@ -126,7 +141,7 @@ def build(
         from flows.build_profiles import build_profiles
 
         day = date.date() if date else None
-        report = build_profiles(release, profile, day, graft=graft, systems=system, force=force)
+        report = build_profiles(release, profile, day, graft=graft, systems=system, force=force, builders=builders)
     _print(as_json, report, tables.images(report))
     if not as_json:
         out.print(tables.built(report))
@@ -168,12 +183,14 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show what building a release would do to each stage, and why; nothing is touched."""
-    planned = plan_release(release, profile or (), None, load())
+    planned = plan_release(release, profile or (), None, load(), tolerant=True)
     if drawing:
         drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
     _print(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
         out.print(tables.planned(planned.plan))
+    if planned.problems:
+        raise NotBuildable(planned)
 
 
 @app.command(rich_help_panel="Images")
@@ -498,78 +515,6 @@ def remove_session(
         Sessions.open(load()).remove(name, purge)
 
 
-# --- Migrations ---------------------------------------------------------------------------------------------------
-
-Names = Annotated[list[str] | None, typer.Option("--session", help="Only these sessions.")]
-To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the newest tested image.")]
-
-
-@migrate_app.callback()
-def migrate(context: typer.Context, session: Names = None, to: To = "", as_json: Json = False) -> None:
-    """Move sessions onto the newest tested images of their profiles; what fails is rolled back."""
-    if context.invoked_subcommand is None:
-        _migrate(session, to, as_json)
-
-
-@migrate_app.command("plan")
-def show_migration(
-    session: Names = None,
-    to: To = "",
-    origin: Annotated[str, typer.Option("--from", metavar="TAG", help="Only sessions that have this image.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Show who would move when, in which wave, who not, and why; nothing is touched."""
-    planned = plan_migration(session or [], to, load(), origin)
-    _print(as_json, planned, tables.migration(planned))
-
-
-@migrate_app.command("resume")
-def resume_migrations(
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="Try a held move of this session again.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Bring every move that a crash interrupted to its end, forwards or backwards."""
-    with _flows(quiet=as_json):
-        from flows.migrate_sessions import resume_migrations as resume
-
-        results = resume(session)
-    _print_moves(results, as_json)
-
-
-@migrate_app.command("history")
-def migration_history(
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="Only this session.")] = "", as_json: Json = False
-) -> None:
-    """Show the moves that were made, newest first."""
-    found = Journal(open_database(load().database)).history(session)[::-1]
-    rows = (
-        (
-            m.before.name,
-            f"{m.created:%Y-%m-%d %H:%M} UTC",
-            m.state,
-            tables.short(m.before.image),
-            tables.short(m.after.image),
-            m.reason,
-        )
-        for m in found
-    )
-    _print(as_json, found, tables.table("Moves", ("session", "at", "state", "from", "to", "why"), rows))
-
-
-def _migrate(names: list[str] | None, to: str, as_json: bool) -> None:
-    with _flows(quiet=as_json):
-        from flows.migrate_sessions import migrate_sessions
-
-        results = migrate_sessions(names, to)
-    _print_moves(results, as_json)
-
-
-def _print_moves(results: Sequence[Result], as_json: bool) -> None:
-    _print(as_json, results, tables.moves(results))
-    if any(result.failed for result in results):
-        raise typer.Exit(1)
-
-
 # --- Services -----------------------------------------------------------------------------------------------------
 
 
@@ -585,8 +530,12 @@ def up(
         return
     with screen.showing(err):
         states = services.up(settings)
+        if settings.prefect_server:  # this machine works for another, where sessions and deployments are looked after
+            _show_services(states)
+            return
         carrier = Carrier.open(settings)
         carrier.resume_all()  # before sessions start: a move that was cut short has the say
+        sweep(settings, carrier.sessions.homes)
         problems = carrier.sessions.up()
     _show_services(states)
     for name, problem in problems.items():
@@ -622,18 +571,23 @@ def serve() -> None:
     """Offer the flows in the Prefect UI, each with a form."""
     with _flows(quiet=True) as settings:
         from flows.build_profiles import build_profiles
+        from flows.build_stages import build_stages
         from flows.create_session import create_session as create
+        from flows.cut_release import cut_release
         from flows.deploy import deploy
         from flows.lock_requirements import lock_requirements
-        from flows.migrate_sessions import migrate_sessions
+        from flows.migrate_sessions import migrate_sessions, steer_migration
         from flows.migrate_sessions import resume_migrations as resume
         from flows.nightly import nightly as night
         from flows.prune_images import prune_images
 
-        verbs = (lock_requirements, build_profiles, night, create, migrate_sessions, resume, prune_images)
+        verbs = (
+            *(lock_requirements, build_profiles, build_stages, cut_release, night),
+            *(create, migrate_sessions, steer_migration, resume, prune_images),
+        )
         recipes = _catalog(settings)
         # Without one, nothing is known of releases: their nights stay as they are.
-        names = deploy(verbs, recipes.bases.values(), recipes.releases.values()) if recipes else deploy(verbs)
+        names = deploy(verbs, recipes.bases.values(), nights(recipes)) if recipes else deploy(verbs)
     out.print(f"Offered at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
 
 
@@ -723,34 +677,6 @@ def _tell(story: Story, settings: Settings) -> None:
 
 
 # --- Printing -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _flows(quiet: bool = False) -> Iterator[Settings]:
-    """Everything inside runs as Prefect flows against Refit's own server, with progress on the screen."""
-    settings = load()
-    services.require(settings)
-    os.environ.update(services.prefect_environment(settings))
-    if quiet:
-        yield settings
-        return
-    with screen.showing(err):
-        yield settings
-
-
-def _print(as_json: bool, data: Any, table: Table) -> None:
-    if as_json:
-        out.print_json(to_json(data).decode())
-    else:
-        _show(table)
-
-
-def _show(table: Table) -> None:
-    if not table.row_count:
-        out.print(f"{table.title}: none.")
-        return
-    # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
-    Console(width=max(out.width, tables.least_width(table))).print(table)
 
 
 def _show_services(states: Sequence[ServiceState]) -> None:

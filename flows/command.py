@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -81,6 +82,7 @@ class OutOfTime(ProgramFailed):
 class _Recording:
     log: Path | None = None
     processes: Path | None = None
+    over: Event | None = None
 
 
 _recording: ContextVar[_Recording] = ContextVar("recording", default=_Recording())
@@ -122,6 +124,16 @@ def recorded(folder: Path) -> Iterator[None]:
         _recording.reset(token)
 
 
+@contextmanager
+def stopping(over: Event) -> Iterator[None]:
+    """Once `over` is set, start no program inside the `with` block that is `recorded`; what clears up still runs."""
+    token = _recording.set(replace(_recording.get(), over=over))
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -152,6 +164,9 @@ def run(
         OutOfTime: it reached its limit.
     """
     words = [str(word) for word in argv]
+    where = _recording.get()
+    if where.processes and where.over and where.over.is_set():
+        raise ProgramFailed(words, "was not started any more", "", where.log, None)
     program, called, environment = _prepared(words, root, env or {})
     with _Output(None if secret else _recording.get().log, on_line) as output:
         output.write(f"+ {shlex.join(words)}")

@@ -35,6 +35,7 @@ from prefect.utilities.callables import parameter_schema
 from flows import queues
 from flows.catalog.model import Base, Release
 from flows.services.embedded import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
+from flows.settings import load
 
 DEPLOYMENT = "refit"
 SYSTEMS = "systems"  # the parameter with the operating systems that a run is for
@@ -168,8 +169,12 @@ async def _settle(client: PrefectClient) -> None:
     )
     pools = [pool.name for pool in await client.read_work_pools(limit=queues.PAGE) if queues.is_ours(pool.name)]
     pool = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
+    here = load().machine_name
+    workers = await client.read_workers_for_work_pool(POOL)
+    # What runs on another machine can't be seen from here: if it dies, its heartbeats end.
+    alone = {worker.name for worker in workers} <= {queues.worker_of(here)}
     for run in await client.read_flow_runs(flow_run_filter=under_way, work_pool_filter=pool):
-        if not _has_process(run):
+        if (alone or run.work_queue_name == here) and not _has_process(run):
             gone: State[Any] = Crashed(message="Its process ended without a word.")
             await client.set_flow_run_state(run.id, gone, force=True)
 

@@ -195,7 +195,7 @@ def judge_disk(free: int, home: Path) -> Finding:
 
 def ports(settings: Settings) -> Iterable[Finding]:
     """Whether the ports of the embedded services are free, or held by these services."""
-    wanted = {"prefect_port": settings.prefect_port}
+    wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
     if not settings.registry:
         wanted["registry_port"] = settings.registry_port
     holders = {

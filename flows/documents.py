@@ -107,8 +107,12 @@ def _yaml_mistake(path: Path, error: Exception) -> Mistake:
     return Mistake(path, mark.line + 1 if mark else 0, f"this is not valid YAML: {problem}")
 
 
-def _repeated_keys(path: Path, node: yaml.Node | None) -> Iterable[Mistake]:
+def _repeated_keys(path: Path, node: yaml.Node | None, looked_at: set[int] | None = None) -> Iterable[Mistake]:
     """YAML lets a later key silently win over an earlier one; nobody who wrote both meant that."""
+    looked_at = set() if looked_at is None else looked_at
+    if id(node) in looked_at:
+        return  # an alias; it may even be inside of what it stands for
+    looked_at.add(id(node))
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -116,10 +120,10 @@ def _repeated_keys(path: Path, node: yaml.Node | None) -> Iterable[Mistake]:
             if key.value in seen:
                 yield Mistake(path, line, f"{key.value!r} stands already in line {seen[key.value]}", "keep one of them")
             seen.setdefault(str(key.value), line)
-            yield from _repeated_keys(path, value)
+            yield from _repeated_keys(path, value, looked_at)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            yield from _repeated_keys(path, value)
+            yield from _repeated_keys(path, value, looked_at)
 
 
 def _model_mistakes(

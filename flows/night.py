@@ -23,6 +23,7 @@ class LockNews:
         why: what made it be made again.
         change: what moved, in words; empty: nothing.
         problem: why it couldn't be made, so that the last one stays; empty: it was.
+        release: on whose branch it is; empty: on none.
     """
 
     bundle: str
@@ -30,6 +31,12 @@ class LockNews:
     why: str
     change: str = ""
     problem: str = ""
+    release: str = ""
+
+    @property
+    def name(self) -> str:
+        """Which lock it is, in words."""
+        return f"{self.bundle} {self.python}{self.release and f' of {self.release}'}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,8 @@ class ReleaseNight:
         proof: one of its grafts, held against a build; none: nothing was grafted.
         problem: why it came to nothing; empty: it didn't.
         seconds: how long it took.
+        branch: what became of the commits of its branch, in a sentence; empty: nothing.
+        unpushed: why the remote didn't take them; empty: it did, or wasn't asked.
     """
 
     release: str
@@ -81,6 +90,8 @@ class ReleaseNight:
     proof: GraftProof | None = None
     problem: str = ""
     seconds: float = 0.0
+    branch: str = ""
+    unpushed: str = ""
 
     @property
     def unchanged(self) -> tuple[Published, ...]:
@@ -112,8 +123,9 @@ class Night:
     def failures(self) -> dict[str, str]:
         """What failed → why."""
         return {
-            **{f"lock of {lock.bundle} {lock.python}": lock.problem for lock in self.locks if lock.problem},
+            **{f"lock of {lock.name}": lock.problem for lock in self.locks if lock.problem},
             **{f"release {night.release}": night.problem for night in self.releases if night.problem},
+            **{f"push of branch {night.release}": night.unpushed for night in self.releases if night.unpushed},
             **{
                 f"{stem} of {night.release}": reason
                 for night in self.releases
@@ -147,6 +159,12 @@ class NightFailed(RefitError):
         )
 
 
+def commit_message(release: str, locks: Iterable[LockNews]) -> str:
+    """What is said of a commit of new locks to a release's branch."""
+    moved = [f"{lock.bundle} {lock.python}: {lock.change}" for lock in locks if not lock.problem]
+    return "\n".join([f"Refresh the locks of {release}", "", *moved]) + "\n"
+
+
 def markdown(night: Night) -> str:
     """The report of a night: what failed first, then what changed, then what was done, and what wasn't."""
     return "\n\n".join(_paragraphs(night)) + "\n"
@@ -173,7 +191,7 @@ def _locks(night: Night) -> Iterator[str]:
     if same := night.looked_at - len(night.locks):
         yield f"{same} of {night.looked_at}: the indexes say the same of all packages."
     if night.locks:
-        rows = ((f"{x.bundle} {x.python}", "the last one stays" if x.problem else x.change, x.why) for x in night.locks)
+        rows = ((x.name, "the last one stays" if x.problem else x.change, x.why) for x in night.locks)
         yield _table(("lock", "change", "made again because"), rows)
 
 
@@ -188,6 +206,8 @@ def _release(night: ReleaseNight) -> Iterator[str]:
     if night.unchanged:
         names = ", ".join(f"`{image.tag}`" for image in night.unchanged)
         yield f"Left as they are, because nothing that goes into them has changed: {names}."
+    if night.branch:
+        yield night.branch
 
 
 def _image(news: ImageNews) -> tuple[str, ...]:

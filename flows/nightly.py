@@ -14,12 +14,15 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging.loggers import flow_run_logger
 from sqlalchemy import Engine
 
-from flows import command, lock_requirements, notices, progress
+from flows import branches, command, lock_requirements, notices, progress
 from flows.admission import Request, admit
-from flows.build_profiles import THREADS, BuildReport, carry_out, clear_away, due_date, make_plan, summary
+from flows.branches import ReleaseBranch
+from flows.build_profiles import THREADS, BuildReport, carry_out, due_date, make_plan, summary
+from flows.build_stages import clear_away
 from flows.catalog import load
 from flows.catalog.model import Catalog, Release
-from flows.database import lease, open_database
+from flows.database import lease, now, open_database
+from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
 from flows.images.configuration import has_layer
@@ -31,7 +34,16 @@ from flows.lock_requirements import Lock
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
 from flows.locks.locking import LOCK_SECONDS
-from flows.night import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
+from flows.night import (
+    GraftProof,
+    ImageNews,
+    LockNews,
+    Night,
+    NightFailed,
+    ReleaseNight,
+    commit_message,
+    markdown,
+)
 from flows.plan_release import ReleasePlan
 from flows.publishing import evidence
 from flows.publishing.publish import Published
@@ -81,34 +93,98 @@ def nightly(
     settings, started, day = load_settings(), monotonic(), date or due_date()
     recover(settings)
     recipes = load.load_catalog(catalog or settings.catalog)
-    chosen = [load.release(recipes, name) for name in releases or recipes.releases]
+    branched = {branch.release: branch for branch in branches.branches(recipes.root)}
+    names = releases or sorted({*recipes.releases, *branched})
+    chosen = [load.release(recipes, name) for name in names if name not in branched]
     supported = [release for release in chosen if release.is_supported(day)]
+    followed = [branched[name] for name in names if name in branched and branched[name].is_supported(day)]
     database = open_database(settings.database)
     with building(database), command.ending_all():
         looked_at, locks = refresh_locks(supported, recipes, settings, database)
-        nights = tuple(build_release(release, day, recipes.root, settings, graft) for release in supported)
+        nights = [build_release(release, day, recipes.root, settings, graft) for release in supported]
+        for branch in followed:
+            looked_at_there, locks_there, night_there = follow(branch, day, recipes.root, settings, graft, database)
+            looked_at, locks = looked_at + looked_at_there, (*locks, *locks_there)
+            nights.append(night_there)
     ended = {release.name: release.supported_until for release in chosen if release not in supported}
-    night = Night(day, looked_at, locks, nights, ended, monotonic() - started)
+    ended |= {n: b.file.supported_until for n in names if (b := branched.get(n)) and b.file and b not in followed}
+    night = Night(day, looked_at, locks, tuple(nights), ended, monotonic() - started)
     create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
     if night.failures:
         raise NightFailed(night)
     return night
 
 
+def follow(
+    branch: ReleaseBranch, date: datetime.date, catalog: Path, settings: Settings, graft: bool, database: Engine
+) -> tuple[int, tuple[LockNews, ...], ReleaseNight]:
+    """A night of a release that has a branch: how many locks were looked at, what became of them, and its images.
+
+    Recipes come from the branch, in a worktree of its own. Locks are committed to it, and pushed once images that were
+    made of them have passed their checks.
+    """
+    started, name = monotonic(), branch.release
+    try:
+        # Another night would give up what lies uncommitted in the worktree.
+        with lease(database, f"branch {name}", wait=LOCK_SECONDS):
+            there = branches.check_out(catalog, name, settings.folder("worktrees") / name)
+            recipes = load.load_catalog(there)
+            release = load.release(recipes, name)
+            looked_at, locks = refresh_locks([release], recipes, settings, database)
+            locks = tuple(replace(lock, release=name) for lock in locks)
+            branches.commit(there, commit_message(name, locks))
+            night = build_release(release, date, there, settings, graft)
+            return looked_at, locks, _pushed(there, night)
+    except Exception as error:  # a bug, too: the other releases are to have their night
+        get_run_logger().exception("Branch %s came to nothing", name)
+        return 0, (), ReleaseNight(name, None, problem=str(error), seconds=monotonic() - started)
+
+
+def _pushed(catalog: Path, night: ReleaseNight) -> ReleaseNight:
+    """Push what a branch has that its remote hasn't, if all images passed; the night, and what became of that."""
+    if not branches.ahead(catalog, night.release):
+        return night
+    if night.problem or night.report is None or night.report.failures or night.report.left:
+        return replace(
+            night, branch="Its commits were not pushed, because not all of its images were built and passed."
+        )
+    try:
+        branches.push(catalog, night.release)
+    except RefitError as error:
+        return replace(night, unpushed=str(error))
+    return replace(night, branch="Its commits were pushed.")
+
+
 def refresh_locks(
     releases: Iterable[Release], recipes: Catalog, settings: Settings, database: Engine
 ) -> tuple[int, tuple[LockNews, ...]]:
     """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
-    wanted = lock_requirements.targets(profile for release in releases for profile in release.profiles)
+    overdue = [(release, _overdue(release, recipes.root)) for release in releases]
+    wanted = lock_requirements.targets(release for release, why in overdue if not why)
     # Another night waits here, and then sees that there is nothing left to be done.
     with lease(database, f"locks {recipes.root}", wait=LOCK_SECONDS), progress.reported("locks", "looking at indexes"):
         looks = freshness.look_at_locks([target.folder for target in wanted], settings)
         moved = [target for target in wanted if looks[target.folder].finding.verdict is not Verdict.same]
         outcomes = lock_requirements.carry_out(moved, looks, recipes, settings)
-    return len(wanted), tuple(
+        for release, _ in overdue:
+            lock_requirements.write_down(release, moved, outcomes, recipes.root)
+    news = [
         _lock_news(target.bundle.name, target.python, looks[target.folder].finding.reason, outcome)
         for target, outcome in zip(moved, outcomes, strict=True)
-    )
+    ]
+    for release, why in overdue:
+        if why:
+            news += [LockNews(t.bundle.name, t.python, "", problem=why) for t in lock_requirements.targets([release])]
+    return len(wanted), tuple(news)
+
+
+def _overdue(release: Release, root: Path) -> str:
+    """Why a release's locks aren't touched: an exception of it has expired; empty: they are."""
+    try:
+        lock_requirements.refuse_expired(release, root, now().date())
+    except Mistakes as mistakes:
+        return str(mistakes)
+    return ""
 
 
 def _lock_news(bundle: str, python: str, why: str, outcome: Lock | BaseException) -> LockNews:

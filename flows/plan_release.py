@@ -12,7 +12,8 @@ from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
 from flows.images import stages
 from flows.images.build import Builder
-from flows.images.plan import Plan
+from flows.images.fetching import unreachable
+from flows.images.plan import Action, Plan
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
@@ -31,6 +32,17 @@ class ReleasePlan:
     graph: Graph
     plan: Plan
     problems: Mapping[str, str] = field(default_factory=dict)
+
+
+class NotBuildable(RefitError):
+    """Some profiles can't be built here; each is told with what it lacks."""
+
+    def __init__(self, planned: ReleasePlan) -> None:
+        problems, buildable = planned.problems, len(planned.profiles)
+        super().__init__(
+            f"{len(problems)} of {len(problems) + buildable} profiles can't be built here.",
+            why="\n".join(f"{stem}: {why}" for stem, why in problems.items()),
+        )
 
 
 def plan_release(
@@ -60,10 +72,36 @@ def plan_release(
     chains, problems = assemble(wanted, recipes, settings)
     if problems and not tolerant:
         raise next(iter(problems.values()))
-    whole = tuple(profile for profile in wanted if profile.stem in chains)
+    builder = Builder(settings, Registry(settings))
     graph = stages.join(chains)
-    plan = Builder(settings, Registry(settings)).plan(graph, thorough=thorough)
+    plan = builder.plan(graph, thorough=thorough)
+    if lacking := _lacking([profile for profile in wanted if profile.stem in chains], plan, settings):
+        if not tolerant:
+            raise next(iter(lacking.values()))
+        problems |= lacking
+        graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in lacking})
+        plan = builder.plan(graph, thorough=thorough)
+    whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
     return ReleasePlan(whole, graph, plan, {stem: str(error) for stem, error in problems.items()})
+
+
+def _lacking(profiles: Sequence[Profile], plan: Plan, settings: Settings) -> dict[str, RefitError]:
+    """The profiles that would have to be built, and can't be here: something that they take can't be had."""
+    wanted = {
+        profile.stem: [download.url for download in profile.ide.config.downloads.values()]
+        for profile in profiles
+        if plan.steps[profile.stem].action in (Action.build, Action.wait)
+    }
+    no_way = unreachable(sorted({url for urls in wanted.values() for url in urls}), settings) if wanted else {}
+    return {
+        stem: RefitError(
+            f"{stem} can't be built here.",
+            why="\n".join(f"It takes {url}: {no_way[url]}." for url in missing),
+            fix="build it on a machine that reaches this address, into the same registry.",
+        )
+        for stem, urls in wanted.items()
+        if (missing := [url for url in urls if url in no_way])
+    }
 
 
 def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Profile, ...]:

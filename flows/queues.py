@@ -83,6 +83,11 @@ def system_of(pool: str) -> str:
     return pool.removeprefix(f"{POOL}-") if pool.startswith(f"{POOL}-") else ""
 
 
+def worker_of(machine: str) -> str:
+    """The name of the worker on a machine, in all pools."""
+    return f"{POOL}@{machine}"
+
+
 def is_ours(pool: str) -> bool:
     """Whether a work pool belongs to Refit."""
     return pool == POOL or bool(system_of(pool))
@@ -90,7 +95,9 @@ def is_ours(pool: str) -> bool:
 
 def template(base: Base) -> dict[str, Any]:
     """What the work pool of a base says: how runs start, and what a machine must have to build for it."""
-    return {**BASE_JOB_TEMPLATE, _BUILDS: {"family": base.config.family, "architecture": platform.machine()}}
+    config, architecture = base.config, platform.machine()
+    builds = {"family": config.family, "architecture": architecture, "needs": [*config.needs]}
+    return {**BASE_JOB_TEMPLATE, _BUILDS: builds}
 
 
 def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> str:
@@ -99,9 +106,9 @@ def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> st
     Args:
         system: its name.
         template: what its pool says.
-        settings: `builds_for` are the only systems that this machine shall build for.
+        settings: `builds_for` are the only systems that this machine shall build for, `offers` what it has.
     """
-    builds: Mapping[str, str] = template.get(_BUILDS, {})
+    builds: Mapping[str, Any] = template.get(_BUILDS, {})
     maker = _MAKERS.get(builds.get("family", ""))
     if settings.builds_for and system not in settings.builds_for:
         return f"`builds_for` names only {', '.join(settings.builds_for)}"
@@ -109,6 +116,8 @@ def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> st
         return f"it is for {builds['architecture']}, and this machine is {platform.machine()}"
     if maker and not host.program(maker):
         return f"{maker} is not installed"
+    if lacking := [need for need in builds.get("needs", ()) if need not in settings.offers]:
+        return f"it needs {', '.join(lacking)}, which this machine's `offers` doesn't name"
     return ""
 
 
@@ -119,6 +128,15 @@ def servable(pools: Iterable[WorkPool], settings: Settings) -> tuple[str, ...]:
         for pool in pools
         if (system := system_of(pool.name)) and not obstacle(system, pool.base_job_template, settings)
     )
+
+
+def machines(client: SyncPrefectClient, system: str) -> tuple[str, ...]:
+    """The machines whose workers take builds for an operating system now."""
+    try:
+        workers = client.read_workers_for_work_pool(pool_of(system))
+    except ObjectNotFound:
+        return ()
+    return tuple(sorted(worker.name.partition("@")[2] for worker in workers if worker.status == "ONLINE"))
 
 
 def queues() -> tuple[Queue, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,9 @@ class Settings(documents.Document):
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the home.")
 
     prefect_port: Port = Field(4200, description="Loopback port of the embedded Prefect server.")
+    prefect_server: str = Field(
+        "", pattern="^(|https?://.*[^/])$", description="URL of a Prefect server elsewhere; empty: the embedded one."
+    )
     listen: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
     auth: SecretStr = Field(
         SecretStr(""), description="user:password of the Prefect server; made up where it is not on loopback."
@@ -81,24 +85,38 @@ class Settings(documents.Document):
     quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
     keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
 
+    rehearsal_copy: float = Field(10.0, ge=0, description="GB that a rehearsal's copy of a home may take on the disk.")
+    rehearsal_memory: float = Field(2.0, gt=0, description="GB of memory that a rehearsal may take.")
+    rehearsal_cpus: float = Field(1.0, gt=0, description="Cores that a rehearsal may take.")
+
     migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
 
     ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
     pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
     wheel_folders: tuple[Path, ...] = Field((), description="Folders of further wheels (pip's find-links).")
+    osv_file: Path | None = Field(None, description="Known vulnerabilities of PyPI, as OSV publishes them (all.zip).")
     installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
     npm_registry: str = ""
     apt_proxy: str = ""
     debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
 
+    machine: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="This machine's name; empty: its host name.")
+    builders: int = Field(
+        0, ge=0, description="Machines that share a build, for each operating system; 0: the run builds by itself."
+    )
+    builder_wait: float = Field(300.0, gt=0, description="Seconds that a stage waits for a builder that is not there.")
     builds_at_once: int = Field(0, ge=0, description="Stages built at once; 0: as the machine lets.")
     builds_for: tuple[str, ...] = Field((), description="Systems that builds are made for here; empty: all that can.")
+    offers: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
     build_limit: float = Field(10_800.0, gt=0, description="Seconds that a program of a stage's build may take.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
     keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
 
-    notify: tuple[SecretStr, ...] = Field((), description="Apprise URLs to which failures of a night are sent.")
+    notify: tuple[SecretStr, ...] = Field((), description="Apprise URLs to which bad news of nights and rollouts go.")
+    notify_owners: dict[str, tuple[SecretStr, ...]] = Field(
+        {}, description="Session, or * for all → Apprise URLs at which its owner is told that it is to move."
+    )
 
     cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
 
@@ -123,8 +141,15 @@ class Settings(documents.Document):
         return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
 
     @property
+    def machine_name(self) -> str:
+        """The name of this machine among those that share a Prefect server."""
+        return self.machine or socket.gethostname()
+
+    @property
     def prefect_url(self) -> str:
         """URL of the Prefect server's UI."""
+        if self.prefect_server:
+            return self.prefect_server
         everywhere = self.listen in ("0.0.0.0", "::")
         return f"http://{'127.0.0.1' if everywhere else self.listen}:{self.prefect_port}"
 
@@ -161,7 +186,8 @@ def load() -> Settings:
         raise Mistakes(relative)
     if settings.ca_bundle and not settings.ca_bundle.is_file():
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
-    for secret in (settings.registry_password, settings.auth, settings.pip_index_url, *settings.notify):
+    owners = (url for urls in settings.notify_owners.values() for url in urls)
+    for secret in (settings.registry_password, settings.auth, settings.pip_index_url, *settings.notify, *owners):
         command.protect(secret.get_secret_value())
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
         command.protect(urlsplit(url).password or "")

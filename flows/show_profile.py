@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flows.catalog import load
+from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
-from flows.images import plain
+from flows.images import plain, stages
+from flows.images.build import Builder
 from flows.images.registry import Registry
-from flows.plan_release import plan_release
+from flows.plan_release import assemble, chosen
 from flows.settings import Settings
 
 
@@ -23,16 +26,24 @@ def show_profile(profile: str, release: str, settings: Settings, catalog: Path |
     Raises:
         RefitError: there is no such profile, its base was never built, or the registry or the mirror doesn't answer.
     """
-    planned = plan_release(release, [profile], catalog, settings)
-    chain = planned.graph.ancestry(planned.graph.tops[profile])
+    recipes = load.load_catalog(catalog or settings.catalog)
+    [found] = chosen(recipes, release, [profile])
+    return show(found, recipes, settings)
+
+
+def show(profile: Profile, recipes: Catalog, settings: Settings) -> str:
+    """The same of a profile that may stand in no release file yet; raises as `show_profile`."""
+    chains, problems = assemble([profile], recipes, settings)
+    for problem in problems.values():
+        raise problem
+    chain = chains[profile.stem]
     registry = Registry(settings)
-    base = planned.plan.steps[chain[0].name].digest
+    base = Builder(settings, registry).plan(stages.join(chains)).steps[chain[0].name].digest
     if base is None:
         raise RefitError(
-            f"{profile!r} can't be shown: its base {chain[0].name!r} is not in the registry {registry.host}.",
+            f"{profile.stem!r} can't be shown: its base {chain[0].name!r} is not in the registry {registry.host}.",
             why="It was never built, or a new version of it is due.",
-            fix=f"run `refit build {release} --profile {profile}`.",
+            fix=f"run `refit build {profile.release} --profile {profile.stem}`.",
         )
-    return plain.containerfile(
-        profile, release, chain, f"{registry.host}/{registry.stages}@{base}", secure=registry.secure
-    )
+    base_name = f"{registry.host}/{registry.stages}@{base}"
+    return plain.containerfile(profile.stem, profile.release, chain, base_name, secure=registry.secure)

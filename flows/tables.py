@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from flows.branches import ReleaseBranch
 from flows.images.cache import Cache
 from flows.images.plan import Action, Plan, Step, describe
+from flows.migrations.fleet import RolloutLine, SessionLine
+from flows.migrations.history import Event
+from flows.migrations.journal import Move
 from flows.migrations.rollout import Decision
 from flows.migrations.waves import VOLUNTEERS
 from flows.publishing.evidence import Changes, Comparison, File
@@ -21,6 +27,7 @@ from flows.sessions.wishes import WishChange
 
 if TYPE_CHECKING:
     from flows.build_profiles import BuildReport
+    from flows.lock_requirements import Lock
     from flows.migrations.carry import Result
     from flows.prune_images import PruneReport
     from flows.queues import Queue, Run
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
 # Columns that may be broken into lines. All others hold what people copy: names, digests, addresses.
 BREAKABLE = {"change", "evidence", "folder", "packages", "profile", "seen", "tags", "type", "what", "why", "workers"}
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LEAST = 16  # characters of a column that is broken
 _GAP = 2
 
@@ -91,6 +99,34 @@ def built(report: BuildReport) -> str:
     return f"{built}\nGrafted {len(report.grafted)} in {seconds:.2f} s: {names}."
 
 
+def held_back(locks: Iterable[Lock]) -> Table:
+    """What would have moved, but may not in a release, and the vulnerabilities that only such a move would mend."""
+    rows = (
+        (lock.bundle, lock.python, str(lock.held) if lock.held else "", "\n".join(map(str, lock.unmended)))
+        for lock in locks
+        if lock.held or lock.unmended
+    )
+    return table("Held back by the release", ("bundle", "python", "change", "what"), rows)
+
+
+def releases(found: Iterable[ReleaseBranch], today: date) -> Table:
+    """Releases, and how long they are supported."""
+    rows = (
+        (
+            one.release,
+            "branch" if one.branch else "catalog",
+            "mistakes" if one.file is None else "supported" if one.is_supported(today) else "ended",
+            one.file and (one.file.supported_until or "for ever"),
+            one.file and (one.file.nightly or "none"),
+            one.file and len(one.file.profiles),
+            one.problem,
+        )
+        for one in found
+    )
+    columns = ("release", "in", "state", "supported until", "nights (UTC)", "profiles", "what")
+    return table("Releases", columns, rows)
+
+
 def evidence(digest: str, files: Iterable[File]) -> Table:
     """What is attached to an image."""
     rows = ((file.name, file.media_type, f"{file.size:,} bytes") for file in files)
@@ -106,14 +142,14 @@ def findings(findings: Iterable[Mapping[str, object]]) -> Table:
     return table("Checks", ("check", "", "seen", "took"), rows)
 
 
-def changes(changes: Changes) -> Table:
+def changes(changes: Changes, title: str = "Packages") -> Table:
     """What differs between the packages of two images."""
     rows = (
         *((name, "", version, "added") for name, version in changes.added.items()),
         *((name, version, "", "removed") for name, version in changes.removed.items()),
         *((name, before, after, "changed") for name, (before, after) in changes.changed.items()),
     )
-    return table("Packages", ("package", "old", "new", ""), rows)
+    return table(title, ("package", "old", "new", ""), rows)
 
 
 def layers(found: Comparison) -> str:
@@ -156,6 +192,69 @@ def migration(decisions: Iterable[Decision]) -> Table:
         for d in decisions
     )
     return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "why"), rows)
+
+
+def rollouts(found: Iterable[RolloutLine]) -> Table:
+    """How rollouts go, a line for each wave."""
+    rows = (
+        (
+            short(one.image),
+            f"{one.profile} {one.release}",
+            "complete" if one.complete else one.way,
+            f"{one.begun:%Y-%m-%d %H:%M} UTC",
+            wave.title,
+            wave.moved,
+            wave.failed,
+            wave.left,
+            wave.health,
+        )
+        for one in found
+        for wave in one.waves
+    )
+    columns = ("image", "profile", "state", "begun", "wave", "moved", "failed", "left", "what it says")
+    return table("Rollouts", columns, rows)
+
+
+def fleet(found: Iterable[SessionLine]) -> Table:
+    """Who is on what image, who is behind, and why."""
+    rows = (
+        (
+            one.session,
+            short(one.image),
+            short(one.newest),
+            "overdue" if one.overdue else "behind" if one.newest not in ("", one.image) else "",
+            one.at and f"{one.at:%Y-%m-%d %H:%M} UTC",
+            one.deadline and f"{one.deadline:%Y-%m-%d %H:%M} UTC",
+            one.why,
+        )
+        for one in found
+    )
+    return table("Sessions", ("session", "on", "newest", "", "moves", "deadline", "why"), rows)
+
+
+def past_moves(moves: Iterable[Move]) -> Table:
+    """The moves that were made."""
+    rows = (
+        (
+            move.before.name,
+            f"{move.created:%Y-%m-%d %H:%M} UTC",
+            move.state,
+            short(move.before.image),
+            short(move.after.image),
+            move.reason or move.consent,
+        )
+        for move in moves
+    )
+    return table("Moves", ("session", "at", "state", "from", "to", "why"), rows)
+
+
+def events(events: Iterable[Event]) -> Table:
+    """What happened."""
+    rows = (
+        (e.number, f"{e.at:%Y-%m-%d %H:%M:%S} UTC", e.kind, e.session, short(e.image), e.by, _shortened(e.what))
+        for e in events
+    )
+    return table("Events", ("number", "at", "event", "session", "image", "by", "what"), rows)
 
 
 def wish_changes(changes: Iterable[WishChange]) -> Table:
@@ -235,6 +334,11 @@ def caches(found: Iterable[Cache]) -> Table:
         for c in found
     )
     return table("Caches", ("cache", "size", "limit", "last used", "folder"), rows)
+
+
+def _shortened(text: str) -> str:
+    """A text in which digests are short."""
+    return _DIGEST.sub(lambda found: short(found[0]), text)
 
 
 def short(digest: str) -> str:

@@ -1,23 +1,29 @@
 """The worker: takes runs from the pool of all work, and from those of the operating systems that it can build for.
 
+In the pool of all work, each machine has a queue of its own as well: what lies there is for this machine alone.
+
 It is a program of its own and not `prefect worker start`, which would be a process of 140 MB for each of the pools.
 """
 
 import asyncio
 import logging
 import signal
-import socket
+from contextlib import suppress
 
 import anyio
 import httpx
 from anyio.abc import TaskGroup
 from prefect import get_client
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectAlreadyExists
 from prefect.workers.process import ProcessWorker
 
 from flows import queues
 from flows.services.embedded import BASE_JOB_TEMPLATE, POLL, POOL
 from flows.settings import Settings, load
 
+_FOR_ALL = "default"  # Prefect's name for the queue of whoever chose none
 _log = logging.getLogger("prefect.refit")
 
 
@@ -25,7 +31,8 @@ async def work(settings: Settings) -> None:
     """Serve the pools until this is cancelled; one that is made later is found as well."""
     served = {POOL}
     async with anyio.create_task_group() as group, get_client() as client:
-        _serve(group, POOL)
+        await _own_queue(client, settings.machine_name)
+        _serve(group, POOL, settings.machine_name, [_FOR_ALL, settings.machine_name])
         while True:
             try:
                 pools = await client.read_work_pools(limit=queues.PAGE)
@@ -34,16 +41,23 @@ async def work(settings: Settings) -> None:
                 pools = []
             for pool in set(queues.servable(pools, settings)) - served:
                 served.add(pool)
-                _serve(group, pool)
+                _serve(group, pool, settings.machine_name)
             await anyio.sleep(POLL)
 
 
-def _serve(group: TaskGroup, pool: str) -> None:
+async def _own_queue(client: PrefectClient, machine: str) -> None:
+    """A worker that takes from chosen queues makes neither these nor their pool."""
+    with suppress(ObjectAlreadyExists):
+        await client.create_work_pool(
+            WorkPoolCreate(name=POOL, type="process", base_job_template={**BASE_JOB_TEMPLATE})
+        )
+    with suppress(ObjectAlreadyExists):
+        await client.create_work_queue(machine, work_pool_name=POOL)
+
+
+def _serve(group: TaskGroup, pool: str, machine: str, only: list[str] | None = None) -> None:
     worker = ProcessWorker(
-        work_pool_name=pool,
-        name=f"{POOL}@{socket.gethostname()}",
-        create_pool_if_not_found=pool == POOL,
-        base_job_template=dict(BASE_JOB_TEMPLATE) if pool == POOL else None,
+        work_pool_name=pool, work_queues=only, name=queues.worker_of(machine), create_pool_if_not_found=False
     )
     group.start_soon(worker.start)
 

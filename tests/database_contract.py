@@ -20,14 +20,19 @@ from flows import database
 from flows.catalog.model import Access
 from flows.database import LeaseLost, LeaseTaken, lease
 from flows.errors import RefitError
+from flows.images.build import Built
 from flows.images.ledger import Entry as Build
 from flows.images.ledger import Ledger
+from flows.images.stages import Kind, Stage
+from flows.migrations import history
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
+from flows.migrations.standing import Standings
 from flows.sessions.model import Session
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import Wishes, chosen_hours, chosen_mode
 from flows.settings import Span
+from flows.sharing.jobs import Jobs, Outcome, Work
 
 
 def open_many(url: str) -> None:
@@ -85,6 +90,19 @@ class DatabaseContract:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
         with pytest.raises(RefitError, match="newer Refit"):
             database.open_database(url)
+
+    def test_the_history_is_one_chain_whoever_writes(self, engine: Engine) -> None:
+        standings, events, image = Standings(engine), history.History(engine), "sha256:new"
+        standings.begin({("p0", "2026a"): image}, {}, "root")
+
+        def write(number: int) -> None:
+            events.add(history.Kind.noticed, session=f"s{number}")
+            standings.approve(image, number, "root", "10 %")
+
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(write, range(12)))
+        assert not events.broken()
+        assert (events.length(), standings.all()[image].approved) == (25, 11)
 
     def test_a_lease_has_one_holder_and_a_growing_fence(self, engine: Engine) -> None:
         with lease(engine, "tag") as first:
@@ -169,6 +187,45 @@ class DatabaseContract:
         assert ledger.latest(["bundle", "another"]) == {"bundle": Build("1", "sha256:a", {"files": {"a": "1"}}, 2.0)}
         with lease(engine, "stage 1"), pytest.raises(LeaseLost):
             ledger.forget("1", mine)
+
+    def test_a_job_is_done_by_one_builder_and_counts_only_while_that_has_it(self, engine: Engine) -> None:
+        jobs, wheels = Jobs(engine, "1"), Stage("wheels", Kind.wheels, None, "RUN true", {"a": b"\xff\x00"})
+        works = [
+            Work(
+                Stage(name, Kind.closed, "base", "", wheels=wheels),
+                Built("base", "1", None, "sha256:a"),
+                True,
+                {"a": "1"},
+            )
+            for name in ("low", "high", "other")
+        ]
+        with jobs.wanted():
+            for work, system, urgency in zip(works, ("deb12", "deb12", "deb13"), (1.0, 2.0, 3.0), strict=True):
+                jobs.add(system, urgency, work)
+            assert [*jobs.ready(["deb12"])] == ["high", "low"] and jobs.work("high") == works[1]
+            with jobs.joined("host", ["deb12", "deb13"]), jobs.taken("high") as mine:
+                assert jobs.builders() == {"host": ("deb12", "deb13")}
+                assert [*jobs.ready(["deb12", "deb13"])] == ["other", "low"]
+                with pytest.raises(LeaseTaken), jobs.taken("high"):
+                    pass
+                with pytest.raises(LeaseLost):
+                    jobs.end("high", Outcome(), "late", replace(mine, fence=mine.fence - 1))
+                jobs.end("high", Outcome(problem=("what", "why", "fix")), "failed on host", mine)
+            assert jobs.work("high") is None and [*jobs.ready(["deb12"])] == ["low"]
+            [ended] = [state for state in jobs.states() if state.outcome]
+            assert (ended.stage, ended.taken, ended.note) == ("high", False, "failed on host")
+            with pytest.raises(RefitError, match="what"):
+                assert ended.outcome and ended.outcome.result()
+
+    def test_jobs_of_a_run_that_died_go_with_those_of_another(self, engine: Engine) -> None:
+        died, lives, ends = (Jobs(engine, name) for name in ("died", "lives", "ends"))
+        with lives.wanted(), ends.wanted():
+            for jobs in (died, lives, ends):
+                jobs.add("deb12", 1.0, Work(Stage("base", Kind.bootstrap, None, ""), None, True, {}))
+            assert (died.is_wanted, ends.is_wanted) == (False, True)
+            ends.clear()
+            assert (ends.is_wanted, lives.is_wanted) == (False, True)
+        assert (died.states(), ends.states()) == ((), ()) and len(lives.states()) == 1
 
     def test_two_sessions_never_share_a_name_a_uid_or_a_port(self, engine: Engine) -> None:
         store, uids, ports = Store(engine), Span(first=200_000, last=200_009), Span(first=18_000, last=18_009)

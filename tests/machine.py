@@ -24,6 +24,7 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
+from flows.policy import RolloutPolicy
 from flows.settings import Settings
 from tests.conftest import free_port, free_span, wait_until
 from tests.real.variants import variant
@@ -78,6 +79,8 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         "ca_bundle": Path(bundle) if bundle else None,
         "registry_port": registry_port,
         "session_ports": free_span(),
+        # Most tests of moves want to see what happens when an image fails after the stop.
+        "migration": RolloutPolicy(rehearse=False),
         **more,
     }
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]

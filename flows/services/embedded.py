@@ -67,7 +67,11 @@ class Service:
 
 def all_services(settings: Settings) -> tuple[Service, ...]:
     """The services that these settings ask for, in the order in which they start."""
-    return (*(() if settings.registry else (registry(settings),)), prefect(settings), worker(settings))
+    needed = (
+        *(() if settings.registry else (registry(settings),)),
+        *(() if settings.prefect_server else (prefect(settings),)),
+    )
+    return (*needed, worker(settings))
 
 
 def registry(settings: Settings) -> Service:
@@ -151,7 +155,11 @@ def worker(settings: Settings) -> Service:
         health=f"{settings.prefect_api}/work_pools/{POOL}",
         healthy=lambda answer: answer.json().get("status") == "READY",
         login=(login.partition(":")[0], login.partition(":")[2]) if login else None,
-        after=("registry", "prefect") if not settings.registry else ("prefect",),
+        after=tuple(
+            name
+            for name, elsewhere in {"registry": settings.registry, "prefect": settings.prefect_server}.items()
+            if not elsewhere
+        ),
         # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )

@@ -40,7 +40,7 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
         Part("containers", "all containers of sessions, and the images on this machine", _containers(settings)),
         Part(
             "services",
-            "the embedded registry with its images, Prefect's history, all logs, the demo's catalog",
+            "the embedded registry with its images, Prefect's history, all logs, the demo's catalog, worktrees",
             _services(home),
         ),
         Part("database", "Refit's record of sessions and migrations", (*home.glob("refit.db*"), home / "activity")),
@@ -85,11 +85,12 @@ def _containers(settings: Settings) -> tuple[Path, ...]:
 
 
 def _services(home: Path) -> tuple[Path, ...]:
-    return tuple(home / name for name in ("services", "registry", "prefect", "logs", "demo"))
+    return tuple(home / name for name in ("services", "registry", "prefect", "logs", "demo", "worktrees"))
 
 
 def _homes(home: Path) -> tuple[Path, ...]:
-    return tuple(home / name for name in ("homes", "snapshots", "sessions"))
+    names = ("homes", "snapshots", "sessions", "rehearsals", "pool", "pool.btrfs", "pool.lock")
+    return tuple(home / name for name in names)
 
 
 def _there(parts: tuple[Part, ...]) -> tuple[Part, ...]:

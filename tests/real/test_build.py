@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,6 +118,23 @@ def test_a_stage_that_the_registry_lost_a_part_of_is_built_again(
     again = builder.build(stage, None)
     assert (again.reused, again.digest) == (False, first.digest)
     assert builder.plan(graph, thorough=True).count(Action.reuse) == 1
+
+
+def test_the_registry_says_what_is_there_and_the_ledger_only_what_counts(
+    builder: Builder, registry: Registry, registry_server: RegistryServer, tmp_path: Path
+) -> None:
+    stage = tiny(b"to vanish")
+    graph, made = join({"tiny": [stage]}), builder.build(stage, None)
+    with private_home(tmp_path / "elsewhere", registry_server.port) as settings:
+        stranger = Builder(settings, registry)
+        assert stranger.plan(graph).steps["tiny"].digest == made.digest
+    for revision in list(registry_server.storage.rglob(f"revisions/sha256/{made.digest.removeprefix('sha256:')}")):
+        shutil.rmtree(revision)
+    assert made.key in registry.tags(registry.stages)
+    assert builder.plan(graph, thorough=True).count(Action.build) == 1
+    for tag in list(registry_server.storage.rglob(f"tags/{made.key}")):
+        shutil.rmtree(tag)
+    assert builder.plan(graph).count(Action.build) == 1
 
 
 @pytest.mark.long

@@ -112,7 +112,13 @@ def test_no_history_is_lost(prefect: httpx.Client) -> None:
     tasks = prefect.post("/task_runs/filter", json={}).json()
     assert {task["state_type"] for task in tasks} == {"COMPLETED"}
     names = {task["name"] for task in tasks}
-    assert {"stage minimal-deb12-py311", "publish jupyter-minimal-deb12-py311", "plan", "wave 1", "start demo"} <= names
+    assert {
+        "stage minimal-deb12-py311",
+        "publish jupyter-minimal-deb12-py311",
+        "plan",
+        "moves 1",
+        "start demo",
+    } <= names
     keys = {artifact["key"] for artifact in prefect.post("/artifacts/filter", json={}).json()}
     assert {f"images-{RELEASE}", f"stages-{RELEASE}", f"locks-{RELEASE}", "moves", "session-demo"} <= keys
 
@@ -132,7 +138,8 @@ def state(prefect: httpx.Client, run: str) -> str:
 
 
 def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client) -> None:
-    run = launch(prefect, "build-profiles", release="2026a")
+    shipped = [f"{ide}-minimal-deb12-py311" for ide in ("jupyter", "runtime")]
+    run = launch(prefect, "build-profiles", release="2026a", profiles=shipped)
     wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
     assert state(prefect, run) == "COMPLETED"
 

@@ -64,9 +64,9 @@ class Scene:
     def catalog(self) -> Path:
         return self.settings.catalog
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         environment = {**os.environ, **variables(self.settings)}
-        argv = [REFIT, "nightly", "--json"]
+        argv = [REFIT, *(words or ["nightly"]), "--json"]
         return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def night(self, exit_code: int = 0) -> Any:
@@ -454,3 +454,37 @@ def test_each_supported_release_has_a_deployment_on_its_schedule_and_what_people
         file.write_text(text)
         serve(scene)
     assert written() == {"0 2 * * *": True}
+
+
+@pytest.mark.long
+def test_a_release_that_was_cut_has_its_nights_on_its_branch(scene: Scene, first: Any, tmp_path: Path) -> None:
+    scene = scene.with_catalog(tmp_path / "catalog", "2001d")
+
+    def git(*words: str) -> str:
+        return command.run(["git", "-C", scene.catalog, *words]).stdout.strip()
+
+    command.run(["git", "init", "--quiet", "--bare", tmp_path / "remote.git"])
+    git("init", "--quiet")
+    git("add", ".")
+    git("-c", "user.name=Ada", "-c", "user.email=ada@localhost", "commit", "--quiet", "--message=Begin")
+    git("remote", "add", "origin", str(tmp_path / "remote.git"))
+    ended(scene.start("release", "cut", "2001e", "--until", "2099-12-31"))
+    assert git("show", "--no-renames", "--name-only", "--format=", "2001e", "releases").split() == [
+        "releases/2001d.yaml",
+        "releases/2001e.lock",
+        "releases/2001e.yaml",
+    ]
+    began = json.loads(git("show", "2001e:releases/2001e.lock"))["bundles"]
+    assert began["two"] == {"py311": {"packages": {"ant": "1.0", "bee": "1.0", "cow": "1.0"}}}
+
+    with news(scene, "cow", "1.0.1", ["ant"]), news(scene, "elk", "1.1"):
+        night = ended(scene.start("nightly", "2001e"))
+    assert {lock["bundle"]: lock["change"] for lock in night["locks"] if lock["change"] != "nothing moved"} == {
+        "two": "cow 1.0 → 1.0.1"
+    }
+    assert new(night) == {profile("one"), profile("two")}
+    assert git("log", "-1", "--format=%an %s", "2001e") == "Refit Refresh the locks of 2001e"
+    assert "two py311: cow 1.0 → 1.0.1" in git("log", "-1", "--format=%b", "2001e")
+    pushed = command.run(["git", "-C", tmp_path / "remote.git", "rev-parse", "2001e"]).stdout.strip()
+    assert pushed == git("rev-parse", "2001e") and night["releases"][0]["branch"] == "Its commits were pushed."
+    assert git("status", "--porcelain") == ""  # where people work, nothing has changed

@@ -24,7 +24,7 @@ from flows.settings import Settings, variables
 from tests.machine import ROOT, build_all, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
-Build = Callable[[str], str]
+Build = Callable[..., str]
 
 TOOLS = Stage(
     "tools",
@@ -49,15 +49,16 @@ CMD ["tree"]
 
 @pytest.fixture
 def build(tmp_path: Path, shared: Settings, registry: Registry) -> Build:
-    """Builds a text in an empty folder, and pushes what came out; returns its digest."""
+    """Builds a text in an empty folder, maybe with a package index; pushes what came out and returns its digest."""
 
-    def build(text: str) -> str:
+    def build(text: str, index: str = "") -> str:
         with private_home(tmp_path / "alone", shared.registry_port) as alone:
             empty, company, written = (alone.folder(name) for name in ("empty", "company", "written"))
+            exports = [f"export UV_DEFAULT_INDEX={index} PIP_EXTRA_INDEX_URL={index}\n"] if index else []
             if shared.ca_bundle:
                 (company / "ca.pem").write_bytes(shared.ca_bundle.read_bytes())
-                names = ("SSL_CERT_FILE", "PIP_CERT")
-                exports = [f"export {name}={plain.COMPANY}/ca.pem\n" for name in names]
+                exports += [f"export {name}={plain.COMPANY}/ca.pem\n" for name in ("SSL_CERT_FILE", "PIP_CERT")]
+            if exports:
                 (company / "env.sh").write_text("".join(exports))
             (written / "Containerfile").write_text(text)
             options = [

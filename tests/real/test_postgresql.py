@@ -9,6 +9,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,13 @@ from sqlalchemy.orm import Session
 from flows import command
 from flows.database import lease, open_database, still_held
 from flows.errors import RefitError
-from tests.conftest import free_port
+from tests.conftest import free_port, wait_until
 from tests.database_contract import DatabaseContract
+from tests.faults import tiny
+from tests.faults.test_builders import builder, hand_over, handing
+from tests.faults.test_builds import executions, graph_of, nap_of
+from tests.machine import private_home, serve_registry
+from tests.real.test_build import assert_clean, sleepers
 
 pytestmark = pytest.mark.long
 
@@ -114,6 +120,26 @@ def test_a_server_that_was_restarted(cluster: Cluster, url: str) -> None:
             still_held(session, held)
     with lease(engine, "released") as second:
         assert second.fence == first.fence + 1
+
+
+def test_a_builder_goes_on_when_the_database_was_restarted(cluster: Cluster, url: str, tmp_path: Path) -> None:
+    nap = nap_of(6)
+    graph = graph_of(tiny.root(), tiny.on("root", "slow", nap), tiny.on("slow", "top"))
+    with (
+        serve_registry(tmp_path / "registry") as server,
+        private_home(tmp_path / "home", server.port, database_url=url) as settings,
+    ):
+        with ThreadPoolExecutor(3) as pool, handing(settings, graph) as handover:
+            process = builder(settings, handover, "one")
+            futures = hand_over(handover, graph, pool)
+            wait_until(lambda: sleepers(str(nap)), 120)
+            cluster.stop()
+            cluster.start()
+            assert {future.result(300).how for future in futures.values()} == {"built"}
+        process.join()
+        assert process.exitcode == 0
+        assert [executions(settings, name) for name in graph.stages] == [1, 1, 1]
+        assert_clean(settings)
 
 
 def test_a_lease_that_cannot_be_given_back_runs_out(cluster: Cluster, url: str) -> None:

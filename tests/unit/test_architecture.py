@@ -16,23 +16,26 @@ LAYERS = (
     ("settings", "database", "schema"),
     ("host", "notices"),
     ("containers", "forwarding", "catalog"),
-    ("doctor", "locks"),
+    ("doctor", "locks", "branches"),
     ("images",),
-    ("publishing",),
+    ("publishing", "sharing", "lint", "adopt"),
     ("sessions",),
+    ("compatibility",),
     ("migrations",),
     ("services",),
     ("plan_release", "plan_migration", "queues"),
-    ("show_profile",),
-    ("admission",),
+    ("show_profile", "wizard"),
+    ("admission", "build_stages"),
     ("lock_requirements", "build_profiles", "create_session", "migrate_sessions", "prune_images", "deploy", "work"),
     ("night",),
-    ("demo", "nightly"),
+    ("demo", "nightly", "cut_release"),
     ("screen", "tables"),
+    ("console",),
+    ("catalog_cli", "home_cli", "migrate_cli"),
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-VERBS = {*LAYERS[HEIGHT["build_profiles"]], "nightly", "demo", "queues", "admission"}
+VERBS = {*LAYERS[HEIGHT["build_profiles"]], "nightly", "demo", "cut_release", "queues", "admission", "build_stages"}
 MODULES = sorted(FLOWS.rglob("*.py"))
 
 

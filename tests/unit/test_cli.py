@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,23 @@ def test_a_long_path_in_an_error_stays_in_one_piece(tmp_path: Path) -> None:
 
 
 def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
-    profiles = load.release(load.load_catalog(ROOT), "2026a").profiles
+    release = load.release(load.load_catalog(ROOT), "2026a")
     with pytest.raises(UnknownName) as unknown:
-        lock_requirements.targets(profiles, ["minimial"])
+        lock_requirements.targets([release], ["minimial"])
     assert "Did you mean 'minimal'?" in str(unknown.value)
+
+
+def test_a_recipe_is_begun_and_a_catalog_looked_at(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog"
+    for part in ("base/deb12", "bundles/1-minimal", "ides/1-jupyter", "ides/2-runtime", "ides/3-terminal", "snippets"):
+        shutil.copytree(ROOT / part, catalog / part)
+    (catalog / "releases").mkdir()
+    begun = refit(tmp_path, "new", "ide", "mine", REFIT_CATALOG=str(catalog))
+    assert (begun.returncode, begun.stdout.count("wrote ")) == (0, 4), begun.stderr
+    looked = refit(tmp_path, "lint", str(catalog))
+    assert (looked.returncode, "No mistakes in" in looked.stdout) == (0, True), looked.stderr
+    (catalog / "ides/4-mine/mine.snippet.j2").write_text("RUN chmod -R g+w /opt\n")
+    looked = refit(tmp_path, "lint", str(catalog))
+    assert looked.returncode == 1 and "mine.snippet.j2:1: 'chmod -R' copies" in looked.stderr
+    refused = refit(tmp_path, "import", "workbench-images", str(catalog), REFIT_CATALOG=str(catalog))
+    assert refused.returncode == 1 and "is no checkout of workbench-images" in refused.stderr

@@ -176,3 +176,14 @@ def test_what_a_process_has_become_has_the_terminal_and_its_ctrl_c() -> None:
 def test_a_process_cant_become_a_program_that_is_missing() -> None:
     with pytest.raises(ProgramMissing, match="no-such-program"):
         command.become(["no-such-program"])
+
+
+def test_a_run_that_is_over_starts_nothing_more_but_what_clears_up(tmp_path: Path) -> None:
+    over = threading.Event()
+    with command.stopping(over):
+        with command.recorded(tmp_path / "processes"):
+            run(["true"])
+            over.set()
+            with pytest.raises(ProgramFailed, match="not started any more"):
+                run(["true"])
+        run(["true"])

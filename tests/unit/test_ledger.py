@@ -58,6 +58,7 @@ def test_the_digest_that_was_recorded_first_counts(database: Engine) -> None:
         ledger.forget("1", mine)
         assert ledger.record("bundle", Entry("1", "sha256:b", {}, 3.0), mine) == "sha256:b"
     assert ledger.of(["1", "2"]) == {"1": Entry("1", "sha256:b", {}, 3.0)}
+    assert ledger.digests(["1", "2"]) == {"1": "sha256:b"}
 
 
 def test_a_builder_that_lost_its_lease_records_nothing(database: Engine) -> None:

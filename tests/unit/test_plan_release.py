@@ -25,8 +25,8 @@ def root(tmp_path: Path) -> Path:
     for part in ("base", "bundles", "ides", "snippets", "releases"):
         shutil.copytree(ROOT / part, tmp_path / part)
     shutil.copytree(tmp_path / "bundles/1-minimal", tmp_path / "bundles/2-other")
-    with (tmp_path / "bundles/2-other/py311/Pipfile").open("a") as pipfile:
-        pipfile.write('\n[scripts]\n\n[more]\nsix = "*"\n')
+    pipfile = tmp_path / "bundles/2-other/py311/Pipfile"
+    pipfile.write_text(pipfile.read_text().replace("[packages]\n", '[packages]\nsix = "*"\n'))
     choices = [
         {"ide": ide, "bundle": bundle, "os": "deb12", "python": "py311"}
         for bundle in ("minimal", "other")

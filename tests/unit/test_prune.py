@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -118,6 +119,16 @@ def test_stages_stay_for_what_stands_on_them() -> None:
     assert kept(made)["locker"] == "the newest on a stage that stays"
     assert kept(made)["building"] == "younger than 2 days"
     assert made.bytes == 10 * len("k09")  # of "z" the image that stays has a copy
+
+
+def test_the_newest_wheels_stay_whatever_stands_on_them() -> None:
+    stages = [
+        replace(stage("new", "wheels", age=100), wheels=True),
+        replace(stage("old", "wheels", age=200), wheels=True),
+        stage("base", "base", age=100),
+    ]
+    made = plan([], stages, {}, NOW, POLICY)
+    assert kept(made) == {"new": "the newest wheels"}
 
 
 def test_what_a_build_left_behind_is_no_stage() -> None:

@@ -12,6 +12,7 @@ from prefect.client.schemas.objects import WorkPool
 from flows import admission, host, queues
 from flows.admission import Request
 from flows.catalog.load import load_catalog
+from flows.catalog.load import profile as load_profile
 from flows.catalog.model import Base, Catalog, Profile, Release
 from flows.errors import RefitError, UnknownName
 from flows.settings import Settings
@@ -34,7 +35,7 @@ def another(base: Base, name: str, family: str) -> Base:
 
 @pytest.fixture
 def catalog() -> Catalog:
-    """The catalog, with one more operating system of each family; the release ships all profiles on all of them."""
+    """The catalog, with one more operating system of each family; the release ships two profiles on all of them."""
     found = load_catalog(ROOT)
     bases = [found.bases["deb12"], another(found.bases["deb12"], "deb13", "deb")]
     bases.append(another(found.bases["deb12"], "c9s", "rpm"))
@@ -42,7 +43,8 @@ def catalog() -> Catalog:
     def moved(profile: Profile, base: Base) -> Profile:
         return replace(profile, base=base, stem=profile.stem.replace("deb12", base.name))
 
-    shipped = tuple(moved(profile, base) for profile in found.releases["2026a"].profiles for base in bases)
+    chosen = [load_profile(found, "2026a", f"{ide}-minimal-deb12-py311") for ide in ("jupyter", "runtime")]
+    shipped = tuple(moved(profile, base) for profile in chosen for base in bases)
     release = Release("2026a", shipped)
     return replace(found, bases={base.name: base for base in bases}, releases={"2026a": release})
 
@@ -84,6 +86,14 @@ def test_a_machine_builds_what_it_can_and_shall(
     assert queues.obstacle("deb12", template, Settings(home=tmp_path, builds_for=only)) == why
 
 
+def test_a_base_that_needs_something_is_built_where_that_is_offered(catalog: Catalog, tmp_path: Path) -> None:
+    plain = catalog.bases["deb12"]
+    needy = replace(plain, config=plain.config.model_copy(update={"needs": ("gpu", "kernel-6.6")}))
+    why = queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, offers=("gpu", "tape")))
+    assert why == "it needs kernel-6.6, which this machine's `offers` doesn't name"
+    assert queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, offers=("gpu", "kernel-6.6"))) == ""
+
+
 def test_a_worker_serves_the_queues_that_its_machine_can_build_for(catalog: Catalog, tmp_path: Path) -> None:
     all_pools = pools(catalog, "deb13").values()
     # A held queue is served as well: nothing comes from it, and nothing has to be started when it is released.
@@ -102,6 +112,14 @@ def test_what_is_held_or_needs_another_machine_is_left_out_and_the_rest_is_built
     assert share.left == closed
     everything = admission.split(catalog.releases["2026a"].profiles, {})
     assert everything.profiles == catalog.releases["2026a"].profiles and not everything.left
+
+
+def test_what_several_machines_share_needs_one_that_can_build_it_wherever_the_run_is(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    shares = Settings(home=tmp_path, builders=2, builds_for=("deb13",))
+    closed = admission.closed(catalog.bases.values(), pools(catalog, "deb12"), shares, {"c9s": ["host"], "deb13": []})
+    assert closed == {"deb12": "it is held", "deb13": "no machine is there whose worker builds for it"}
 
 
 def test_a_system_without_a_queue_is_open(catalog: Catalog, tmp_path: Path) -> None:

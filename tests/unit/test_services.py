@@ -35,6 +35,16 @@ def test_the_registry_of_somebody_else_is_not_started(tmp_path: Path) -> None:
     assert "refit-registry" not in services.units(elsewhere)["refit-worker.service"]
 
 
+def test_a_machine_that_builds_for_another_has_a_worker_of_that_one_alone(tmp_path: Path) -> None:
+    elsewhere = Settings(
+        home=tmp_path, registry="registry.example:5000", prefect_server="http://one.example:4200", machine="two"
+    )
+    [worker] = embedded.all_services(elsewhere)
+    assert worker.name == "worker" and worker.after == ()
+    assert worker.environment["PREFECT_API_URL"] == "http://one.example:4200/api"
+    assert worker.environment["REFIT_MACHINE"] == "two"
+
+
 def test_the_registry_stays_on_loopback_whatever_the_server_listens_on(tmp_path: Path) -> None:
     registry = embedded.registry(Settings(home=tmp_path, listen="0.0.0.0", registry_port=5123))
     assert '"127.0.0.1:5123"' in json.dumps([config.split() for config in registry.files.values()]).replace("'", "")

@@ -1,0 +1,192 @@
+"""Verbs for those who keep a catalog: releases, profiles, recipes. Parses, calls, prints; no logic."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic_core import to_json
+
+from flows import branches, tables
+from flows import wizard as questions
+from flows.adopt import adopt
+from flows.catalog import load as catalogs
+from flows.catalog import skeletons
+from flows.catalog.choices import Option
+from flows.catalog.model import Catalog, Profile
+from flows.console import Json, err, out, running_flows, show, show_data
+from flows.database import now
+from flows.documents import Mistakes
+from flows.errors import RefitError
+from flows.lint.catalog import lint as look_at
+from flows.settings import load
+from flows.show_profile import show as show_image
+
+# As in `cli`: the verbs import Prefect, so they are imported where they are run.
+# ruff: noqa: PLC0415
+
+release_app = typer.Typer(no_args_is_help=True, help="Cut releases, and see which are supported until when.")
+
+
+@release_app.command("list")
+def list_releases(as_json: Json = False) -> None:
+    """List all releases, newest first: where they are, until when they are supported, when their nights are."""
+    found = branches.releases(load().catalog)
+    show_data(as_json, found, tables.releases(found, now().date()))
+
+
+@release_app.command("cut")
+def cut(
+    release: Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the new release, e.g. 2026b.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="COMMIT", help="Branch, tag or commit that it begins with.")
+    ] = "HEAD",
+    until: Annotated[
+        datetime.datetime | None,
+        typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="The last day on which it is supported."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make the branch of a new release, with its release file and the lock from which only patches lead away."""
+    with running_flows(quiet=as_json):
+        from flows.cut_release import cut_release
+
+        locks = cut_release(release, start, until.date() if until else None)
+    rows = ((lock.bundle, lock.base, lock.python, lock.change) for lock in locks)
+    show_data(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
+    if not as_json:
+        out.print(f"The branch {release} was made, and nothing pushed. `refit nightly {release}` builds it.")
+
+
+def wizard(
+    release: Annotated[str, typer.Option(metavar="RELEASE", help="Release that it belongs to.")] = "",
+    system: Annotated[str, typer.Option("--os", metavar="OS", help="Operating system.")] = "",
+    python: Annotated[str, typer.Option(metavar="PYTHON", help="Python, e.g. py311.")] = "",
+    cuda: Annotated[str, typer.Option(metavar="LEVEL", help="How much of CUDA: a level, or none.")] = "",
+    bundle: Annotated[str, typer.Option(metavar="BUNDLE", help="Set of libraries.")] = "",
+    ide: Annotated[str, typer.Option(metavar="IDE", help="Program that opens.")] = "",
+    write: Annotated[bool | None, typer.Option("--write/--no-write", help="Add it to the release's file.")] = None,
+    build: Annotated[bool | None, typer.Option("--build/--no-build", help="Build it.")] = None,
+) -> None:
+    """Find a profile by questions, see its image as a Containerfile, add it to a release, build it.
+
+    Only what is possible is asked, and each question has an option. Without a terminal, nothing is asked.
+    """
+    settings = load()
+    recipes = catalogs.load_catalog(settings.catalog)
+    pick = _pick if sys.stdin.isatty() and out.is_terminal else None
+    given = {"os": system, "python": python, "cuda": cuda, "bundle": bundle, "ide": ide}
+    name = release or questions.choose_release(recipes, pick)
+    shipped = catalogs.release(recipes, name).profiles
+    given = {question: text for question, text in given.items() if text}
+    answers = questions.answer(recipes, given, pick, questions.sizes(name, settings))
+    profile = questions.profile(recipes, name, answers)
+    _show_image(profile, recipes)
+    there = profile.stem in {one.stem for one in shipped}
+    writing = not there and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
+    building = (there or writing) and _decided(build, "Build it?", pick is not None)
+    line = questions.command_line(name, answers, writing=writing, building=building)
+    out.print(f"The same without questions: {line}", highlight=False, soft_wrap=True)
+    if writing:
+        out.print(f"Added to {questions.write(recipes, name, answers)}.", highlight=False, soft_wrap=True)
+    if building:
+        with running_flows():
+            from flows.build_profiles import build_profiles
+
+            report = build_profiles(name, [profile.stem])
+        show(tables.images(report))
+
+
+def _show_image(profile: Profile, recipes: Catalog) -> None:
+    try:
+        typer.echo(show_image(profile, recipes, load()), nl=False)
+    except RefitError as error:
+        err.print(f"Its Containerfile can't be shown yet. {error}", markup=False, highlight=False)
+
+
+def _pick(title: str, possible: Sequence[Option]) -> str:
+    rows = ((n, one.name, one.display, one.size and f"{one.size / 1e6:.0f} MB") for n, one in enumerate(possible, 1))
+    show(tables.table(f"Which {title}?", ("", "name", "what", "size"), rows))
+    number = 0
+    while not 1 <= number <= len(possible):
+        number = typer.prompt("Number", default=1, type=int)
+    return possible[number - 1].name
+
+
+def _decided(flag: bool | None, question: str, asking: bool) -> bool:
+    return bool(typer.confirm(question)) if flag is None and asking else bool(flag)
+
+
+new_app = typer.Typer(no_args_is_help=True, help="Begin a recipe: the least that works, to be changed.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: small letters and digits.")]
+
+
+@new_app.command("bundle")
+def new_bundle(name: Name) -> None:
+    """Begin a bundle, a set of libraries, for every Python that a base has."""
+    _begin("bundle", name, "Write what it needs below [packages]; then `refit wizard` and `refit lock`.")
+
+
+@new_app.command("ide")
+def new_ide(name: Name) -> None:
+    """Begin an IDE: a page that knows prefix, token and health, to be replaced by a program."""
+    _begin("ide", name, "Replace its program; `refit wizard` makes a profile of it.")
+
+
+@new_app.command("base")
+def new_base(name: Name) -> None:
+    """Begin a base, an operating system, like the newest of Debian packages that there is."""
+    _begin("base", name, "Change `suite` and `pythons` in its base.yaml.")
+
+
+def _begin(kind: str, name: str, then: str) -> None:
+    recipes = catalogs.load_catalog(load().catalog)
+    for path, text in skeletons.skeleton(kind, name, recipes).items():
+        file = recipes.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        out.print(f"wrote {file}", highlight=False, soft_wrap=True)
+    out.print(then)
+
+
+def lint(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="CATALOG", help="Another catalog than the settings'.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look for mistakes in the whole catalog, without building anything: templates, scripts, downloads, secrets."""
+    report = look_at((folder or load().catalog).absolute(), now().date())
+    if as_json:
+        out.print_json(to_json(report).decode())
+    for reason in report.left_out:
+        err.print(reason)
+    if report.mistakes and not as_json:
+        raise Mistakes(report.mistakes)
+    if report.mistakes:
+        raise typer.Exit(1)
+    if not as_json:
+        out.print(f"No mistakes in {report.templates} templates and {report.scripts} scripts.")
+
+
+import_app = typer.Typer(no_args_is_help=True, help="Make a catalog of what others wrote for other tools.")
+
+
+@import_app.command("workbench-images")
+def import_workbench_images(
+    checkout: Annotated[Path, typer.Argument(metavar="PATH", help="A checkout of workbench-images.")],
+    into: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the catalog is made.")] = Path("catalog"),
+    as_json: Json = False,
+) -> None:
+    """Make a catalog of a checkout of opendatahub's workbench-images; says what could not be carried over."""
+    made = adopt(checkout, into, catalogs.load_catalog(load().catalog))
+    if as_json:
+        out.print_json(to_json(made).decode())
+        return
+    for note in made.notes:
+        out.print(note, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"{made.catalog} is a catalog of {made.profiles} profiles. Next: `refit lint {made.catalog}`.")

@@ -1,0 +1,52 @@
+"""What all verbs of the command line have in common: where they print, how they run flows, what they take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import to_json
+from rich.console import Console
+from rich.table import Table
+
+from flows import screen, services, tables
+from flows.settings import Settings, load
+
+out = Console()
+err = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+
+
+@contextmanager
+def running_flows(quiet: bool = False) -> Iterator[Settings]:
+    """Everything inside runs as Prefect flows against Refit's own server, with progress on the screen."""
+    settings = load()
+    services.require(settings)
+    os.environ.update(services.prefect_environment(settings))
+    if quiet:
+        yield settings
+        return
+    with screen.showing(err):
+        yield settings
+
+
+def show_data(as_json: bool, data: Any, table: Table) -> None:
+    """Print a result as JSON for scripts, or as a table for people."""
+    if as_json:
+        out.print_json(to_json(data).decode())
+    else:
+        show(table)
+
+
+def show(table: Table) -> None:
+    """Print a table."""
+    if not table.row_count:
+        out.print(f"{table.title}: none.")
+        return
+    # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
+    Console(width=max(out.width, tables.least_width(table))).print(table)

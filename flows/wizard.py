@@ -1,0 +1,125 @@
+"""The questions that lead to a profile, and what becomes of the answers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flows import documents
+from flows.catalog import choices, edit, load
+from flows.catalog import release as releases
+from flows.catalog.choices import QUESTIONS, Option
+from flows.catalog.model import Catalog, Profile
+from flows.catalog.release import ReleaseFile
+from flows.documents import Mistakes
+from flows.errors import RefitError
+from flows.images.registry import Registry
+from flows.settings import Settings
+
+# Given a question and its possible answers, the name of one of them.
+Pick = Callable[[str, Sequence[Option]], str]
+# Given the stem of a profile, the size of its newest image in bytes (compressed), if there is one.
+Size = Callable[[str], int | None]
+
+
+def answer(
+    recipes: Catalog, given: Mapping[str, str], pick: Pick | None, size: Size = lambda _: None
+) -> dict[str, str]:
+    """All answers: those that were given, those that leave no choice, and those that are picked.
+
+    Args:
+        recipes: what there is.
+        given: question → answer.
+        pick: asks a person; none: nobody is there.
+        size: tells how large an image is; it is asked where one question alone is left.
+
+    Raises:
+        UnknownName: a given name isn't in the catalog.
+        Impossible: what was given can't be made.
+        RefitError: nobody is there to answer.
+    """
+    answers = dict(given)
+    for question, title in QUESTIONS.items():
+        possible = choices.options(recipes, question, answers)
+        if question in answers:
+            continue
+        if len(answers) == len(QUESTIONS) - 1:
+            possible = tuple(
+                replace(one, size=size(choices.choice({**answers, question: one.name}).stem)) for one in possible
+            )
+        answers[question] = possible[0].name if len(possible) == 1 else _picked(question, title, possible, pick)
+    return answers
+
+
+def sizes(release: str, settings: Settings) -> Size:
+    """Tells how large the newest image of a profile is in a release; of what isn't there, nothing is known."""
+    registry = Registry(settings)
+
+    def size(stem: str) -> int | None:
+        found = registry.find(registry.repository, f"{stem}_{release}")
+        return found.size if found else None
+
+    try:
+        registry.ping()
+    except RefitError:
+        return lambda _: None
+    return size
+
+
+def choose_release(recipes: Catalog, pick: Pick | None) -> str:
+    """The release that a profile belongs to: the only one, or the one that is picked.
+
+    Raises:
+        RefitError: there is none, or nobody to answer.
+    """
+    possible = [Option(name, f"{len(release.profiles)} profiles") for name, release in recipes.releases.items()]
+    if not possible:
+        raise RefitError(f"{recipes.root} has no release yet.", fix="write releases/2026a.yaml, for instance.")
+    return possible[0].name if len(possible) == 1 else _picked("release", "release", possible, pick)
+
+
+def _picked(question: str, title: str, possible: Sequence[Option], pick: Pick | None) -> str:
+    if pick is None:
+        raise RefitError(
+            f"Which {title}? Nobody can be asked: this is no terminal.",
+            why=f"Possible: {', '.join(option.name for option in possible)}.",
+            fix=f"say --{question} NAME.",
+        )
+    return pick(title, possible)
+
+
+def profile(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Profile:
+    """The profile that the answers describe, as the release would ship it, whether its file names it or not."""
+    file = documents.read(_file(recipes.root, release), ReleaseFile)
+    alone = file.model_copy(update={"profiles": (choices.choice(answers),)})
+    return releases.assemble(alone, recipes).profiles[0]
+
+
+def write(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Path:
+    """Add the profile to the release's file; everything else in it stays.
+
+    Raises:
+        RefitError: its profiles aren't written one below the other, or with it the catalog would have mistakes.
+    """
+    file = _file(recipes.root, release)
+    before = file.read_text(encoding="utf-8")
+    file.write_text(edit.with_profile(before, choices.written(answers)), encoding="utf-8")
+    try:
+        load.load_catalog(recipes.root)
+    except Mistakes:
+        file.write_text(before, encoding="utf-8")
+        raise
+    return file
+
+
+def command_line(release: str, answers: Mapping[str, str], *, writing: bool, building: bool) -> str:
+    """The one line that does the same without asking."""
+    flags = [word for question in QUESTIONS for word in (f"--{question}", answers[question])]
+    what = ["--write" if writing else "--no-write", "--build" if building else "--no-build"]
+    return shlex.join(["refit", "wizard", "--release", release, *flags, *what])
+
+
+def _file(root: Path, release: str) -> Path:
+    return root / "releases" / f"{release}.yaml"
