@@ -114,7 +114,7 @@ class Planning:
             by_itself = replace(rollout, ways={})
             return tuple(plan_named(name, candidates, by_itself, deleted=deleted) for name in known), {}
         standings = self._standings.all()
-        approved = {image: standing.approved for image, standing in standings.items()}
+        approved = {image: standing.approved for image, standing in standings.items() if standing.approved}
         decisions, gates = plan_after(candidates, rollout, trials(moves, standings), approved)
         if begin:
             self._judge(gates)
@@ -221,11 +221,16 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
 
 
 def _approve(standing: Standing, database: Engine, settings: Settings, by: str) -> str:
-    tried = {trial.wave for trial in trials(Journal(database).history(), {standing.image: standing})}
-    if not tried:
-        raise RefitError(f"There is nothing to approve of {standing.image}.", why="Nobody was moved to it yet.")
-    title = waves.title(max(tried), settings.migration.waves)
-    Standings(database).approve(standing.image, max(tried), by, title)
+    percents, standings = settings.migration.waves, Standings(database)
+    titles = [waves.title(wave, percents) for wave in range(len(percents) + 1)]
+    waiting = standings.waiting(standing, titles)
+    if not waiting:
+        raise RefitError(
+            f"The rollout of {_short(standing.image)} doesn't wait for an approval.",
+            fix="`refit migrate status` shows what it waits for.",
+        )
+    title = titles[max(waiting)]
+    standings.approve(standing.image, max(waiting), by, title)
     return f"Approved for {_short(standing.image)}: all up to the wave {title}."
 
 

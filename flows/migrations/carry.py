@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -30,6 +31,7 @@ from flows.policy import SessionPolicy
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.publishing.publish import access_of
+from flows.sessions import terminals
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.probes import Seen as Look
@@ -42,6 +44,7 @@ logger = logging.getLogger("refit.migrations")
 
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 MOST_NAMED = 10
+MOVES_NOW = "This session moves to a new image now. Its home stays as it is; open it again in a minute."
 # A session is stopped only as long as the last look at it is younger than this.
 LOOK_AGE = timedelta(seconds=30)
 # What `halt` and `restore` tell the steps after them, through the journal.
@@ -306,8 +309,10 @@ class Carrier:
         return ""
 
     def _look_last(self, move: Move) -> str:
-        """From here on nobody comes in; who has agreed to be interrupted, or has let the deadline pass, isn't asked."""
+        """From here on nobody comes in; who has agreed to be interrupted, or whose deadline has come, is only told."""
         if move.consent:
+            with suppress(RefitError):  # it is moved whether it can be told or not
+                terminals.write_to_all(self.sessions.engine, move.before, MOVES_NOW)
             return move.consent
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
         wish = self._wishes.all().get(move.before.name, Wish())

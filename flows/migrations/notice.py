@@ -82,6 +82,15 @@ def would_end(activity: Activity) -> tuple[str, ...]:
     return tuple(text for text in named if ", pid " in text or text.startswith("kernel "))
 
 
+def when(line: Decision) -> str:
+    """When a session moves of itself, in words. Pure."""
+    if line.reason in (Reason.ask, Reason.blocked):
+        return f"once you agree ({line.why})"
+    if line.at and not line.forced:
+        return f"at {line.at:%Y-%m-%d %H:%M} UTC, if nobody works in it then"
+    return "when nobody works in it"
+
+
 def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
     known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
@@ -165,9 +174,8 @@ class Teller:
             changes = self._changes(line.old, line.new)
         except RefitError:  # to tell who can be told is more than to tell all
             changes = ""
-        when = f"at {line.at:%Y-%m-%d %H:%M} UTC, if nobody works in it" if line.at else "when nobody works in it"
         seconds = self._settings.migration.move_seconds
-        return Notice(line.session, line.new, changes, ends, seconds, when, self._deadline(line.session))
+        return Notice(line.session, line.new, changes, ends, seconds, when(line), self._deadline(line.session))
 
 
 def _names(found: Iterable[str]) -> str:

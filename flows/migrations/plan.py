@@ -12,7 +12,7 @@ from flows.errors import RefitError, UnknownName
 from flows.migrations import waves
 from flows.migrations.planner import Planner
 from flows.migrations.rollout import Action, Candidate, Decision, Gate, ImageKey, Reason, Rollout
-from flows.migrations.waves import Trial
+from flows.migrations.waves import Approval, Trial
 from flows.sessions.model import Session
 
 __all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_after", "plan_named"]
@@ -35,7 +35,7 @@ def plan(
 
 
 def plan_after(
-    candidates: Iterable[Candidate], rollout: Rollout, trials: Iterable[Trial], approved: Mapping[str, int]
+    candidates: Iterable[Candidate], rollout: Rollout, trials: Iterable[Trial], approved: Mapping[str, Approval]
 ) -> tuple[tuple[Decision, ...], dict[tuple[str, int], Gate]]:
     """Decide for every session, with what its rollout has shown so far; also what that says of each wave.
 
@@ -43,7 +43,7 @@ def plan_after(
         candidates: the sessions that are asked for.
         rollout: what they share; its gates are found here.
         trials: the last move of each session.
-        approved: image → the last wave that a person has approved.
+        approved: image → the last wave that a person has approved, and when.
     """
     known = tuple(candidates)
     patience = rollout.now + timedelta(hours=rollout.policy.wave_hours)

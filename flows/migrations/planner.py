@@ -16,13 +16,12 @@ from itertools import groupby
 
 from flows.migrations import waves
 from flows.migrations.consent import Terms, terms, zone_of
-from flows.migrations.rollout import Action, Candidate, Decision, Health, Host, Reason, Rollout, Way
+from flows.migrations.rollout import BLOCKING, Action, Candidate, Decision, Health, Host, Reason, Rollout, Way
 from flows.migrations.timetable import Calendar, Seats, first, last
 
 _NEVER = sys.maxsize
 # What depends on what others leave: looked at again whenever anything changes.
 _SHARED = frozenset({Reason.gpu, Reason.never, Reason.late})
-_BLOCKING = {Health.failed, Health.inconclusive, Health.unapproved}
 _RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
 
 
@@ -317,7 +316,7 @@ class Planner:
     def _gate(self, case: _Case) -> str:
         for wave in range(case.wave + 1):
             gate = self._rollout.gates.get((case.new, wave))
-            stops = gate and gate.health in _BLOCKING and (wave < case.wave or gate.health is Health.failed)
+            stops = gate and gate.health in BLOCKING and (wave < case.wave or gate.health is Health.failed)
             if gate and stops:
                 return f"{waves.title(wave, self._policy.waves)}: {gate.health}"
         return ""

@@ -79,6 +79,10 @@ class Health(StrEnum):
     unapproved = "proven, and not approved yet"
 
 
+BLOCKING = frozenset({Health.failed, Health.inconclusive, Health.unapproved})
+"""What keeps the next wave from beginning until a person has looked."""
+
+
 @dataclass(frozen=True)
 class Gate:
     """Between a wave and the next: what is known of its health; `since`: when its last move so far has ended."""

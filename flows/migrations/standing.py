@@ -6,18 +6,19 @@ release supersedes the rollout of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Table, now
 from flows.errors import RefitError, UnknownName
 from flows.migrations.history import EventRow, Kind, append
-from flows.migrations.rollout import Health, ImageKey, Way
+from flows.migrations.rollout import BLOCKING, Health, ImageKey, Way
+from flows.migrations.waves import Approval
 
 _TOLD = {Way.running: Kind.resumed, Way.paused: Kind.paused, Way.aborted: Kind.aborted}
 # Fewer digits of a digest than these are no name for it.
@@ -49,7 +50,7 @@ class Standing:
         begun: when; what happened to this image before doesn't count.
         canary: the session that goes first; empty: there are enough in the first wave.
         way: whether it goes on.
-        approved: the last wave that a person has approved; -1: none.
+        approved: the last wave that a person has approved, and when; none: none.
     """
 
     image: str
@@ -58,7 +59,7 @@ class Standing:
     begun: datetime
     canary: str
     way: Way
-    approved: int
+    approved: Approval | None = None
 
 
 class Standings:
@@ -70,7 +71,9 @@ class Standings:
     def all(self) -> dict[str, Standing]:
         """Image → how its rollout stands."""
         with Transaction(self._database) as transaction:
-            return {row.image: _standing(row) for row in transaction.scalars(select(StandingRow))}
+            said = select(EventRow.image, func.max(EventRow.at)).where(EventRow.kind == Kind.approved)
+            when = dict(transaction.execute(said.group_by(EventRow.image)).tuples().all())
+            return {row.image: _standing(row, when.get(row.image)) for row in transaction.scalars(select(StandingRow))}
 
     def begin(self, targets: Mapping[ImageKey, str], canaries: Mapping[str, str], by: str) -> None:
         """Let the rollouts of these images begin, unless they have; older ones of the same profiles are superseded.
@@ -114,6 +117,17 @@ class Standings:
                 return False
             append(transaction, Kind.judged, image=image, what=what)
             return True
+
+    def waiting(self, standing: Standing, titles: Sequence[str]) -> tuple[int, ...]:
+        """The waves of a rollout at which it waits for a person, by what was written down last of each.
+
+        Args:
+            standing: the rollout.
+            titles: what each wave is called, the volunteers first.
+        """
+        with Transaction(self._database) as transaction:
+            last = [_judged(transaction, standing.image, title, standing.begun) for title in titles]
+        return tuple(wave for wave, said in enumerate(last) if said.rpartition(": ")[2] in BLOCKING)
 
     def find(self, text: str = "") -> Standing:
         """The rollout of the image with this digest, or the only one that isn't over.
@@ -163,6 +177,6 @@ def _judged(transaction: Transaction, image: str, title: str, since: datetime) -
     return transaction.scalar(chosen) or ""
 
 
-def _standing(row: StandingRow) -> Standing:
-    way = Way(row.way)
-    return Standing(row.image, row.profile, row.release, row.begun, row.canary, way, row.approved)
+def _standing(row: StandingRow, said: datetime | None) -> Standing:
+    approved = (row.approved, said) if said and row.approved >= 0 else None
+    return Standing(row.image, row.profile, row.release, row.begun, row.canary, Way(row.way), approved)

@@ -16,6 +16,8 @@ from flows.migrations.rollout import Gate, Health
 from flows.policy import RolloutPolicy
 
 VOLUNTEERS = 0
+Approval = tuple[int, datetime]
+"""The last wave that a person has approved, and when."""
 
 
 def position(session: str, image: str) -> float:
@@ -108,7 +110,7 @@ class Trial:
 def gates(
     trials: Iterable[Trial],
     left: Mapping[tuple[str, int], int],
-    approved: Mapping[str, int],
+    approved: Mapping[str, Approval],
     policy: RolloutPolicy,
     now: datetime,
 ) -> dict[tuple[str, int], Gate]:
@@ -117,7 +119,7 @@ def gates(
     Args:
         trials: the last move of each session; those that were deferred or skipped say nothing.
         left: image and wave → how many sessions are still to be moved, and can be.
-        approved: image → the last wave that a person has approved.
+        approved: image → the last wave that a person has approved, and when: what fails later counts again.
         policy: how much may fail, and for how long a wave bakes.
         now: when that is asked.
     """
@@ -130,7 +132,7 @@ def gates(
         (image, wave): _gate(
             members,
             left=left.get((image, wave), 0),
-            approved=wave <= approved.get(image, -1),
+            approved=approved[image][1] if wave <= approved.get(image, (-1, now))[0] else None,
             followed=wave < latest[image],
             policy=policy,
             now=now,
@@ -140,20 +142,27 @@ def gates(
 
 
 def _gate(
-    members: Sequence[Trial], *, left: int, approved: bool, followed: bool, policy: RolloutPolicy, now: datetime
+    members: Sequence[Trial],
+    *,
+    left: int,
+    approved: datetime | None,
+    followed: bool,
+    policy: RolloutPolicy,
+    now: datetime,
 ) -> Gate:
     """The gate behind a wave; `followed`: the next has begun, so that whoever comes later holds nobody up."""
     since = max((trial.ended for trial in members if trial.ended), default=now)
     under_way = sum(trial.ended is None for trial in members)
+    bad = [trial for trial in members if trial.failed and not (approved and trial.ended and trial.ended <= approved)]
     tally = Tally(
         moved=sum(trial.moved for trial in members),
-        failed=sum(trial.failed for trial in members),
-        damaged=sum(trial.damaged for trial in members),
+        failed=len(bad),
+        damaged=sum(trial.damaged for trial in bad),
         left=under_way if followed else left + under_way,
         baked=(now - since).total_seconds(),
     )
     health = judge(tally, policy)
-    if approved or (followed and health is Health.open):
+    if (approved and health is not Health.failed) or (followed and health is Health.open):
         return Gate(Health.passed, since)
     if policy.approval and health is Health.passed:
         return Gate(Health.unapproved, since)

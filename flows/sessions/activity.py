@@ -32,6 +32,8 @@ IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
 _START = 10.0
 # The last activity of a kernel that nobody has used is when it was ready, so long after its start (seconds).
 _KERNEL_START = 10.0
+# An IDE that has just started was asked by Refit whether it works; a person who stays gives further signs (seconds).
+_FIRST_HEARTBEAT = 30.0
 _LONGEST = 80
 # Evidence is kept and sent around; what people write on command lines may not be meant for that.
 _SECRET = re.compile(r"((?:pass\w*|token|secret|\w*key)[= ]|://[^/\s:]*:)[^\s@]+", re.IGNORECASE)
@@ -231,7 +233,8 @@ def _signs(look: Look) -> Iterator[tuple[str, float]]:
         yield f"a kernel ({kernel.name}) was used", kernel.last_activity.timestamp()
     if look.saved:
         yield "a notebook was saved", look.saved
-    if look.heartbeat:
+    began = min((process.started for process in look.processes), default=0.0)
+    if look.heartbeat and look.heartbeat - began > _FIRST_HEARTBEAT:
         yield "the IDE was used", look.heartbeat
 
 

@@ -73,13 +73,6 @@ class Jupyter:
         status = self._send("GET", "/api/status?no_track_activity=1").json()
         return bool(status["last_activity"] != status["started"] or status["connections"] or status["kernels"])
 
-    def shut_down_kernels(self) -> int:
-        """End every kernel in an orderly way; returns how many there were."""
-        kernels = self.kernels()
-        for kernel in kernels:
-            self._send("DELETE", f"/api/kernels/{kernel.id}", accepted=(204, 404))
-        return len(kernels)
-
     def execute(self, code: str, limit: float = 60.0) -> str:
         """Start a kernel, let it execute one cell, end it; returns what the cell printed and its value, as text.
 

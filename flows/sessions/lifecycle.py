@@ -20,6 +20,7 @@ from flows.catalog.model import Access
 from flows.database import Lease, open_database
 from flows.errors import RefitError, UnknownName
 from flows.progress import reported
+from flows.sessions import end_kernels
 from flows.sessions.engine import Engine
 from flows.sessions.home import Homes
 from flows.sessions.jupyter import Jupyter, JupyterError, check_page, wait_answer
@@ -29,6 +30,7 @@ from flows.sessions.store import NameTaken, Store
 from flows.settings import Settings
 
 LAST_LINES = 15
+_END_KERNELS = Path(end_kernels.__file__)
 
 
 class NotStarted(RefitError):
@@ -295,9 +297,19 @@ class Sessions:
     def halt(self, session: Session) -> None:
         """Stop a session's container: its kernels over the API, then its processes; still wanted if it was."""
         if session.access.protocol == "jupyter" and self._running(session) is Running.running:
-            with suppress(JupyterError):  # a server that is ill has to be stopped all the more
-                self.jupyter(session).shut_down_kernels()
+            with suppress(RefitError):  # a server that is ill has to be stopped all the more
+                self.end_kernels(session)
         self.engine.stop(session.container, self._settings.stop_grace)
+
+    def end_kernels(self, session: Session) -> int:
+        """End the kernels of a session that runs Jupyter; returns how many there were.
+
+        Raises:
+            RefitError: its server doesn't answer.
+        """
+        call = ["python3", "-I", "-", str(session.access.port)]
+        script = _END_KERNELS.read_text(encoding="utf-8")
+        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace))
 
     def that_runs(self, name: str) -> Session:
         """The session of that name.

@@ -149,10 +149,10 @@ class Pool:
         try:
             with TemporaryDirectory() as folder:
                 stream = Path(folder, "stream")
-                send = ["btrfs", "send", "--quiet", "--no-data", "-p", str(snapshot), "-f", str(stream), str(current)]
-                command.run(send, root=True, limit=_SEND_SECONDS)
-                called = ["btrfs", "receive", "--dump", "-f", str(stream)]
-                return touched(command.run(called, root=True, limit=_SEND_SECONDS, secret=True).stdout)
+                options = ["--quiet", "--no-data", "-p", str(snapshot), "-f", str(stream)]
+                command.run(["btrfs", "send", *options, current], root=True, limit=_SEND_SECONDS)
+                shown = ["btrfs", "receive", "--dump", "-f", str(stream)]
+                return touched(command.run(shown, root=True, limit=_SEND_SECONDS, secret=True).stdout)
         finally:
             self.delete(current)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flows.sessions.activity import Look, Process
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
+from flows.sessions.probes import Manner, see
 
 _LIMIT = 30.0
 # A terminal whose program was stopped takes nothing; whoever writes there would wait for ever.
@@ -44,3 +45,12 @@ def write(engine: Engine, session: Session, text: str, terminals: Sequence[str])
     plain = "".join(letter if letter.isprintable() else "\r\n" if letter == "\n" else " " for letter in text)
     took = engine.execute(session.container, ["sh", "-c", _WRITE, "sh", *terminals], stdin=plain, limit=_LIMIT)
     return tuple(took.split())
+
+
+def write_to_all(engine: Engine, session: Session, text: str) -> tuple[str, ...]:
+    """Write to every terminal of a session that runs; returns those that took it.
+
+    Raises:
+        RefitError: nothing can be done in the session.
+    """
+    return write(engine, session, text, sorted(see(engine, session, Manner(seconds=0.1)).terminals))

@@ -92,7 +92,7 @@ class Room:
         self.things.close()
         self.run("kill -CONT -1")
         if self.session.access.protocol == "jupyter":
-            self.sessions.jupyter(self.session).shut_down_kernels()
+            self.sessions.end_kernels(self.session)
         self.sessions.engine.execute(self.session.container, ["python3", "-c", _CLEAR])
         self.run(_TIDY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -15,7 +16,7 @@ from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.carry import MOVES_NOW, Carrier
 from flows.migrations.follow import Course, follow
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
@@ -42,22 +43,29 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
         yield settings
 
 
+@contextmanager
+def at_a_terminal(settings: Settings, sessions: Sessions) -> Iterator[Terminal]:
+    """Somebody with a shell in the session."""
+    call = [*host.podman(settings), "exec", "-it", sessions.store.session(NAME).container, "sh"]
+    person = Terminal([host.program(call[0]) or call[0], *call[1:]])
+    try:
+        person.wait_for("$")
+        yield person
+    finally:
+        person.close()
+
+
 def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], Decision], new: str) -> None:
     """Nobody is told who isn't there; who sits at a terminal sees it at once, and once."""
     database = open_database(settings.database)
     teller = Teller(settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
     for _ in range(2):
         assert teller.tell([planned()]) == ()
-    call = [*host.podman(settings), "exec", "-it", sessions.store.session(NAME).container, "sh"]
-    person = Terminal([host.program(call[0]) or call[0], *call[1:]])
-    try:
-        person.wait_for("$")
+    with at_a_terminal(settings, sessions) as person:
         assert teller.tell([planned()]) == (NAME,)
         person.wait_for("+humanize 4.17.0")
         person.wait_for(f"refit session snooze {NAME} 2h")
         assert teller.tell([planned()]) == ()
-    finally:
-        person.close()
     with receiver() as (url, received):
         outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
         teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None)
@@ -156,7 +164,9 @@ def test_a_session_moves_when_its_owner_lets_it(
         assert planned().deadline
 
         (agreed,) = plan_migration([NAME], new, settings)
-        assert carrier.carry_out(agreed).moved
+        with at_a_terminal(settings, sessions) as person:
+            assert carrier.carry_out(agreed).moved
+            person.wait_for(MOVES_NOW)
         assert planned().reason is Reason.current
     finally:
         sessions.remove(NAME, purge=True)

@@ -53,7 +53,11 @@ def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -
     (session.home / "notes").write_text("saved at the end")
     homes.delta(session, "move")
     (session.home / "notes").unlink()
-    assert homes.differences(session, "move") == ("gone: notes",)
+    (session.home / ".cache").mkdir()
+    (session.home / ".cache/a file").write_text("the image's own")
+    changed = homes.pool.touched(session.home, homes.snapshot("ana", "move"))
+    assert changed == {"notes", ".cache", ".cache/a\\ file"}
+    assert homes.differences(session, "move", ("/.cache/",)) == ("gone: notes",)
     homes.restore(session, "move")
     assert (session.home / "notes").read_text() == "saved at the end"
     assert homes.differences(session, "move") == ()

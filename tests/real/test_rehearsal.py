@@ -17,6 +17,8 @@ from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.migrations.move import State
 from flows.migrations.rehearsal import Rehearsal, rehearse, sweep
 from flows.sessions.home import Homes
 from flows.sessions.lifecycle import Sessions
@@ -25,12 +27,14 @@ from flows.sessions.pool import LEAST, Pool
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
-from tests.real.moving import furnish, manifest
+from tests.real.moving import furnish, manifest, to
 from tests.real.variants import JUPYTER, LIGHT, light
 
 NAME = "vera"
 # Only what a rehearsal has: a variable, no network, the home; and it damages what it was given.
 ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r ~/project && touch ~/rehearsed'
+# It goes well in the rehearsal, and not in the session itself.
+SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,8 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
 def test_a_session_goes_on_with_its_home_in_the_pool(
     registry_server: RegistryServer, tmp_path: Path, registry: Registry, shared: Settings, base: Built
 ) -> None:
-    with private_home(tmp_path / "home", registry_server.port, stop_grace=3.0) as settings:
+    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5}
+    with private_home(tmp_path / "home", registry_server.port, **more) as settings:
         sessions = Sessions.open(settings)
         session = Scene(settings, sessions, registry, shared, base).create(light(shared, registry, base, "old"))
         Pool(settings).create(LEAST)
@@ -180,6 +185,13 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
             assert moved.home in sessions.homes.pool and manifest(moved.home) == before
         assert not session.home.exists()
         assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
+
+        carrier = Carrier.open(settings)
+        for name, before_start, ended in (("new", "true", State.cleaned), ("spoils", SPOILS, State.rolled_back)):
+            image = light(shared, registry, base, name, before_start)
+            assert carrier.carry_out(to(sessions, NAME, image)).state is ended
+            assert manifest(moved.home) == before
+        assert not list((sessions.homes.pool.snapshots / NAME).iterdir())
         sessions.remove(NAME, purge=True)
         assert not moved.home.exists()
 

@@ -205,6 +205,12 @@ def test_any_sign_of_work_wins_and_what_is_not_known_is_one(more: dict[str, Any]
     assert any(because in reason for reason in activity.reasons)
 
 
+@pytest.mark.parametrize(("after", "verdict"), [(5.0, Verdict.idle), (29.0, Verdict.idle), (31.0, Verdict.busy)])
+def test_an_ide_that_was_asked_whether_it_works_is_not_used(after: float, verdict: Verdict) -> None:
+    main = Process(7, 1, ("/opt/ide/bin/code-server",), started=NOW - 100, session=1)
+    assert judge(Look(NOW, (main,), heartbeat=NOW - 100 + after)).verdict is verdict
+
+
 def test_a_tab_that_stays_open_says_nothing() -> None:
     activity = seen(connections=2, terminals={"/dev/pts/3": NOW - 3600}, heartbeat=NOW - 3600, network=800.0)
     assert (activity.verdict, activity.used) == (Verdict.idle, at(NOW - 3600))

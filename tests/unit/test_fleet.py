@@ -18,8 +18,8 @@ NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 NEW = "sha256:0123456789abcdef"
 STANDINGS = {
-    NEW: Standing(NEW, "p0", "2026a", NOW - HOUR, "ada", Way.running, -1),
-    "sha256:before": Standing("sha256:before", "p0", "2026a", NOW - 9 * HOUR, "", Way.superseded, -1),
+    NEW: Standing(NEW, "p0", "2026a", NOW - HOUR, "ada", Way.running),
+    "sha256:before": Standing("sha256:before", "p0", "2026a", NOW - 9 * HOUR, "", Way.superseded),
 }
 DECISIONS = (
     Decision("ada", Action.skip, NEW, NEW, Reason.current),

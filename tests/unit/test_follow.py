@@ -18,7 +18,7 @@ from flows.migrations.follow import PART, Course, follow
 from flows.migrations.move import State
 from flows.migrations.plan import plan_after
 from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout, Way
-from flows.migrations.waves import Trial
+from flows.migrations.waves import Approval, Trial
 from flows.policy import RolloutPolicy, SessionPolicy
 from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
@@ -52,7 +52,7 @@ class World:
     sessions: SessionPolicy = field(default_factory=SessionPolicy)
     target: str = NEW
     ways: dict[str, Way] = field(default_factory=dict)
-    approved: dict[str, int] = field(default_factory=dict)
+    approved: dict[str, Approval] = field(default_factory=dict)
     time: datetime = NOW
     images: dict[str, str] = field(default_factory=dict)
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -178,7 +178,7 @@ def test_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approves()
     world = World(RolloutPolicy(waves=(50, 100), follow_hours=6), names(20))
     first = [line.session for line in world.plan() if line.wave == 1]
     world.ends = {first[0]: State.rolled_back}
-    world.events = [(NOW + 60 * MINUTE, "approved", {NEW: 1})]
+    world.events = [(NOW + 60 * MINUTE, "approved", {NEW: (1, world.time + 60 * MINUTE)})]
     world.run()
     assert {at > NOW + 60 * MINUTE for at, name, _ in world.moves if world.trials[name].wave == 2} == {True}
     assert len(world.moves) == 19 and first[0] not in world.images
@@ -197,7 +197,7 @@ def test_some_may_fail_but_no_home_may_be_damaged() -> None:
 
 def test_a_wave_waits_for_an_approval_where_that_is_asked_for() -> None:
     world = World(RolloutPolicy(waves=(50, 100), approval=True), names(20))
-    world.events = [(NOW + 40 * MINUTE, "approved", {NEW: 1})]
+    world.events = [(NOW + 40 * MINUTE, "approved", {NEW: (1, world.time + 40 * MINUTE)})]
     world.run()
     assert len(world.moves) == 20 and min(world.times(2)) > NOW + 40 * MINUTE > max(world.times(1))
 

@@ -56,9 +56,9 @@ def test_a_rollout_is_steered_by_its_digest(settings: Settings, database: Engine
     assert Standings(database).all()[IMAGE].way is way
 
 
-def test_what_nobody_was_moved_to_can_not_be_approved(settings: Settings, database: Engine) -> None:
+def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engine) -> None:
     Standings(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
-    with pytest.raises(RefitError, match="nothing to approve"):
+    with pytest.raises(RefitError, match="doesn't wait for an approval"):
         steer("approve", "", settings, "ann")
 
 

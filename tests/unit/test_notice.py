@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from flows import notices
 from flows.catalog.model import Access
 from flows.migrations.consent import deadline_if_told
 from flows.migrations.history import Event, Kind
-from flows.migrations.notice import Notice, moving_from, to_be_told, would_end
+from flows.migrations.notice import Notice, moving_from, to_be_told, when, would_end
 from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout
 from flows.policy import SessionPolicy
 from flows.sessions.activity import Activity, Evidence, Look, Process, Verdict
@@ -63,6 +64,19 @@ def test_a_deadline_is_told_where_there_is_one() -> None:
 )
 def test_who_waits_is_told_unless_nobody_knows_whether_the_image_is_good(line: Decision, told: bool) -> None:
     assert bool(to_be_told([line], [])) is told
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (decision(Action.wait, Reason.busy), "when nobody works in it"),
+        (decision(Action.wait, Reason.ask), "once you agree (its owner has to agree)"),
+        (replace(decision(Action.later, Reason.quiet), at=NOW), "at 2026-11-21 09:00 UTC, if nobody works in it then"),
+        (replace(decision(Action.wait, Reason.busy), at=NOW, forced=True), "when nobody works in it"),
+    ],
+)
+def test_when_it_moves_is_told_as_it_is_known(line: Decision, words: str) -> None:
+    assert when(line) == words
 
 
 def test_nobody_is_told_of_one_image_twice_and_who_could_not_be_told_is_told_again() -> None:

@@ -60,7 +60,8 @@ def test_what_a_person_says_is_written_down_with_who_said_it(standings: Standing
     standings.approve(FIRST, 2, "ann", "10 %")
     assert kinds(database) == [Kind.rollout_begun, Kind.paused, Kind.resumed, Kind.aborted, Kind.approved]
     assert {event.by for event in History(database).events()[1:]} == {"ann"}
-    assert standings.all()[FIRST].approved == 2
+    approved = standings.all()[FIRST].approved
+    assert approved and approved == (2, History(database).events()[-1].at)
 
 
 def test_an_aborted_rollout_stays_so_when_it_is_planned_again(standings: Standings) -> None:
@@ -76,6 +77,13 @@ def test_what_a_wave_says_is_written_down_when_it_changes(standings: Standings, 
     assert said == [True, False, True] and standings.judge(FIRST, "50 %", Health.passed)
     told = [event.what for event in History(database).events(kinds=[Kind.judged])]
     assert told == ["10 %: failed", "10 %: passed", "50 %: passed"]
+
+
+def test_a_rollout_waits_at_the_waves_of_which_the_last_word_stops_it(standings: Standings) -> None:
+    standings.begin({KEY: FIRST}, {}, "root")
+    for title, health in (("10 %", Health.failed), ("10 %", Health.passed), ("50 %", Health.unapproved)):
+        standings.judge(FIRST, title, health)
+    assert standings.waiting(standings.all()[FIRST], ["volunteers", "10 %", "50 %", "100 %"]) == (2,)
 
 
 def test_a_rollout_is_found_by_its_first_digits_or_if_it_is_the_only_one(standings: Standings) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.migrations.rollout import Health
-from flows.migrations.waves import Tally, canary, judge, position, title, wave
+from flows.migrations.waves import Approval, Tally, Trial, canary, gates, judge, position, title, wave
 from flows.policy import RolloutPolicy
 
+NOW, HOUR = datetime(2026, 11, 21, 9, tzinfo=UTC), timedelta(hours=1)
 PERCENTS = (1.0, 10.0, 50.0, 100.0)
 NAMES = [f"s{number}" for number in range(4000)]
 
@@ -56,3 +60,42 @@ def test_waves_have_names() -> None:
 )
 def test_a_wave_is_judged_by_what_became_of_it(tally: Tally, health: Health) -> None:
     assert judge(tally, RolloutPolicy(failures=5, bake_minutes=10)) is health
+
+
+def health(trials: list[Trial], left: int = 0, approved: Approval | None = None, **policy: object) -> Health:
+    known = {"new": approved} if approved else {}
+    written = RolloutPolicy.model_validate({"waves": [50, 100], **policy})
+    return gates(trials, {("new", 1): left}, known, written, NOW)["new", 1].health
+
+
+MOVED, FAILED = (Trial("new", 1, NOW - HOUR, moved=moved, failed=not moved) for moved in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("trials", "left", "says"),
+    [
+        ([MOVED], 0, Health.passed),
+        ([MOVED], 1, Health.open),
+        ([MOVED, Trial("new", 1, None)], 0, Health.open),
+        ([MOVED, FAILED], 0, Health.failed),
+        ([MOVED, FAILED], 40, Health.open),
+        ([replace(FAILED, damaged=True)], 1000, Health.failed),
+        ([MOVED, Trial("new", 2, NOW, moved=True)], 9, Health.passed),
+        ([FAILED, Trial("new", 2, NOW, moved=True)], 0, Health.failed),
+    ],
+)
+def test_a_wave_says_what_its_moves_have_shown(trials: list[Trial], left: int, says: Health) -> None:
+    assert health(trials, left) is says
+
+
+def test_a_wave_bakes_from_its_last_move_on() -> None:
+    assert health([MOVED], bake_minutes=61) is Health.open
+    assert health([MOVED], bake_minutes=59) is Health.passed
+
+
+def test_an_approval_holds_for_what_had_happened_by_then() -> None:
+    assert health([MOVED], approval=True) is Health.unapproved
+    assert health([MOVED], approval=True, approved=(1, NOW)) is Health.passed
+    assert health([MOVED], approval=True, approved=(0, NOW)) is Health.unapproved
+    assert health([FAILED], approved=(1, NOW)) is Health.passed
+    assert health([FAILED], approved=(1, NOW - 2 * HOUR)) is Health.failed
