@@ -1,6 +1,6 @@
 # Two commands do all set-up: `make run` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench setup clean
+.PHONY: help run test test-all lint bench release setup clean
 BIN := .venv/bin
 # As many tests at once as there are cores; those of one file one after another, for they share what they made. The files
 # come as pytest finds them: long ones first.
@@ -27,6 +27,11 @@ lint: setup ## formatting, lint and types
 
 bench: setup ## measure Refit beside other tools; make bench ONLY=matrix measures one thing
 	$(BIN)/python -m bench $(ONLY)
+
+release: setup ## build, check and publish all that can be built here, and write the README's table of images; takes long
+	$(BIN)/refit up
+	-$(BIN)/refit build
+	$(BIN)/refit release table --write README.md
 
 setup: ## only set up: system packages, and Python packages into .venv
 	@scripts/setup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+
+import yaml
 
 from flows import command, host
 
@@ -30,20 +31,19 @@ class Docker:
     socket: Path
 
     def bake(self, contexts: Mapping[str, Path]) -> float:
-        """Build all targets (name → folder with a Containerfile) in one go; returns the seconds."""
-        file = self.socket.with_name("bake.hcl")
-        targets = [_target(name, context) for name, context in contexts.items()]
-        file.write_text("\n".join([f'group "default" {{ targets = {json.dumps(list(contexts))} }}', *targets]))
+        """Build all images (name → folder with a Containerfile) in one go; returns the seconds."""
+        # In the bake files of Debian's buildx no network can be named, in those of compose it can.
+        file = self.socket.with_name("compose.yaml")
+        file.write_text(yaml.safe_dump({"services": {name: _service(name, path) for name, path in contexts.items()}}))
         argv = [self.buildx, "bake", "--progress", "plain", "--file", str(file)]
         started = monotonic()
         command.run(argv, env={"DOCKER_HOST": f"unix://{self.socket}"}, limit=3600)
         return monotonic() - started
 
 
-def _target(name: str, context: Path) -> str:
-    values = {"context": str(context), "dockerfile": "Containerfile", "tags": [f"bench:{name}"], "network": "host"}
-    lines = [f"  {key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join([f'target "{name}" {{', *lines, "}"])
+def _service(name: str, context: Path) -> dict[str, object]:
+    build = {"context": str(context), "dockerfile": "Containerfile", "network": "host"}
+    return {"image": f"bench:{name}", "build": build}
 
 
 @contextmanager

@@ -137,8 +137,8 @@ def _company_base(base: str, settings: Settings) -> str:
     """
     registry, buildah = Registry(settings), host.buildah(settings)
     folder = settings.folder("company")
-    variables = {"UV_DEFAULT_INDEX": settings.pip_index_url.get_secret_value()}
-    variables["PIP_INDEX_URL"] = variables["UV_DEFAULT_INDEX"]
+    variables = dict.fromkeys(("UV_DEFAULT_INDEX", "PIP_INDEX_URL"), settings.pip_index_url.get_secret_value())
+    variables["NPM_CONFIG_REGISTRY"] = settings.npm_registry
     if settings.ca_bundle:
         shutil.copyfile(settings.ca_bundle, folder / "ca.pem")
         variables |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"), f"{plain.COMPANY}/ca.pem")

@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from flows import documents
 from flows.catalog import choices, edit, load, tag
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog, python_version
@@ -22,7 +20,7 @@ from flows.catalog.tag import ForeignTag
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.locks import python
-from flows.locks.pipfile import as_text, read_pipfile
+from flows.locks.pipfile import read_pipfile
 
 _PYTHON = re.compile(r"py3[0-9]+")
 _RUN = re.compile(r"^RUN\s+(?!\[)", re.MULTILINE)
@@ -141,20 +139,24 @@ def _custom(folder: Path, target: Path, place: str, made: Adoption) -> None:
 
 
 def _pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
-    """A Pipfile with its lock, if they still fit; what pipenv allows and Refit doesn't is taken out."""
-    try:
-        data = documents.parse_toml("\n".join(_lines(folder / "Pipfile")), folder / "Pipfile")
-    except Mistakes as mistakes:
-        made.note(place, f"was left out: {mistakes.mistakes[0].what}")
-        return
+    """A Pipfile with its comments, and its lock if that still fits; what only pipenv takes is taken out."""
+    text = "".join(f"{line}\n" for line in _accepted(_lines(folder / "Pipfile"), folder.name, place, made))
     target.mkdir()
-    (target / "Pipfile").write_text(as_text(dict(_sections(data, folder.name, place, made))), encoding="utf-8")
+    (target / "Pipfile").write_text(text, encoding="utf-8")
     try:
         pipfile = read_pipfile(target / "Pipfile")
+    except Mistakes as mistakes:
+        made.note(place, f"was left out: {mistakes.mistakes[0].what}")
+        shutil.rmtree(target)
+        return
+    if not (folder / "Pipfile.lock").is_file():
+        made.note(place, "has to be locked: it has no lock")
+        return
+    try:
         lock = json.loads((folder / "Pipfile.lock").read_text(encoding="utf-8"))
         (target / "Pipfile.lock").write_text(json.dumps(lock, indent=4, sort_keys=True) + "\n", encoding="utf-8")
-        for name, text in python.exports(lock, pipfile).items():
-            (target / name).write_text(text, encoding="utf-8")
+        for name, content in python.exports(lock, pipfile).items():
+            (target / name).write_text(content, encoding="utf-8")
         python.verify(target)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
         why = error.mistakes[0].what if isinstance(error, Mistakes) else f"its lock can't be used ({error})"
@@ -163,18 +165,22 @@ def _pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
             old.unlink(missing_ok=True)
 
 
-def _sections(data: Mapping[str, Any], folder: str, place: str, made: Adoption) -> Iterator[tuple[str, Any]]:
-    for name, section in data.items():
-        if name == "dev-packages":
-            if section:
-                made.note(place, "[dev-packages] was left out: it is in no image")
-        elif name == "source" and isinstance(section, list):
-            if any(isinstance(source, dict) and source.get("verify_ssl") is False for source in section):
-                made.note(place, "its indexes are checked now: verify_ssl was false")
-            yield name, [{**source, "verify_ssl": True} if isinstance(source, dict) else source for source in section]
-        elif name != "requires":
-            yield name, section
-    yield "requires", {"python_version": python_version(folder)}
+def _accepted(lines: Iterable[str], folder: str, place: str, made: Adoption) -> Iterator[str]:
+    """The lines of a Pipfile that Refit takes."""
+    section = ""
+    for line in lines:
+        section = line.strip() if line.lstrip().startswith("[") else section
+        if section == "[dev-packages]":
+            if line.strip() not in ("", section):
+                made.note(place, f"was left out of it, because [dev-packages] is in no image: {line.strip()}")
+        elif section == "[[source]]" and re.match(r"\s*verify_ssl\s*=\s*false", line):
+            made.note(place, "its indexes are checked now: verify_ssl was false")
+            yield "verify_ssl = true"
+        elif section == "[requires]" and re.match(r"\s*python_", line):
+            if line.lstrip().startswith("python_version"):
+                yield f'python_version = "{python_version(folder)}"'
+        else:
+            yield line
 
 
 def _without_python(bundles: dict[str, str], made: Adoption) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic_core import to_json
 
-from flows import branches, tables
+from flows import branches, shipped, tables
 from flows import wizard as questions
 from flows.adopt import adopt
 from flows.catalog import load as catalogs
@@ -37,6 +37,19 @@ def list_releases(as_json: Json = False) -> None:
     """List all releases, newest first: where they are, until when they are supported, when their nights are."""
     found = branches.releases(load().catalog)
     show_data(as_json, found, tables.releases(found, now().date()))
+
+
+@release_app.command("table")
+def release_table(
+    release: Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")] = "2026a",
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, between its marks.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show each profile of a release with its image in figures, or why it can't be built here."""
+    rows = shipped.shipped(release, None, load())
+    show_data(as_json, rows, tables.table(f"Release {release}", shipped.COLUMNS, (row.cells for row in rows)))
+    if write:
+        write.write_text(shipped.within(write.read_text(encoding="utf-8"), shipped.markdown(rows)), encoding="utf-8")
 
 
 @release_app.command("cut")
@@ -103,7 +116,7 @@ def wizard(
 
 def _show_image(profile: Profile, recipes: Catalog) -> None:
     try:
-        typer.echo(show_image(profile, recipes, load()), nl=False)
+        typer.echo(show_image(profile, recipes, load(), unbuilt=True), nl=False)
     except RefitError as error:
         err.print(f"Its Containerfile can't be shown yet. {error}", markup=False, highlight=False)
 
@@ -189,4 +202,5 @@ def import_workbench_images(
         return
     for note in made.notes:
         out.print(note, markup=False, highlight=False, soft_wrap=True)
-    out.print(f"{made.catalog} is a catalog of {made.profiles} profiles. Next: `refit lint {made.catalog}`.")
+    said = f"{made.catalog} is a catalog of {made.profiles} profiles. Next: `refit lint {made.catalog}`."
+    out.print(said, highlight=False, soft_wrap=True)

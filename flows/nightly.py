@@ -160,7 +160,10 @@ def refresh_locks(
 ) -> tuple[int, tuple[LockNews, ...]]:
     """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
     overdue = [(release, _overdue(release, recipes.root)) for release in releases]
-    wanted = lock_requirements.targets(release for release, why in overdue if not why)
+    try:
+        wanted = lock_requirements.targets(release for release, why in overdue if not why)
+    except RefitError as error:  # two releases hold the same lock
+        return 0, (LockNews("every", "bundle", "", problem=str(error)),)
     # Another night waits here, and then sees that there is nothing left to be done.
     with lease(database, f"locks {recipes.root}", wait=LOCK_SECONDS), progress.reported("locks", "looking at indexes"):
         looks = freshness.look_at_locks([target.folder for target in wanted], settings)

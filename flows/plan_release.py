@@ -75,28 +75,28 @@ def plan_release(
     builder = Builder(settings, Registry(settings))
     graph = stages.join(chains)
     plan = builder.plan(graph, thorough=thorough)
-    if lacking := _lacking([profile for profile in wanted if profile.stem in chains], plan, settings):
+    if without := lacking([profile for profile in wanted if profile.stem in chains], plan, settings):
         if not tolerant:
-            raise next(iter(lacking.values()))
-        problems |= lacking
-        graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in lacking})
+            raise next(iter(without.values()))
+        problems |= without
+        graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in without})
         plan = builder.plan(graph, thorough=thorough)
     whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
     return ReleasePlan(whole, graph, plan, {stem: str(error) for stem, error in problems.items()})
 
 
-def _lacking(profiles: Sequence[Profile], plan: Plan, settings: Settings) -> dict[str, RefitError]:
+def lacking(profiles: Sequence[Profile], plan: Plan, settings: Settings) -> dict[str, RefitError]:
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
     wanted = {
         profile.stem: [download.url for download in profile.ide.config.downloads.values()]
         for profile in profiles
         if plan.steps[profile.stem].action in (Action.build, Action.wait)
     }
-    no_way = unreachable(sorted({url for urls in wanted.values() for url in urls}), settings) if wanted else {}
+    no_way = unreachable(sorted({url for urls in wanted.values() for url in urls}), settings)
     return {
         stem: RefitError(
-            f"{stem} can't be built here.",
-            why="\n".join(f"It takes {url}: {no_way[url]}." for url in missing),
+            "Something that its recipe takes can't be had here.",
+            why="\n".join(f"{url}: {no_way[url]}" for url in missing),
             fix="build it on a machine that reaches this address, into the same registry.",
         )
         for stem, urls in wanted.items()

@@ -9,7 +9,7 @@ from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
 from flows.images import plain, stages
 from flows.images.build import Builder
-from flows.images.registry import Registry
+from flows.images.registry import Registry, RegistryError
 from flows.plan_release import assemble, chosen
 from flows.settings import Settings
 
@@ -31,19 +31,28 @@ def show_profile(profile: str, release: str, settings: Settings, catalog: Path |
     return show(found, recipes, settings)
 
 
-def show(profile: Profile, recipes: Catalog, settings: Settings) -> str:
-    """The same of a profile that may stand in no release file yet; raises as `show_profile`."""
+def show(profile: Profile, recipes: Catalog, settings: Settings, *, unbuilt: bool = False) -> str:
+    """The same of a profile that may stand in no release file yet; raises as `show_profile`.
+
+    With `unbuilt`, a base that isn't in the registry is called by its name alone, so that a person can read what would
+    be built; nothing can be built of that text.
+    """
     chains, problems = assemble([profile], recipes, settings)
     for problem in problems.values():
         raise problem
     chain = chains[profile.stem]
     registry = Registry(settings)
-    base = Builder(settings, registry).plan(stages.join(chains)).steps[chain[0].name].digest
-    if base is None:
+    try:
+        base = Builder(settings, registry).plan(stages.join(chains)).steps[chain[0].name].digest
+    except RegistryError:
+        if not unbuilt:
+            raise
+        base = None
+    if base is None and not unbuilt:
         raise RefitError(
             f"{profile.stem!r} can't be shown: its base {chain[0].name!r} is not in the registry {registry.host}.",
             why="It was never built, or a new version of it is due.",
             fix=f"run `refit build {profile.release} --profile {profile.stem}`.",
         )
-    base_name = f"{registry.host}/{registry.stages}@{base}"
+    base_name = f"{registry.host}/{registry.stages}@{base}" if base else chain[0].name
     return plain.containerfile(profile.stem, profile.release, chain, base_name, secure=registry.secure)

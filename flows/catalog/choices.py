@@ -39,6 +39,8 @@ def options(catalog: Catalog, question: str, answers: Answers) -> tuple[Option, 
         Impossible: with them, no profile can be made.
     """
     displays = _displays(catalog)
+    if missing := [QUESTIONS[key] for key, texts in displays.items() if not texts]:
+        raise Impossible(f"{catalog.root} can make no profile at all: it has no {' and no '.join(missing)}.")
     for key, name in answers.items():
         if name not in displays[key]:
             raise UnknownName(QUESTIONS[key], name, displays[key])
@@ -47,11 +49,6 @@ def options(catalog: Catalog, question: str, answers: Answers) -> tuple[Option, 
         raise _impossible(catalog, answers)
     names = {one[question] for one in whole}
     return tuple(Option(name, text) for name, text in displays[question].items() if name in names)
-
-
-def check(catalog: Catalog, answers: Answers) -> None:
-    """Refuse a profile that can't be made, with the reason and the nearest that can. Raises as `options`."""
-    options(catalog, next(iter(QUESTIONS)), answers)
 
 
 def choice(answers: Answers) -> Choice:

@@ -14,6 +14,8 @@ _PATIENCE = 5.0  # seconds: this only tells whether there is a way
 
 def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
     """URL → why it can't be fetched from this machine; those that can are left out. Nothing is downloaded."""
+    if not urls:
+        return {}
     with httpx.Client(verify=authorities(settings), timeout=_PATIENCE, follow_redirects=True) as client:
 
         def problem(url: str) -> str:

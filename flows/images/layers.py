@@ -114,8 +114,10 @@ class Trees:
         return graft.differing(self._tree(repository, old), self._tree(repository, new))
 
     def _merged(self, repository: str, parts: tuple[Stored, ...]) -> Tree:
+        if not parts:
+            return {}
         *below, top = parts
-        tree = self._tree(repository, tuple(below)) if below else {}
+        tree = self._tree(repository, tuple(below))
         try:
             return graft.merge([self.layer(repository, top)], tree)
         except ValueError as error:

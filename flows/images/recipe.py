@@ -176,7 +176,13 @@ class Assembler:
         self._check_once(profile, requirements)
 
         def make(name: str) -> Stage:
-            asked = {"lock": lock, "version": config.version, "driver": config.driver, "installer": self._installer}
+            asked = {
+                "lock": lock,
+                "compilers": any(config.levels[one].packages for one in config.below(level)),
+                "version": config.version,
+                "driver": config.driver,
+                "installer": self._installer,
+            }
             text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **_variables(profile), **asked)
             files = {path: content for path, content in read_files(folder / "files").items() if path in text}
             if not lock:

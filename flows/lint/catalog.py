@@ -50,7 +50,8 @@ def lint(root: Path, on: date) -> Report:
     for path, text in files.items():
         found.extend(rules.secrets(path, text))
     for name, text in texts.items():
-        found.extend(rules.instructions(root / name, text, upper=not name.startswith(_BELOW)))
+        upper, shared = not name.startswith(_BELOW), name.startswith("snippets/")
+        found.extend(rules.instructions(root / name, text, upper=upper, shared=shared))
     given, stages = dict[str, set[str]](), dict[str, Stage]()
     try:
         catalog = load.load_catalog(root)

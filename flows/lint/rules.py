@@ -11,7 +11,9 @@ from flows.documents import Mistake
 
 _RECURSIVE = re.compile(r"\b(chmod|chown|chgrp)\s+(-\w*R|--recursive)|\bfix-permissions\b")
 _DATED = re.compile(r"\bdate\b|\brelease\b|(?<!\d)20\d{2}-?\d{2}-?\d{2}(?!\d)", re.IGNORECASE)
-_FETCHES = re.compile(r"\b(curl|wget)\b[^;|&]*\bhttps?://|\b(curl|wget)\s+[^;]*[\"$]", re.DOTALL)
+_FETCHES = re.compile(
+    r"\b(curl|wget)\b[^;|&]*\bhttps?://|\b(curl|wget)\s+[^;|&]*[\"$]|\b(rpm|dnf|yum|apt|apt-get|dpkg)\b[^;|&]*\bhttps?://"
+)
 _CHECKED = re.compile(r"\bsha(256|384|512)sum\b|\bgpg\s+(--\S+\s+)*--verify\b|\bopenssl\s+dgst\b")
 _INSTALLS = (
     (re.compile(r"\bpip3?\s+install\b(?!.*--require-hashes)", re.DOTALL), "put the package into the Pipfile"),
@@ -25,6 +27,7 @@ _INSTALLS = (
 _IN_CONFIGURATION = re.compile(
     r"^\s*(ENV|ARG)\s.*(PASSWORD|PASSWD|TOKEN|SECRET|API_?KEY)\w*[= ]\s*[\"']?[^\s\"'{$]{4,}", re.IGNORECASE
 )
+_SYSTEM = re.compile(r"\b(dnf|yum|microdnf|apt|apt-get|apk)\s+(-\S+\s+)*install\b(?![^;|&]*https?://)")
 _SECRETS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"), "a private key"),
     (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), "a key of Amazon's"),
@@ -61,24 +64,28 @@ def secrets(file: Path, text: str) -> Iterator[Mistake]:
                 yield Mistake(file, number, f"this looks like {what}", "everybody can read an image: take it out")
 
 
-def instructions(file: Path, text: str, *, upper: bool) -> Iterator[Mistake]:
+def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) -> Iterator[Mistake]:
     """What instructions must not do.
 
     Args:
         file: the template.
         text: what stands in it.
         upper: whether it makes layers above a base, which would carry a copy of all files that they touch.
+        shared: whether it is one of the snippets that install what was locked.
     """
     steps = list(_steps(text))
     last_run = max((number for number, step in enumerate(steps) if step.name == "RUN"), default=-1)
     for number, step in enumerate(steps):
-        if upper and (found := _RECURSIVE.search(step.text)):
+        for found in _RECURSIVE.finditer(step.text) if upper else ():
             what = f"{found[0]!r} copies all files below into this layer, changed or not"
             yield Mistake(file, step.line_of(found), what, "change only those that need it: find … ! -perm … -exec …")
         if step.name == "LABEL" and number < last_run and _DATED.search(step.text):
             what = "with this label, all that follows is built again each time it changes"
             yield Mistake(file, step.line, what, "Refit labels images itself; put other labels last")
         yield from _downloads(file, step)
+        for found in _SYSTEM.finditer(step.text) if not shared and step.name in ("RUN", "") else ():
+            what = f"what {found[0]!r} brings is locked by nothing"
+            yield Mistake(file, step.line_of(found), what, "name the packages in os/os-packages.txt")
 
 
 def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
@@ -87,11 +94,11 @@ def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
         yield Mistake(file, step.line_of(found), what, "download it in a RUN, and check its sha256sum there")
     if step.name not in ("RUN", ""):
         return
-    if (found := _FETCHES.search(step.text)) and not _CHECKED.search(step.text):
+    for found in _FETCHES.finditer(step.text) if not _CHECKED.search(step.text) else ():
         what = "what this downloads is checked by nothing"
         yield Mistake(file, step.line_of(found), what, "check its sha256sum in the same RUN")
     for pattern, fix in _INSTALLS:
-        if found := pattern.search(step.text):
+        for found in pattern.finditer(step.text):
             yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", fix)
 
 

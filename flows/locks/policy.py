@@ -77,7 +77,7 @@ def bounded(pipfile: Mapping[str, Any], categories: Sequence[str], bounds: Bound
         bounds: how far each package may move.
     """
     asked = {category: _narrowed(pipfile[category], bounds) for category in categories}
-    named: set[str] = {canonicalize_name(name) for packages in asked.values() for name in packages}
+    named = {_plain(name) for packages in asked.values() for name in packages}
     for category, packages in bounds.first.items():
         section = asked.setdefault(category if category in categories else FIRST_CATEGORY, {})
         for name in packages:
@@ -129,6 +129,11 @@ def held(bounds: Bounds, now: Mapping[str, str], free: Mapping[str, str]) -> Loc
     return LockChange(moved, {name: version for name, version in found.added.items() if not bounds.range(name)}, {})
 
 
+def _plain(name: str) -> str:
+    """A package's name as locks know it, without the extras that a Pipfile may write behind it."""
+    return canonicalize_name(name.partition("[")[0])
+
+
 def _admits(text: str, version: str) -> bool:
     return SpecifierSet(text).contains(version, prereleases=True)
 
@@ -142,7 +147,7 @@ def _narrowed(packages: Mapping[str, Any], bounds: Bounds) -> dict[str, Any]:
     narrowed: dict[str, Any] = {}
     excepted = {waiver.package for waiver in bounds.waivers}
     for name, asked in packages.items():
-        plain = canonicalize_name(name)
+        plain = _plain(name)
         own = asked.get("version", "*") if isinstance(asked, Mapping) else asked
         parts = [bounds.range(plain)] if plain in excepted else [bounds.range(plain), own]
         version = ",".join(part for part in parts if part not in ("", "*")) or "*"

@@ -138,7 +138,8 @@ class Taker:
 
     def _tell(self, report: Report) -> None:
         if report.state is Progress.running:
-            self._jobs.note(report.thing, f"{self._machine}: {report.note}")
+            with suppress(OperationalError):  # nothing depends on it
+                self._jobs.note(report.thing, f"{self._machine}: {report.note}")
 
 
 def _words(tools: dict[str, str] | dict[str, str | None]) -> str:

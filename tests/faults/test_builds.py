@@ -222,6 +222,38 @@ def test_killed_while_a_step_runs(fresh: Settings, death: Callable[[BaseProcess]
     assert_clean(fresh)
 
 
+def needing_wheels(name: str, nap: float, nap_of_wheels: float) -> Stage:
+    """A stage that needs wheels, which never come out the same twice."""
+    script = f"read it < /proc/sys/kernel/random/uuid; echo $it > /wheels/it; {tiny.step('wheels', nap_of_wheels)[4:]}"
+    wheels = Stage("wheels", Kind.wheels, "root", f"WORKDIR /wheels\nRUN {script}")
+    text = f"RUN read it < /mnt/built/it; echo $it > /etc/it; {tiny.step(name, nap)[4:]}"
+    return Stage(name, Kind.instructions, "root", text, wheels=wheels)
+
+
+@pytest.mark.parametrize("during", some_long(["wheels", "top"], short="top"))
+def test_killed_while_wheels_are_made_or_installed(fresh: Settings, during: str) -> None:
+    nap = nap_of(3)
+    top = needing_wheels("top", *((0, nap) if during == "wheels" else (nap, 0)))
+    graph, count = graph_of(tiny.root(), top), executions(fresh, "wheels")
+    process = in_a_process(lambda: build(fresh, graph))
+    wait_until(lambda: sleepers(str(nap)), 60)
+    kill(process)
+    reason = build(fresh, graph)["top"].reason
+    assert reason.startswith("wheels was built as" if during == "wheels" else "wheels was reused as")
+    assert executions(fresh, "wheels") == count + 1
+    assert_clean(fresh)
+
+
+def test_wheels_that_two_want_at_once_are_made_once(fresh: Settings) -> None:
+    root, count = build(fresh, graph_of(tiny.root()))["root"], executions(fresh, "wheels")
+    pair = [needing_wheels(name, 0, 1) for name in ("one", "two")]
+    with ThreadPoolExecutor() as pool:
+        built = pool.map(lambda stage: Builder(fresh, Registry(fresh)).build(stage, root), pair)
+        reasons = sorted(stage.reason.partition(" as ")[0] for stage in built)
+    assert reasons == ["wheels was built", "wheels was reused"]
+    assert executions(fresh, "wheels") == count + 1
+
+
 @DEATHS
 def test_killed_while_a_layer_is_pushed(
     fresh: Settings, registry_server: RegistryServer, death: Callable[[BaseProcess], None]

@@ -83,16 +83,16 @@ def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(
     assert opened.sessions.address("grace").startswith(
         f"{opened.session.url}{opened.session.access.page.split('?')[0]}"
     )
-    check_page(opened.session.url, opened.session.access.page, opened.sessions.token(opened.session))
     assert httpx.get(f"{opened.session.url}/api/terminals", trust_env=False).status_code == 403
     furnish(opened.sessions, "grace")
+    assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
     home = manifest(opened.session.home, without=THEIRS)
     result = Carrier.open(shared).carry_out(to(opened.sessions, "grace", opened.next_image))
     assert result.moved, result.reason
     after = opened.sessions.store.session("grace")
     assert (after.image, after.url) == (opened.next_image, opened.session.url)
-    check_page(after.url, after.access.page, opened.sessions.token(after))
     assert manifest(after.home, without=THEIRS) == home
+    check_page(after.url, after.access.page, opened.sessions.token(after))
 
 
 @pytest.mark.parametrize("opened", ["terminal"], indirect=True)

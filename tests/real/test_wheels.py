@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -156,18 +155,6 @@ def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case:
     more = replace(case.python, text=f"{case.python.text}RUN true\n")
     steps = case.builder.plan(stages.join({"it": (replace(more, parent=None),)})).steps
     assert [step.action for step in steps.values()] == [Action.reuse, Action.build]
-
-
-@pytest.mark.long
-def test_two_that_need_the_same_wheels_at_once_find_them_built_once(case: Case, registry: Registry) -> None:
-    script = "mkdir /wheels; sleep 3; cp /proc/sys/kernel/random/uuid /wheels/number"
-    wheels = Stage("numbers", Kind.wheels, case.base.stage, f"RUN {script}\n")
-    texts = [f"RUN cp /mnt/built/number /opt/{name}\n" for name in ("one", "two")]
-    pair = [Stage(text[-4:-1], Kind.instructions, case.base.stage, text, wheels=wheels) for text in texts]
-    with ThreadPoolExecutor() as pool:
-        tops = list(pool.map(lambda stage: Builder(case.settings, registry).build(stage, case.base), pair))
-    assert sorted(top.reason.split(" as ")[0] for top in tops) == ["numbers was built", "numbers was reused"]
-    assert run(case, tops[0], "cat /opt/one") == run(case, tops[1], "cat /opt/two")
 
 
 @pytest.mark.long

@@ -24,7 +24,7 @@ LAYERS = (
     ("migrations",),
     ("services",),
     ("plan_release", "plan_migration", "queues"),
-    ("show_profile", "wizard"),
+    ("show_profile", "shipped", "wizard"),
     ("admission", "build_stages"),
     ("lock_requirements", "build_profiles", "create_session", "migrate_sessions", "prune_images", "deploy", "work"),
     ("night",),

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from flows import branches, command
+from flows.catalog.model import Catalog, Release
 from flows.errors import RefitError
+from flows.tables import releases
 from tests.machine import ROOT
 
 Git = Callable[..., str]
@@ -148,3 +150,24 @@ def test_locks_never_stop_a_merge(catalog: Path, tmp_path: Path, git: Git) -> No
     git(catalog, "commit", "--quiet", "--all", "--message=Theirs")
     git(there, "merge", "--quiet", "main")
     assert (there / lock).read_text() == "ours"
+
+
+def test_all_releases_are_listed_and_those_of_branches_have_the_say(catalog: Path, tmp_path: Path, git: Git) -> None:
+    there = branches.create(catalog, "2026a", "HEAD", tmp_path / "tree")
+    file = there / "releases" / "2026a.yaml"
+    file.write_text('nightly: "0 3 * * *"\nsupported_until: 2026-12-31\n' + file.read_text())
+    branches.commit(there, "Nights")
+    (catalog / "releases" / "2025b.yaml").write_text("release: 2025b\n")
+    assert [(one.release, one.branch, bool(one.problem)) for one in branches.releases(catalog)] == [
+        ("2026a", True, False),
+        ("2025b", False, True),
+    ]
+    rows = list(
+        zip(*(column.cells for column in releases(branches.releases(catalog), date(2027, 1, 1)).columns), strict=True)
+    )
+    assert [[str(cell) for cell in row[:5]] for row in rows] == [
+        ["2026a", "branch", "ended", "2026-12-31", "0 3 * * *"],
+        ["2025b", "catalog", "mistakes", "", ""],
+    ]
+    found = Catalog(catalog, {}, {}, {}, {name: Release(name, ()) for name in ("2026a", "2025b")})
+    assert [(one.name, one.nightly) for one in branches.nights(found)] == [("2026a", "0 3 * * *"), ("2025b", "")]

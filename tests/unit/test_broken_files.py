@@ -41,6 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in (
         "base/deb12",
         "base/c9s",
+        "base/cuda",
         "bundles/1-minimal",
         "bundles/2-datascience",
         "ides/1-jupyter",
@@ -76,6 +77,7 @@ def spoilt(draw: st.DrawFn) -> Spoil:
 FILES = [
     "base/deb12/base.yaml",
     "base/c9s/base.yaml",
+    "base/cuda/cuda.yaml",
     "base/deb12/os-packages.txt",
     "base/deb12/display.txt",
     "bundles/1-minimal/display.txt",
@@ -83,6 +85,8 @@ FILES = [
     "bundles/2-datascience/bundle.yaml",
     "bundles/2-datascience/py311/Pipfile",
     "ides/1-jupyter/ide.yaml",
+    "ides/3-terminal/npm/package-lock.json",
+    "ides/3-terminal/npm/package.json",
     "releases/2026a.yaml",
     "releases/2026a.lock",
 ]

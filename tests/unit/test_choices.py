@@ -63,7 +63,7 @@ def test_menus_show_texts_in_their_order(catalog: Catalog) -> None:
 def test_what_is_impossible_is_refused_with_reason_and_nearest(catalog: Catalog) -> None:
     wanted = {"os": "deb12", "python": "py311", "cuda": "none", "bundle": "old", "ide": "jupyter"}
     with pytest.raises(Impossible) as caught:
-        choices.check(catalog, wanted)
+        choices.options(catalog, "os", wanted)
     assert "has no [jupyter] for the packages of this IDE" in str(caught.value)
     assert "nearest that can be: jupyter-both-deb12-py311" in str(caught.value)
     with pytest.raises(Impossible, match="operating system deb13"):
@@ -72,4 +72,9 @@ def test_what_is_impossible_is_refused_with_reason_and_nearest(catalog: Catalog)
 
 def test_a_misspelt_answer_comes_with_the_nearest(catalog: Catalog) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'jupyter'"):
-        choices.check(catalog, {"ide": "jupiter"})
+        choices.options(catalog, "os", {"ide": "jupiter"})
+
+
+def test_an_empty_catalog_can_make_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Impossible, match="it has no operating system and no Python and no bundle and no IDE"):
+        choices.options(load.load_catalog(tmp_path), "os", {})

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -22,6 +24,9 @@ from flows.images import stages
 from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage
 from flows.publishing import evidence
+from flows.sessions.jupyter import JupyterError, check_page
+from flows.sessions.model import PREFIX, Session
+from tests.conftest import serving
 
 ROOT = Path(__file__).parents[2]
 CATALOG = load.load_catalog(ROOT)
@@ -62,9 +67,11 @@ def write(file: Path, content: object) -> None:
     file.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
+@pytest.mark.parametrize("os", ["deb12", "c9s"])
 @pytest.mark.parametrize("ide", IDES)
-def test_an_ide_renders_to_instructions_that_a_shell_can_read(ide: str) -> None:
-    for stage in chain(ide):
+def test_an_ide_renders_to_instructions_that_a_shell_can_read(ide: str, os: str) -> None:
+    profile = replace(a_profile(CATALOG.ides[ide]), base=CATALOG.bases[os])
+    for stage in Assembler(CATALOG, resolve).chain(profile):
         for body in re.findall(r"^RUN ((?:.*\\\n)*.*)$", stage.text, re.MULTILINE):
             subprocess.run(["sh", "-n"], input=body, text=True, check=True)
 
@@ -206,6 +213,7 @@ def test_cudnn_is_the_same_package_above_the_compilers_and_without_but_another_l
     above, without = cuda("devel-cudnn")[-1], cuda("runtime-cudnn")[-1]
     assert above.requirements == without.requirements
     assert stages.layer_key(above, None, {}) != stages.layer_key(without, None, {})
+    assert "ln -s " in above.text and "*.so.*" in above.text and "*.so.*" not in without.text
 
 
 def test_a_library_of_cuda_that_would_be_there_twice_is_refused(root: Path) -> None:
@@ -248,3 +256,43 @@ def test_levels_stand_on_levels_that_were_named_before(root: Path) -> None:
     ((path, _, what, _),) = mistakes(root)
     assert path == "base/cuda/cuda.yaml"
     assert "the level base stands on 'devel'" in what
+
+
+class Door(BaseHTTPRequestHandler):
+    """Lets in who has the token, sends others to a login; below /open it lets everybody in."""
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        known = address.query == "token=right" or address.path in ("/open", "/login")
+        self.send_response(200 if known else 302)
+        if not known:
+            self.send_header("Location", "/login")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("page", "token", "problem"),
+    [
+        ("/page?token={token}", "right", ""),
+        ("/page?token={token}", "wrong", "doesn't open with its token"),
+        ("/open?token={token}", "right", "opens without its token"),
+    ],
+)
+def test_a_page_opens_with_its_token_and_not_without(page: str, token: str, problem: str) -> None:
+    with serving(Door) as port:
+        if not problem:
+            check_page(f"http://127.0.0.1:{port}", page, token)
+            return
+        with pytest.raises(JupyterError, match=problem):
+            check_page(f"http://127.0.0.1:{port}", page, token)
+
+
+@pytest.mark.parametrize(("prefix", "url"), [({}, ""), ({PREFIX: "/user/ada/"}, "/user/ada")])
+def test_the_address_of_a_session_has_its_prefix(prefix: dict[str, str], url: str) -> None:
+    access = CATALOG.ides["terminal"].config.access
+    session = Session("ada", "a", "2026a", "sha256:0", 1, 18000, Path("/h"), Path("/t"), access, prefix)
+    assert session.url == f"http://127.0.0.1:18000{url}"
+    assert Session.from_json(session.to_json()) == session

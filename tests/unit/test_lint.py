@@ -38,6 +38,8 @@ def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
         ("RUN curl -fsSL https://example.org/x | tar xz", 1, "checked by nothing"),
         ('RUN set -eu; \\\n    wget -q "$URL"', 2, "checked by nothing"),
         ("ADD https://example.org/x /x", 1, "checked by nothing"),
+        ('RUN yum install -y "https://example.org/x.rpm"', 1, "checked by nothing"),
+        ("RUN true; \\\n    apt-get -q install x", 2, "'apt-get -q install' brings"),
         ("RUN pip install six", 1, "'pip install' brings"),
         ("RUN npm install -g x", 1, "'npm install' brings"),
         ("RUN git clone https://example.org/x", 1, "'git clone' brings"),
@@ -64,6 +66,11 @@ def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
 )
 def test_what_instructions_may_do(text: str) -> None:
     assert found(text) == []
+
+
+def test_shared_snippets_install_what_was_locked_and_every_place_is_named() -> None:
+    text = "RUN dnf install -y {{ system }}; \\\n    chmod -R g+w /a; \\\n    chmod -R g+w /b"
+    assert [mistake.line for mistake in rules.instructions(FILE, text, upper=True, shared=True)] == [2, 3]
 
 
 def test_a_base_has_nothing_below_that_it_could_copy() -> None:

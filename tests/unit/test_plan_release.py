@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 import yaml
 
 from flows.catalog import load
-from flows.catalog.model import Base
+from flows.catalog.model import Base, Download, Profile
 from flows.errors import RefitError
+from flows.images.plan import Action, Plan, Step
 from flows.locks import freshness
-from flows.plan_release import assemble
+from flows.plan_release import assemble, lacking
 from flows.settings import Settings
+from tests.conftest import free_port, serving
 
 ROOT = Path(__file__).parents[2]
 IDES = ("jupyter", "runtime")
@@ -61,3 +65,36 @@ def test_a_mirror_that_does_not_answer_is_asked_once(
     chains, problems = assemble(recipes.releases["2026a"].profiles, recipes, settings)
     assert not chains and len(problems) == 4
     assert asked == ["deb12"]
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """Has one file."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200 if self.path == "/there" else 404)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_profile_that_takes_what_cant_be_had_here_is_told_unless_it_is_there_already(settings: Settings) -> None:
+    recipes = load.load_catalog(ROOT)
+    first = recipes.releases["2026a"].profiles[0]
+
+    def taking(name: str, *urls: str) -> Profile:
+        downloads = {f"no{n}": Download.model_construct(url=url, sha256="0" * 64) for n, url in enumerate(urls)}
+        ide = replace(first.ide, config=first.ide.config.model_copy(update={"downloads": downloads}))
+        return replace(first, stem=name, ide=ide)
+
+    with serving(Shelf) as port:
+        here, gone = f"http://127.0.0.1:{port}/there", f"http://127.0.0.1:{port}/gone"
+        nobody = f"http://127.0.0.1:{free_port()}/file"
+        profiles = [taking("fine", here), taking("lost", here, gone, nobody), taking("built", gone), taking("plain")]
+        steps = {profile.stem: Step(profile.stem, Action.build) for profile in profiles}
+        steps["built"] = Step("built", Action.reuse)
+        found = lacking(profiles, Plan(steps), settings)
+    assert list(found) == ["lost"]
+    assert f"{gone}: it answers 404" in found["lost"].why
+    assert f"{nobody}: " in found["lost"].why
+    assert here not in found["lost"].why

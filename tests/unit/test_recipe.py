@@ -11,10 +11,11 @@ from flows.catalog import load
 from flows.catalog.model import Base
 from flows.documents import Mistakes
 from flows.images import stages
-from flows.images.recipe import Assembler
+from flows.images.recipe import Assembler, read_templates
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exports
+from flows.publishing.checks import in_config
 
 ROOT = Path(__file__).parents[2]
 JUPYTER = "jupyter-minimal-deb12-py311"
@@ -248,3 +249,11 @@ def test_an_export_that_was_edited_is_refused(root: Path) -> None:
 def test_a_lock_that_is_missing_is_told(root: Path, name: str) -> None:
     (root / LOCKS / name).unlink()
     assert mistakes(root) == [(f"{LOCKS}/{name}", 0, "this file is missing")]
+
+
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_what_installs_packages_tells_nothing_in_the_history_that_the_checks_refuse(installer: str) -> None:
+    variables = {"python_version": "3.11", "built": True, "indexes": ("https://index.example/simple",)}
+    text = read_templates(ROOT).render("snippets/packages.snippet.j2", installer=installer, **variables)
+    assert "/mnt/built" in text and "index.example" in text
+    assert in_config({"history": [{"created_by": text}]}, {}) == []

@@ -25,7 +25,7 @@ BOUNDS = Bounds("2026a", FIRST, {"certifi": Reach.any})
 PIPFILE = {
     "source": [{"name": "pypi", "url": "https://pypi.org/simple", "verify_ssl": True}],
     "packages": {"Requests": {"version": "~=2.32", "extras": ["socks"]}, "idna": "*"},
-    "jupyter": {"jupyterlab": "~=4.6"},
+    "jupyter": {"jupyterlab[extra]": "~=4.6"},
     "requires": {"python_version": "3.11"},
 }
 
@@ -74,12 +74,12 @@ def test_the_pipfile_that_is_locked_names_every_package_within_its_bounds() -> N
         "idna": "==3.10.*,>=3.10",
         "certifi": ">=2026.10.18",
     }
-    assert made["jupyter"] == {"jupyterlab": "==4.6.*,>=4.6.1,~=4.6", "tornado": "==6.5.*,>=6.5.2"}
+    assert made["jupyter"] == {"jupyterlab[extra]": "==4.6.*,>=4.6.1,~=4.6", "tornado": "==6.5.*,>=6.5.2"}
     assert (made["source"], made["requires"]) == (PIPFILE["source"], PIPFILE["requires"])
 
 
 def test_packages_of_a_category_that_is_gone_stay_with_the_bundle() -> None:
-    pipfile = {"packages": {}}
+    pipfile: dict[str, dict[str, str]] = {"packages": {}}
     made = tomllib.loads(policy.bounded(pipfile, ["packages"], BOUNDS))
     assert set(made["packages"]) == {"requests", "idna", "certifi", "jupyterlab", "tornado"}
 
