@@ -90,8 +90,8 @@ def measure(name: str, benchmark: Benchmark) -> list[Row]:
 def machine() -> str:
     """Cores, memory and kernel of this machine, and how many processes it ran at a time in the last minute."""
     memory = psutil.virtual_memory().total / (1 << 30)
-    version = ".".join(platform.release().split(".")[:2])
-    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.system()} {version}, load {os.getloadavg()[0]:.1f}"
+    kernel = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
+    return f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {kernel}, load {os.getloadavg()[0]:.1f}"
 
 
 def versions(*programs: str) -> dict[str, str]:
