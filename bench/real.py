@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import median
 from time import monotonic
 
 import yaml
@@ -75,11 +74,11 @@ def rows(
         others = {name: seconds[number] for name, seconds in peers.items() if number < len(seconds)}
         fastest = ours < min(others.values())
         found.append(Row(f"{what}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
-    each = 1000 * median(_grafting(graph, top, last) for top in graph.tops.values())
+    each = 1000 * max(_grafting(graph, top, last) for top in graph.tops.values())
     share = grafted(graph, last)
     return [
         *found,
-        Row(f"{what}: what was grafted of an image, median", "ms", f"≤ {LIMIT:g} ms", each, each <= LIMIT),
+        Row(f"{what}: what was grafted of an image, the slowest", "ms", f"≤ {LIMIT:g} ms", each, each <= LIMIT),
         Row(f"{what}: grafted", "% of closed stages", "all", share, share == 100),
     ]
 

@@ -87,6 +87,8 @@ def plan_release(
 
 def lacking(profiles: Sequence[Profile], plan: Plan, settings: Settings) -> dict[str, RefitError]:
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
+    if settings.builders:
+        return {}  # each of them may have ways of its own
     wanted = {
         profile.stem: [download.url for download in profile.ide.config.downloads.values()]
         for profile in profiles

@@ -9,21 +9,23 @@ import httpx
 
 from flows.settings import Settings, authorities
 
-_PATIENCE = 5.0  # seconds: this only tells whether there is a way
+_PATIENCE = 5.0  # seconds
 
 
 def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
-    """URL → why it can't be fetched from this machine; those that can are left out. Nothing is downloaded."""
+    """URL → why it can't be fetched from this machine; those that can, or may, are left out. Nothing is kept."""
     if not urls:
         return {}
     with httpx.Client(verify=authorities(settings), timeout=_PATIENCE, follow_redirects=True) as client:
 
         def problem(url: str) -> str:
             try:
-                answer = client.head(url)
+                with client.stream("GET", url) as answer:  # some don't answer HEAD; the content is left alone
+                    return "" if answer.is_success else f"it answers {answer.status_code}"
+            except httpx.TimeoutException:
+                return ""  # slow or shut, nobody knows: the build will tell
             except httpx.HTTPError as error:
                 return str(error) or type(error).__name__
-            return "" if answer.is_success else f"it answers {answer.status_code}"
 
         with ThreadPoolExecutor(8) as pool:
             found = dict(zip(urls, pool.map(problem, urls), strict=True))

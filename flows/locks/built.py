@@ -49,7 +49,12 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
 def _read(file: Path, found: dict[NormalizedName, tuple[Path, int]], tools: Collection[str]) -> Iterator[Mistake]:
     """Add the packages of a file to those that were found, and tell what is wrong with it."""
     normal = {canonicalize_name(tool) for tool in tools}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        yield Mistake(file, 0, f"it can't be read: {error}", "write names of packages in UTF-8, one a line")
+        return
+    for number, line in enumerate(lines, start=1):
         written = line.partition("#")[0].strip()
         name = canonicalize_name(written)
         if written and not _NAME.fullmatch(written):

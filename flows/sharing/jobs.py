@@ -61,11 +61,11 @@ class Outcome:
     problem: tuple[str, str, str] = ("", "", "")
 
     @classmethod
-    def failed(cls, error: Exception) -> Outcome:
-        """Whatever went wrong."""
+    def failed(cls, error: Exception, machine: str) -> Outcome:
+        """Whatever went wrong, on which machine."""
         if isinstance(error, RefitError):
-            return cls(problem=(error.what, error.why, error.fix))
-        return cls(problem=(f"{type(error).__name__}: {error}", "", ""))
+            return cls(problem=(f"{error.what} (on {machine})", error.why, error.fix))
+        return cls(problem=(f"{type(error).__name__}: {error} (on {machine})", "", ""))
 
     def result(self) -> Built:
         """The stage that was built.

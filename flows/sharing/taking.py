@@ -59,6 +59,7 @@ class Taker:
         self._maker = Maker(settings, registry)
         self._builders = {graft: Builder(settings, registry, graft=graft) for graft in (True, False)}
         self._leaving, self._done = Event(), list[str]()
+        self._unlike: Unlike | None = None
 
     def serve(self) -> tuple[str, ...]:
         """Build as much at once as this machine can, until the run is over; returns the stages that came out.
@@ -102,9 +103,16 @@ class Taker:
             raise _Over
 
     def _look(self, pool: ThreadPoolExecutor, running: dict[str, Future[None]], at_once: int) -> None:
-        """Start as many stages as there is room for."""
+        """Start as many stages as there is room for; none any more once it turned out that this machine is another."""
         for stage in [stage for stage, future in running.items() if future.done()]:
-            running.pop(stage).result()
+            try:
+                running.pop(stage).result()
+            except Unlike as unlike:
+                self._unlike = unlike
+        if self._unlike:
+            if not running:
+                raise self._unlike
+            return
         ready = (stage for stage in self._jobs.ready(self._systems) if stage not in running)
         for stage in islice(ready, at_once - len(running)):
             # In a copy of the context, what it says goes into the log of this flow run.
@@ -134,7 +142,7 @@ class Taker:
         except (LeaseLost, OperationalError):  # that is none of the stage's doing
             raise
         except Exception as error:  # a bug, too: another builder would only run into it again
-            return Outcome.failed(error)
+            return Outcome.failed(error, self._machine)
 
     def _tell(self, report: Report) -> None:
         if report.state is Progress.running:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from flows.errors import RefitError
 from flows.images.build import Built
+from flows.images.making import Maker
 from flows.images.registry import Registry
 from flows.images.stages import Graph
 from flows.images.workspace import recover
@@ -287,3 +289,17 @@ def test_a_machine_with_other_programs_builds_nothing_for_a_run(pair: tuple[Sett
         assert "buildah version 99" in caught.value.why
         [state] = handover.jobs.states()
         assert state.outcome is None and not state.taken
+
+
+def test_what_a_machine_with_other_programs_is_at_comes_to_its_end(pair: tuple[Settings, Settings]) -> None:
+    root, other = tiny.root(), replace(tiny.root(), name="other")
+    tools = Maker(pair[0], Registry(pair[0])).tools(root)
+    with handing(pair[0], graph_of(root)) as handover:
+        handover.jobs.add(HERE, 2.0, Work(root, None, True, tools))
+        handover.jobs.add(HERE, 1.0, Work(other, None, True, {**tools, "buildah": "buildah version 99"}))
+        odd = pair[1].model_copy(update={"machine": "odd", "builds_at_once": 2})
+        with pytest.raises(Unlike):
+            Taker(odd, handover.jobs.run, [HERE]).serve()
+        outcomes = {state.stage: state.outcome for state in handover.jobs.states()}
+    assert outcomes["root"] and outcomes["root"].result().how == "built"
+    assert outcomes["other"] is None
