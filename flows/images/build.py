@@ -16,6 +16,7 @@ from time import monotonic
 
 from flows import progress
 from flows.database import Lease, held, lease, open_database
+from flows.errors import RefitError
 from flows.images import plan, stages
 from flows.images.carried import Layers, NotCarried
 from flows.images.ledger import Entry, Ledger
@@ -29,6 +30,7 @@ from flows.settings import Settings
 logger = logging.getLogger("refit.build")
 # Those that make one stage: mmdebstrap, or what pulls the parent; then what builds, and what pushes.
 _LONG_PROGRAMS = 3
+_SHOWN = 5  # differences that are named
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,9 @@ class Builder:
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
             manifest, grafted, reason = self._obtain(stage, parent, layer, log)
             seconds = monotonic() - started
-            digest = self._name(stage, manifest, Entry(key, manifest.digest, inputs, seconds), mine)
-        progress.report(stage.name, State.done, "grafted" if grafted else "")
+            digest, doubt = self._name(stage, manifest, Entry(key, manifest.digest, inputs, seconds), mine)
+        progress.report(stage.name, State.done, doubt or ("grafted" if grafted else ""))
+        reason = "; ".join(part for part in (reason, doubt) if part)
         return Built(stage.name, key, layer, digest, False, seconds, None if grafted else log, reason)
 
     def compare(self, stage: Stage, parent: Built, grafted: Built) -> tuple[Difference, ...]:
@@ -212,17 +215,27 @@ class Builder:
         made = self._maker.make(stage, below, log, wheels.digest if wheels else None)
         return made, f"{wheels.stage} was {wheels.how} as {wheels.digest}" if wheels else ""
 
-    def _name(self, stage: Stage, made: Manifest, entry: Entry, mine: Lease) -> str:
-        """Let the stage be found by its key, as what came out of it first; returns that digest."""
-        repository = self._registry.stages
+    def _name(self, stage: Stage, made: Manifest, entry: Entry, mine: Lease) -> tuple[str, str]:
+        """Let the stage be found by its key, as what came first; returns that digest, and a doubt in words."""
         counts = self._ledger.record(stage.name, entry, mine)
-        manifest = made if counts == made.digest else self._registry.find(repository, counts)
-        if manifest is None:  # the registry has lost what came out first
-            self._ledger.forget(entry.key, mine)
-            counts, manifest = self._ledger.record(stage.name, entry, mine), made
-        if manifest is not made:
-            logger.warning(
-                "%s is not deterministic: %s came out now, %s before; that one counts", stage.name, made.digest, counts
-            )
-        self._registry.put_manifest(repository, entry.key, manifest.content, manifest.media_type)
-        return counts
+        manifest, doubt = made, ""
+        if counts != made.digest:
+            before, first = counts, self._whole(counts)
+            if first:
+                manifest, what = first, f"that one counts; they differ in {self._differing(before, made)}"
+            else:
+                self._ledger.forget(entry.key, mine)
+                counts, what = self._ledger.record(stage.name, entry, mine), "which the registry has lost"
+            doubt = f"not deterministic: {made.digest} came out now, and before {before}, {what}"
+            logger.warning("%s is %s", stage.name, doubt)
+        self._registry.put_manifest(self._registry.stages, entry.key, manifest.content, manifest.media_type)
+        return counts, doubt
+
+    def _differing(self, before: str, made: Manifest) -> str:
+        """What two images of one stage have otherwise, in words."""
+        try:
+            found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made.digest)]
+        except RefitError as error:  # the stage is there all the same
+            return f"nobody knows what: {error.what}"
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return ", ".join(found[:_SHOWN]) + more

@@ -73,6 +73,10 @@ class Layers:
         self._registry.put_blob(self._repository, EMPTY)
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
 
+    def differences(self, one: str, other: str) -> tuple[Difference, ...]:
+        """In what two images in the repository of stages differ."""
+        return compare(self._trees, self._repository, one, other)
+
     def compare(self, stage: Stage, parent: Manifest, grafted: str, made: Manifest) -> tuple[Difference, ...]:
         """What a grafted image has otherwise than one whose layer was made on the same parent; keeps nothing."""
         rebuilt = self._assemble(stage, parent, self._own(stage, parent, made))

@@ -313,11 +313,13 @@ class Assembler:
 
     def _wheels(self, profile: Profile, parent: Stage, category: str, of_source: tuple[str, ...]) -> Stage:
         """The packages of a category that have no wheel, built with compilers and tools that are locked, too."""
-        bundle, base = profile.bundle, _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        bundle, base = profile.bundle, _with_python(profile.base, profile.python)
         suite, family = base.config.suite, base.config.family
 
         def make(name: str) -> Stage:
-            system, tools = self._beyond(base, bundle.compilers), self._requirements(profile, BUILDER)
+            # The bundle's own, too: they are there already, but a wheel may be linked with another of their versions.
+            system = self._beyond(base, (*bundle.packages, *bundle.compilers))
+            tools = self._requirements(profile, BUILDER)
             snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in _lineage(bundle)]
             own = [snippet for snippet in snippets if snippet in self._templates.texts]
             variables = {**_variables(profile), "installer": self._installer, "system": system, "own": own}

@@ -392,6 +392,28 @@ def test_a_step_that_hangs_is_ended_and_others_go_on(fresh: Settings) -> None:
     assert_clean(fresh)
 
 
+def test_a_stage_that_is_not_deterministic_is_told_and_what_came_out_first_counts(
+    fresh: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{tiny.root().text} && read id < /proc/sys/kernel/random/uuid && echo $id > /etc/id"
+    stage, builder = replace(tiny.root(), name="random", text=text), Builder(fresh, Registry(fresh))
+    first = builder.build(stage, None)
+    assert not first.reason
+    with monkeypatch.context() as blind:  # as if another had finished it in between
+        blind.setattr(builder, "_find", lambda *_: None)
+        blind.setattr(builder, "_finish", lambda *_: None)
+        second = builder.build(stage, None)
+    assert second.digest == first.digest
+    assert "not deterministic" in second.reason
+    assert second.reason.endswith("they differ in files etc/id")
+    registry = Registry(fresh)
+    registry.delete(registry.stages, first.digest)
+    third = builder.build(stage, None)
+    assert third.digest != first.digest
+    assert third.reason.endswith("which the registry has lost")
+    assert builder.build(stage, None).digest == third.digest
+
+
 @pytest.fixture
 def pair(registry_server: RegistryServer, tmp_path: Path) -> Iterator[tuple[Settings, Settings]]:
     """Two builders with a storage of their own each, who share registry and database."""
