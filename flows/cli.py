@@ -67,8 +67,6 @@ app.add_typer(queue_app, name="queue", rich_help_panel="Images")
 app.add_typer(catalog_cli.release_app, name="release", rich_help_panel="Catalog")
 app.add_typer(catalog_cli.new_app, name="new", rich_help_panel="Catalog")
 app.add_typer(catalog_cli.import_app, name="import", rich_help_panel="Catalog")
-app.command(rich_help_panel="Catalog")(catalog_cli.wizard)
-app.command(rich_help_panel="Catalog")(catalog_cli.lint)
 app.add_typer(session_app, name="session", rich_help_panel="Sessions")
 app.add_typer(migrate_cli.app, name="migrate", rich_help_panel="Sessions")
 app.add_typer(home_cli.home_app, name="home", rich_help_panel="Sessions")
@@ -516,6 +514,10 @@ def remove_session(
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
+
+
+app.command(rich_help_panel="Catalog")(catalog_cli.wizard)
+app.command(rich_help_panel="Catalog")(catalog_cli.lint)
 
 
 @app.command(rich_help_panel="Services")
