@@ -450,6 +450,7 @@ def results(settings: Settings) -> object:
     return json.loads((settings.home / "digests").read_text())
 
 
+@pytest.mark.long
 def test_two_builders_execute_each_stage_once(pair: tuple[Settings, Settings]) -> None:
     graph = matrix()
     processes = [builder_process(pair[0], graph), builder_process(pair[1], matrix(last=-1))]

@@ -205,6 +205,7 @@ def test_a_step_that_fails_is_named_with_its_last_words(base: Built, builder: Bu
     assert_clean(shared)
 
 
+@pytest.mark.long
 def test_packages_that_the_mirror_no_longer_has(builder: Builder, base_stage: Stage, shared: Settings) -> None:
     stage = replace(base_stage, name="outdated", system=(*base_stage.system, "tmux=0.0~never"))
     with pytest.raises(RefitError, match="has no longer") as caught:

@@ -59,6 +59,7 @@ def empty(shared: Settings) -> Iterator[None]:
     cache.prune(shared, everything=True)
 
 
+@pytest.mark.long
 def test_the_same_digest_without_a_cache_and_with_a_cold_and_a_warm_one(
     stage: Stage, base: Built, shared: Settings, empty: None
 ) -> None:

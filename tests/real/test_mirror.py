@@ -20,6 +20,7 @@ from flows.images.stages import Stage
 from flows.locks import apt, system
 from flows.settings import Settings
 from tests.certificates import Authority, make_authority
+from tests.conftest import some_long
 from tests.machine import private_home
 from tests.mirror import Way, way_to_debian
 
@@ -76,6 +77,7 @@ def additional(catalog: Catalog, shared: Settings) -> Stage:
     return stage
 
 
+@pytest.mark.long
 def test_a_mirror_by_https_with_an_authority_of_its_own(
     base_recipe: Base, shared: Settings, mirrored: dict[str, object], mirror: Way, tmp_path: Path
 ) -> None:
@@ -91,7 +93,7 @@ def test_a_mirror_by_https_with_an_authority_of_its_own(
         apt.simulate(small, unknown)
 
 
-@pytest.mark.parametrize("way", ["mirror", "proxy"])
+@pytest.mark.parametrize("way", some_long(["mirror", "proxy"], "mirror"))
 def test_a_bundles_own_packages_come_by_it_and_the_digest_is_the_same(
     way: str, request: pytest.FixtureRequest, tmp_path: Path, builder: Builder, base: Built, additional: Stage
 ) -> None:

@@ -86,6 +86,7 @@ def refit_show(stem: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([REFIT, "show", stem], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_what_the_machine_gave_comes_from_the_text_itself(
     builder: Builder, base: Built, base_stage: Stage, build: Build, shared: Settings, registry: Registry
 ) -> None:

@@ -75,6 +75,7 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
     assert kinds == [Kind.not_noticed, Kind.noticed]
 
 
+@pytest.mark.long
 def test_who_is_busy_is_moved_when_the_work_is_done(
     settings: Settings, registry: Registry, shared: Settings, base: Built
 ) -> None:

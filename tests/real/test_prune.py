@@ -195,6 +195,7 @@ def test_while_garbage_is_collected_the_registry_can_be_read_and_not_written(
             registry.put_manifest(registry.repository, "new", kept.content, MANIFEST)
 
 
+@pytest.mark.long
 def test_a_kill_while_garbage_is_collected_is_mended_by_up(settings: Settings, tmp_path: Path) -> None:
     kept = push(Registry(settings), settings.repository, "a", ALIAS)
     with slow_sweep(settings, tmp_path) as collector:
