@@ -513,11 +513,14 @@ def remove_session(
         Sessions.open(load()).remove(name, purge)
 
 
-# --- Services -----------------------------------------------------------------------------------------------------
+# --- Catalog ------------------------------------------------------------------------------------------------------
 
-
+# After those of images: help shows groups in the order of their first verbs.
 app.command(rich_help_panel="Catalog")(catalog_cli.wizard)
 app.command(rich_help_panel="Catalog")(catalog_cli.lint)
+
+
+# --- Services -----------------------------------------------------------------------------------------------------
 
 
 @app.command(rich_help_panel="Services")
