@@ -59,9 +59,9 @@ python_version = "3.11"
 
 @dataclass(frozen=True)
 class Case:
-    """A base, the Python stage of a bundle that takes a package as source, also by pip, and what builds them."""
+    """A base with a bundle's system package, its Python stage, also by pip, that has a source, and what builds them."""
 
-    base: Built
+    ground: Built
     python: Stage
     by_pip: Stage
     builder: Builder
@@ -81,6 +81,7 @@ def write_catalog(root: Path, index: Path) -> None:
     files = {
         root / "releases/2026a.yaml": RELEASE,
         bundle / "display.txt": "Chopping\n",
+        bundle / "os/os-packages.txt": "hello\n",
         bundle / "builder/os-packages.txt": "gcc\nlibc6-dev\nlibpython3.11-dev\n",
         bundle / "builder/sources.txt": "chopper  # has no wheel\n",
         bundle / "py311/Pipfile": PIPFILE,
@@ -112,14 +113,16 @@ def case(tmp_path_factory: pytest.TempPathFactory, shared: Settings, registry: R
         settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
         resolve = partial(system.resolve, settings=settings)
         profile = load.profile(catalog, "2026a", PROFILE)
-        python, by_pip = (Assembler(catalog, resolve, installer).chain(profile)[1] for installer in ("uv", "pip"))
-        yield Case(base, python, by_pip, Builder(settings, registry), settings)
+        chains = (Assembler(catalog, resolve, installer).chain(profile) for installer in ("uv", "pip"))
+        (_, packages, python, *_), (_, _, by_pip, *_) = chains
+        builder = Builder(settings, registry)
+        yield Case(builder.build(packages, base), python, by_pip, builder, settings)
 
 
 def patched(case: Case) -> Built:
     """Another base."""
     text = "RUN . /mnt/env.sh; set -eu; umask 022; echo patched > /etc/patched"
-    return case.builder.build(Stage("patched", Kind.instructions, case.base.stage, text), case.base)
+    return case.builder.build(Stage("patched", Kind.instructions, case.ground.stage, text), case.ground)
 
 
 def run(case: Case, built: Built, script: str) -> str:
@@ -134,7 +137,7 @@ def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case:
         case.wheels.name: Action.build,
         case.python.name: Action.build,
     }
-    first = case.builder.build(case.python, case.base)
+    first = case.builder.build(case.python, case.ground)
     assert first.how == "built"
     said = run(
         case, first, "/opt/app-root/bin/python -c 'import bee, chopper; print(chopper.answer())'; find / -xdev || :"
@@ -147,7 +150,7 @@ def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case:
     )
     assert not [path for path in paths if re.fullmatch(forbidden, path)]
 
-    assert case.builder.build(case.wheels, case.base).how == "reused"
+    assert case.builder.build(case.wheels, case.ground).how == "reused"
     after = patched(case)
     assert case.builder.build(case.wheels, after).how == "reused"
     assert case.builder.build(case.python, after).how == "grafted"
@@ -159,25 +162,25 @@ def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case:
 
 @pytest.mark.long
 def test_pip_builds_and_installs_them_as_well(case: Case) -> None:
-    built = case.builder.build(case.by_pip, case.base)
+    built = case.builder.build(case.by_pip, case.ground)
     assert run(case, built, "/opt/app-root/bin/python -c 'import bee, chopper; print(chopper.answer())'") == "42\n"
 
 
 @pytest.mark.long
 def test_two_builds_in_a_row_are_equal(case: Case, registry: Registry, tmp_path: Path) -> None:
     maker = Maker(case.settings, registry)
-    one, two = (maker.make(case.wheels, case.base.digest, tmp_path / f"log{n}").digest for n in range(2))
+    one, two = (maker.make(case.wheels, case.ground.digest, tmp_path / f"log{n}").digest for n in range(2))
     assert one == two
-    built = case.builder.build(case.python, case.base)
-    assert case.builder.compare(case.python, case.base, built) == ()
+    built = case.builder.build(case.python, case.ground)
+    assert case.builder.compare(case.python, case.ground, built) == ()
 
 
 @pytest.mark.long
 def test_a_plain_text_builds_the_wheels_as_well(
     case: Case, base_stage: Stage, build: Build, registry: Registry
 ) -> None:
-    built = case.builder.build(case.python, case.base)
-    image = f"{registry.host}/{registry.stages}@{case.base.digest}"
+    built = case.builder.build(case.python, case.ground)
+    image = f"{registry.host}/{registry.stages}@{case.ground.digest}"
     text = plain.containerfile(PROFILE, "2026a", (base_stage, case.python), image, secure=registry.secure)
     digest = build(text, case.settings.pip_index_url.get_secret_value())
     assert differing(case.settings, registry, built.digest, digest) == set()
