@@ -1,7 +1,8 @@
 """Caches of package managers: what one build has downloaded the next need not, and no layer knows of it.
 
 They are folders of this machine below the one that builds see at `/mnt`. All builds use them at once, as pip, uv and
-npm allow. apt wants its archives for itself: each build gets a folder of its own, filled with links to what is there.
+npm allow. apt and dnf want their archives for themselves: each build gets a folder of its own, filled with links to
+what is there.
 They are cleared only while nothing is built (see `workspace.no_builds`).
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 from flows import command
@@ -17,8 +19,10 @@ from flows.errors import UnknownName
 from flows.images.workspace import no_builds
 from flows.settings import Settings
 
-# Cache → the variable by which its program is told of the folder; apt reads it from its configuration.
-VARIABLES = {"apt": "", "npm": "NPM_CONFIG_CACHE", "pip": "PIP_CACHE_DIR", "uv": "UV_CACHE_DIR"}
+# Cache → the variable by which its program is told of the folder; apt and dnf are told otherwise.
+VARIABLES = {"apt": "", "dnf": "", "npm": "NPM_CONFIG_CACHE", "pip": "PIP_CACHE_DIR", "uv": "UV_CACHE_DIR"}
+# What is kept of the caches that each build has for itself. Both programs check it against their lists before use.
+_ARCHIVES = {"apt": "*.deb", "dnf": "*/packages/*.rpm"}
 NO_CACHES = {"PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1"}
 # uv keeps unpacked packages: one that lacks files would be installed without them. It goes as a whole.
 _WHOLE = {"uv"}
@@ -92,15 +96,17 @@ def offer(own: Path, mount: str, settings: Settings) -> tuple[Mapping[str, str],
     (own / "apt").mkdir()  # also without a cache: its own archives folder would be changed in the layer
     if not settings.cache_limit:
         return NO_CACHES, {own / "apt": f"{mount}/apt"}
+    (own / "dnf").mkdir()
     folders = [_folder(name, settings) for name in VARIABLES]
     # pip uses no cache that belongs to somebody else.
     command.run(["install", "--directory", "--owner=0", "--group=0", "--mode=0755", *folders], root=True)
     for name in VARIABLES:
         (own / "cache" / name).mkdir(parents=True)
-    _link(_folder("apt", settings), own / "apt")
+    for name, archives in _ARCHIVES.items():
+        _link(_folder(name, settings), own / name, archives)
     shared = {_folder(name, settings): f"{mount}/cache/{name}" for name, variable in VARIABLES.items() if variable}
     variables = {variable: f"{mount}/cache/{name}" for name, variable in VARIABLES.items() if variable}
-    return variables, {own / "apt": f"{mount}/apt", **shared}
+    return variables, {**{own / name: f"{mount}/{name}" for name in _ARCHIVES}, **shared}
 
 
 def apt_options(mount: str) -> tuple[str, ...]:
@@ -108,19 +114,27 @@ def apt_options(mount: str) -> tuple[str, ...]:
     return f'Dir::Cache::Archives "{mount}/apt/";', 'APT::Keep-Downloaded-Packages "true";'
 
 
+def dnf_options(mount: str, settings: Settings) -> Mapping[str, str]:
+    """What lets dnf use what `offer` gives."""
+    return {"cachedir": f"{mount}/dnf", "keepcache": "True"} if settings.cache_limit else {}
+
+
 def take_back(own: Path, settings: Settings) -> None:
-    """Keep the archives that apt has downloaded in a build, for the next."""
+    """Keep the archives that apt and dnf have downloaded in a build, for the next."""
     if settings.cache_limit:
-        _link(own / "apt", _folder("apt", settings))
+        for name, archives in _ARCHIVES.items():
+            _link(own / name, _folder(name, settings), archives)
 
 
-def _link(source: Path, target: Path) -> None:
-    archives = sorted(source.glob("*.deb"))
-    for start in range(0, len(archives), _AT_ONCE):
-        argv: list[str | Path] = ["cp", "--link", "--no-clobber", "--target-directory", target]
-        argv += archives[start : start + _AT_ONCE]
-        # Of two builds that bring the same archive at once, one is told that it is there.
-        command.run(argv, root=True, accepted=(0, 1))
+def _link(source: Path, target: Path, archives: str) -> None:
+    """Let both folders have the archives of the first, at the same places below them."""
+    for folder, found in groupby(sorted(source.glob(archives)), key=lambda file: file.parent):
+        place, files = target / folder.relative_to(source), tuple(found)
+        command.run(["install", "--directory", "--mode=0755", place], root=True)
+        for start in range(0, len(files), _AT_ONCE):
+            argv = ["cp", "--link", "--no-clobber", "--target-directory", place, *files[start : start + _AT_ONCE]]
+            # Of two builds that bring the same archive at once, one is told that it is there.
+            command.run(argv, root=True, accepted=(0, 1))
 
 
 def _cache(name: str, settings: Settings) -> Cache:

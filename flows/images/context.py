@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uv
 
-from flows.images.cache import apt_options, offer
+from flows.images.cache import apt_options, dnf_options, offer
 from flows.locks import apt
 from flows.settings import Settings
 
@@ -48,7 +48,8 @@ def own_things(folder: Path, settings: Settings, suite: str = "") -> tuple[str, 
     variables = {"PIP_FIND_LINKS": " ".join(wheels), "PIP_INDEX_URL": settings.pip_index_url.get_secret_value()}
     variables |= {"UV_FIND_LINKS": ",".join(wheels), "UV_DEFAULT_INDEX": variables["PIP_INDEX_URL"]}
     variables["NPM_CONFIG_REGISTRY"] = settings.npm_registry
-    dnf = {"proxy": settings.apt_proxy, "sslcacert": f"{MOUNT}/ca.pem" if settings.ca_bundle else ""}
+    authorities = f"{MOUNT}/ca.pem" if settings.ca_bundle else ""
+    dnf = {**dnf_options(MOUNT, settings), "proxy": settings.apt_proxy, "sslcacert": authorities}
     variables["DNF_OPTIONS"] = " ".join(f"--setopt={name}={value}" for name, value in dnf.items() if value)
     cached, caches = offer(folder, MOUNT, settings)
     variables |= cached

@@ -187,6 +187,23 @@ def test_a_base_gets_exactly_what_was_resolved_and_a_version_that_has_gone_is_re
     assert command.run(argv, root=True).stdout == "editor-1.0 library-3.1 "
 
 
+def test_what_one_build_has_downloaded_the_next_need_not(
+    catalog: Catalog, public_image: str, signed: Repository, builder: Builder, shared: Settings
+) -> None:
+    stage = foundation(catalog, public_image, signed, shared)
+    builder.build(stage, None)
+    packages = list(signed.folder.rglob("*.rpm"))
+    contents = {package: package.read_bytes() for package in packages}
+    for package in packages:
+        package.unlink()
+    try:
+        again = replace(stage, text=f"{stage.text}RUN test ! -e /var/cache/dnf\n", name="again")
+        assert builder.build(again, None).how == "built"
+    finally:
+        for package, content in contents.items():
+            package.write_bytes(content)
+
+
 def test_a_public_image_that_is_not_reached_is_said(
     catalog: Catalog, signed: Repository, builder: Builder, shared: Settings
 ) -> None:

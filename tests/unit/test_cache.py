@@ -62,7 +62,7 @@ def test_a_cache_is_brought_under_its_limit(settings: Settings) -> None:
     assert found["pip"].size >= 3_000_000 > found["pip"].limit == 2_500_000
     assert cache.prune(small(settings))["pip"] >= 1_000_000
     assert [path.exists() for path in (old, older, new)] == [True, False, True]
-    assert cache.prune(small(settings)) == {"apt": 0, "npm": 0, "pip": 0, "uv": 0}
+    assert cache.prune(small(settings)) == dict.fromkeys(cache.VARIABLES, 0)
 
 
 def test_what_would_be_broken_without_some_of_its_files_goes_as_a_whole(settings: Settings) -> None:
@@ -97,15 +97,20 @@ def test_each_build_has_archives_of_its_own_and_gives_back_what_it_brought(setti
         own.mkdir()
         variables, mounts = cache.offer(own, "/mnt", settings)
         assert variables["UV_CACHE_DIR"] == "/mnt/cache/uv"
-        assert mounts[own / "apt"] == "/mnt/apt"
+        assert (mounts[own / "apt"], mounts[own / "dnf"]) == ("/mnt/apt", "/mnt/dnf")
         assert all((own / Path(target).relative_to("/mnt")).is_dir() for target in mounts.values())
         (own / "apt" / "tree.deb").write_text("tree")
+        (own / "dnf/main-0123/packages").mkdir(parents=True)
+        (own / "dnf/main-0123/packages/tree.rpm").write_text("tree")
+        (own / "dnf/main-0123/list.xml").touch()
     for own in builds:
         cache.take_back(own, settings)
     third = tmp_path / "three"
     third.mkdir()
     cache.offer(third, "/mnt", settings)
     assert [path.read_text() for path in (third / "apt").iterdir()] == ["tree"]
+    kept = [path.relative_to(third) for path in (third / "dnf").rglob("*") if path.is_file()]
+    assert kept == [Path("dnf/main-0123/packages/tree.rpm")]
 
 
 def test_without_caches_nothing_is_kept(settings: Settings, tmp_path: Path) -> None:
