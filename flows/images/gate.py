@@ -36,7 +36,7 @@ def building(database: Engine, wait: float = WAIT) -> Iterator[None]:
     with ExitStack() as stack:
         while True:
             # First the claim, then the look: of two that begin at once, at least one sees the other.
-            stack.enter_context(_place(database))
+            stack.enter_context(helping(database))
             if not held(database, _PRUNING):
                 break
             stack.close()
@@ -65,8 +65,11 @@ def pruning(database: Engine, settings: Settings, wait: float = WAIT) -> Iterato
 
 
 @contextmanager
-def _place(database: Engine) -> Iterator[None]:
-    """One of the numbered places of those who build: the first that is free, so that they stay few."""
+def helping(database: Engine) -> Iterator[None]:
+    """Let no prune begin inside the `with` block, for the sake of a run that is `building`; waits for nobody.
+
+    Who helps goes on for a while when that run was killed. Of the places the first that is free is taken: they stay few.
+    """
     number = 0
     with ExitStack() as stack:
         while True:

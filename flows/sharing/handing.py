@@ -24,6 +24,7 @@ from flows.settings import Settings
 from flows.sharing.jobs import Jobs, State, Work
 
 POLL = 0.2  # seconds
+SILENCE = 60.0  # seconds without a word from the database, after which whoever waits gives up
 
 
 class NoBuilder(RefitError):
@@ -75,7 +76,7 @@ class Handover:
             RefitError: it can't be built, or nobody is there who could.
         """
         work = Work(stage, parent, self._graft, self._maker.tools(stage))
-        self.jobs.add(self._systems[stage.name], self._urgency.get(stage.name, 0.0), work)
+        self._hand_over(work)
         self._waiting[stage.name] = waiting = _Waiting(self._systems[stage.name])
         try:
             if self._ended.is_set():  # nobody looks any more
@@ -86,6 +87,16 @@ class Handover:
             raise
         progress.report(stage.name, Progress.reused if built.reused else Progress.done, waiting.note)
         return built
+
+    def _hand_over(self, work: Work) -> None:
+        """Also where the database is away just now; it may have heard the first time."""
+        name, patient = work.stage.name, monotonic() + SILENCE
+        while True:
+            try:
+                return self.jobs.add(self._systems[name], self._urgency.get(name, 0.0), work)
+            except OperationalError:
+                if self._ended.wait(POLL) or monotonic() > patient:
+                    raise
 
     @contextmanager
     def going_on(self) -> Iterator[None]:

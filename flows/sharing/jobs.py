@@ -111,10 +111,10 @@ class Jobs:
         return lease(self._database, _of_run(self.run), wait=0)
 
     def add(self, system: str, urgency: float, work: Work) -> None:
-        """Let a stage be built by whoever builds for this operating system, the most urgent first."""
+        """Let a stage be built by whoever builds for this operating system, the most urgent first; can be repeated."""
         text, name = _WORK.dump_json(work).decode(), work.stage.name
         with Session(self._database) as session, session.begin():
-            session.add(JobRow(run=self.run, stage=name, system=system, urgency=urgency, work=text, note=""))
+            session.merge(JobRow(run=self.run, stage=name, system=system, urgency=urgency, work=text, note=""))
 
     def states(self) -> tuple[State, ...]:
         """Where all jobs are."""

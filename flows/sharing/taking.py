@@ -16,16 +16,15 @@ from flows import command, host, progress
 from flows.database import LeaseLost, LeaseTaken, open_database
 from flows.errors import RefitError
 from flows.images.build import Builder
+from flows.images.gate import helping
 from flows.images.making import Maker
 from flows.images.registry import Registry
 from flows.images.workspace import recover
 from flows.progress import Report
 from flows.progress import State as Progress
 from flows.settings import Settings
-from flows.sharing.handing import POLL
+from flows.sharing.handing import POLL, SILENCE
 from flows.sharing.jobs import Jobs, Outcome, Work
-
-SILENCE = 60.0  # seconds without a word from the database, after which the run has lost its builder anyway
 
 
 class Unlike(RefitError):
@@ -55,7 +54,8 @@ class Taker:
     def __init__(self, settings: Settings, run: str, systems: Sequence[str]) -> None:
         registry = Registry(settings)
         self._settings, self._systems, self._machine = settings, systems, settings.machine_name
-        self._jobs = Jobs(open_database(settings.database), run)
+        self._database = open_database(settings.database)
+        self._jobs = Jobs(self._database, run)
         self._maker = Maker(settings, registry)
         self._builders = {graft: Builder(settings, registry, graft=graft) for graft in (True, False)}
         self._leaving, self._done = Event(), list[str]()
@@ -74,6 +74,7 @@ class Taker:
         at_once = host.builds_at_once(self._settings)
         with (
             suppress(_Over),
+            helping(self._database),
             self._jobs.joined(self._machine, self._systems),
             progress.listening(self._tell),
             ThreadPoolExecutor(at_once) as pool,

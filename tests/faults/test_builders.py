@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from flows.database import LeaseTaken, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
+from flows.images.gate import pruning
 from flows.images.making import Maker
 from flows.images.registry import Registry
 from flows.images.stages import Graph
@@ -176,6 +180,8 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
         for one in (one.model_copy(update={"builds_at_once": 1, "machine": one.home.name}) for one in pair)
     ]
     wait_until(lambda: all(sleepers(str(nap)) for nap in naps), 120)
+    with pytest.raises(LeaseTaken, match="building"), pruning(open_database(pair[0].database), pair[0], wait=0):
+        pytest.fail("it was pruned while other machines built")
     end(psutil.Process(run.pid))
     for process in (run, *machines):
         process.join(60)
@@ -265,6 +271,25 @@ def test_nobody_is_left_waiting_when_the_run_has_ended(pair: tuple[Settings, Set
         for future in (waiting, hand_over(handover, graph, pool)["root"]):
             with pytest.raises(RefitError, match="The run ended before root was built"):
                 future.result(60)
+
+
+def test_a_database_that_is_away_for_a_moment_is_asked_again(
+    pair: tuple[Settings, Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of(tiny.root())
+    with ThreadPoolExecutor(1) as pool, handing(pair[0], graph) as handover:
+        add, calls = handover.jobs.add, count(1)
+
+        def away(system: str, urgency: float, work: Work) -> None:
+            add(system, urgency, work)
+            if next(calls) == 1:  # it was heard, but nobody learned that it was
+                raise OperationalError("add", {}, Exception("the connection broke"))
+
+        monkeypatch.setattr(handover.jobs, "add", away)
+        process = builder(pair[1], handover, "other")
+        assert hand_over(handover, graph, pool)["root"].result().how == "built"
+        assert next(calls) == 3
+    process.join()
 
 
 def test_a_stage_for_which_nobody_comes_is_reported(pair: tuple[Settings, Settings]) -> None:
