@@ -191,6 +191,7 @@ def build_profiles(
         outcomes = carry_out(planned, date or due_date(), settings, graft=graft)
         report = replace(summary(planned, outcomes), left=share.left)
     _show(report, release)
+    Ledger(database.open_database(settings.database)).count(stage.how for stage in report.stages)
     if report.failures:
         raise BuildFailed(report)
     return report
@@ -212,7 +213,7 @@ def carry_out(
     graph, profiles = planned.graph, {profile.stem: profile for profile in planned.profiles}
     outcomes = {**_reused(planned.plan), **_already_published(planned, Registry(settings))}
     missing = [name for name in graph.stages if name not in outcomes]
-    order, here = _order(planned, outcomes), host.builds_at_once(settings)
+    order, here = _order(planned, outcomes, graft), host.builds_at_once(settings)
     running: dict[str, PrefectFuture[Any]] = {}
     ended: SimpleQueue[str] = SimpleQueue()
 
@@ -287,11 +288,15 @@ def _already_published(planned: ReleasePlan, registry: Registry) -> dict[str, ob
         return {f"{PUBLISH}{image.profile}": image for image in pool.map(look, planned.profiles) if image}
 
 
-def _order(planned: ReleasePlan, there: Mapping[str, object]) -> Order:
+def _order(planned: ReleasePlan, there: Mapping[str, object], graft: bool) -> Order:
+    """The order of all jobs; where layers may be carried, one that several images have is made for all of them."""
     stages = {name: stage.parent for name, stage in planned.graph.stages.items()}
     images = {f"{PUBLISH}{stem}": top for stem, top in planned.graph.tops.items()}
     needs = {job: need for job, need in {**stages, **images}.items() if job not in there}
-    return Order(needs, urgency(planned.graph, planned.plan))
+    steps = planned.plan.steps.values()
+    unmade = {step.layer for step in steps if step.action is Action.build and step.layer} if graft else set()
+    layers = {step.stage: step.layer for step in steps if step.layer in unmade and step.layer}
+    return Order(needs, urgency(planned.graph, planned.plan), layers)
 
 
 def summary(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport:

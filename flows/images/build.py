@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,8 +99,7 @@ class Builder:
         name = f"stage {key}"
         if held(self._database, name):
             progress.report(stage.name, State.waiting, "another run builds it")
-        programs = _LONG_PROGRAMS * (2 if stage.wheels else 1)
-        with lease(self._database, name, wait=programs * self._settings.build_limit) as mine:
+        with lease(self._database, name, wait=self._patience(stage)) as mine:
             if digest := self._find(stage, key) or self._finish(stage, key):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
@@ -109,6 +109,10 @@ class Builder:
         progress.report(stage.name, State.done, doubt or ("grafted" if grafted else ""))
         reason = "; ".join(part for part in (reason, doubt) if part)
         return Built(stage.name, key, layer, digest, False, seconds, None if grafted else log, reason)
+
+    def _patience(self, stage: Stage) -> float:
+        """Seconds in which somebody else has made a stage for sure."""
+        return _LONG_PROGRAMS * (2 if stage.wheels else 1) * self._settings.build_limit
 
     def compare(self, stage: Stage, parent: Built, grafted: Built) -> tuple[Difference, ...]:
         """Make a stage that was grafted, and tell how what comes out differs; nobody finds what was made.
@@ -199,14 +203,21 @@ class Builder:
             made, told = self._make(stage, parent, log)
             return made, False, told
         below = self._registry.manifest(self._registry.stages, parent.digest)
-        try:
-            if not self._graft:
-                raise NotCarried("grafting was not wanted")
-            image, origin = self._layers.carry(stage, layer, below)
-        except NotCarried as obstacle:
-            made, told = self._make(stage, parent, log)
-            reason = f"{obstacle}; {told}" if told else str(obstacle)
-            return self._layers.keep(stage, layer, below, made), False, reason
+        with suppress(NotCarried):
+            return self._carry(stage, layer, below)
+        # The same layer may be wanted on another parent just now, here or elsewhere: it is made once for both.
+        with lease(self._database, f"layer {layer}", wait=self._patience(stage)):
+            try:
+                return self._carry(stage, layer, below)
+            except NotCarried as obstacle:
+                made, told = self._make(stage, parent, log)
+                reason = f"{obstacle}; {told}" if told else str(obstacle)
+                return self._layers.keep(stage, layer, below, made), False, reason
+
+    def _carry(self, stage: Stage, layer: str, below: Manifest) -> tuple[Manifest, bool, str]:
+        if not self._graft:
+            raise NotCarried("grafting was not wanted")
+        image, origin = self._layers.carry(stage, layer, below)
         return image, True, origin
 
     def _make(self, stage: Stage, parent: Built | None, log: Path) -> tuple[Manifest, str]:

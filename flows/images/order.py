@@ -11,24 +11,32 @@ class Order:
     Args:
         needs: job → the job that has to be done before it, or none. One that isn't a job itself counts as done.
         urgency: job → how urgent it is; the highest starts first, and those that are equal in the order of `needs`.
+        makes: job → a thing that it makes, if nobody has yet: of jobs for the same thing one goes ahead of the others.
     """
 
-    def __init__(self, needs: Mapping[str, str | None], urgency: Mapping[str, float]) -> None:
-        self._urgency = urgency
+    def __init__(
+        self, needs: Mapping[str, str | None], urgency: Mapping[str, float], makes: Mapping[str, str] | None = None
+    ) -> None:
+        self._urgency, self._makes, self._making = urgency, dict(makes or {}), set[str]()
         self._waiting = {job: need for job, need in needs.items() if need in needs}
         self._ready = [job for job in needs if job not in self._waiting]
 
     def start(self, fits: Callable[[str], bool] = lambda _: True) -> str | None:
         """The job to start now, of those for which there is room; none: all that are left wait for others."""
-        ready = [job for job in self._ready if fits(job)]
+        ready = [job for job in self._ready if self._makes.get(job) not in self._making and fits(job)]
         if not ready:
             return None
         chosen = max(ready, key=lambda job: self._urgency.get(job, 0.0))
         self._ready.remove(chosen)
+        if chosen in self._makes:
+            self._making.add(self._makes[chosen])
         return chosen
 
     def done(self, job: str) -> None:
-        """A job that was started is done: those that needed it are ready."""
+        """A job that was started is done: those that needed it are ready, and nobody waits for what it made."""
+        if thing := self._makes.get(job):
+            self._makes = {other: made for other, made in self._makes.items() if made != thing}
+            self._making.remove(thing)
         freed = [waiting for waiting, need in self._waiting.items() if need == job]
         for waiting in freed:
             del self._waiting[waiting]
@@ -36,7 +44,11 @@ class Order:
 
     def failed(self, job: str) -> tuple[str, ...]:
         """A job that was started has failed; returns those that will never start because of it."""
+        self._making.discard(self._makes.pop(job, ""))
+        return self._lost(job)
+
+    def _lost(self, job: str) -> tuple[str, ...]:
         direct = [waiting for waiting, need in self._waiting.items() if need == job]
         for waiting in direct:
             del self._waiting[waiting]
-        return tuple(lost for waiting in direct for lost in (waiting, *self.failed(waiting)))
+        return tuple(lost for waiting in direct for lost in (waiting, *self._lost(waiting)))

@@ -90,13 +90,17 @@ def make(
         latest: stage → its last build.
     """
     steps: dict[str, Step] = {}
+    makers: dict[str, str] = {}  # tag of a layer → the stage that it is made with
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
         asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
         found = dict(find([question.key for question in asked if question.key]))
         found |= find([question.layer_tag for question in asked if question.layer_tag and question.key not in found])
         for question in asked:
-            steps[question.stage.name] = _step(question, found, latest.get(question.stage.name))
+            name, tag = question.stage.name, question.layer_tag
+            steps[name] = step = _step(question, found, latest.get(name), makers.get(tag or ""))
+            if tag and step.action is Action.build:
+                makers[tag] = name
         steps |= _wheels([stage for stage in level if steps[stage.name].action in _MADE], inputs, find, latest)
         level = [child for stage in level for child in graph.children(stage.name)]
     return Plan({stage.name: steps[stage.name] for stage in graph.everything() if stage.name in steps})
@@ -171,7 +175,8 @@ def _differing_lines(old: str, new: str) -> tuple[str, str]:
     return old, new
 
 
-def _step(question: _Question, found: Mapping[str, str], before: Entry | None) -> Step:
+def _step(question: _Question, found: Mapping[str, str], before: Entry | None, maker: str | None = None) -> Step:
+    """What is done to one stage; `maker` is another one that its layer is made with."""
     stage, key = question.stage, question.key
     if digest := found.get(key or ""):
         return Step(stage.name, Action.reuse, key=key, layer=question.layer, digest=digest)
@@ -184,6 +189,8 @@ def _step(question: _Question, found: Mapping[str, str], before: Entry | None) -
         told = changes and question.layer_tag is None
         reason = step.reason if told else f"its layer is there; only {stage.parent} is another"
         return replace(step, action=Action.graft, reason=reason)
+    if maker:
+        return replace(step, action=Action.graft, reason=f"its layer is made with {maker}")
     step = replace(step, seconds=before.seconds if before else UNKNOWN_SECONDS)
     if key is None and before and not changes:
         return replace(step, action=Action.wait, reason=f"built again unless {stage.parent} comes out as it was")

@@ -244,6 +244,15 @@ def test_killed_while_wheels_are_made_or_installed(fresh: Settings, during: str)
     assert_clean(fresh)
 
 
+def test_a_layer_that_two_parents_want_at_once_is_made_once(fresh: Settings) -> None:
+    below = build(fresh, graph_of(tiny.root(), tiny.on("root", "one"), tiny.on("root", "two")))
+    pair = [replace(tiny.on(name, "over", 1, Kind.closed), name=f"over-{name}") for name in ("one", "two")]
+    with ThreadPoolExecutor() as pool:
+        built = pool.map(lambda stage: Builder(fresh, Registry(fresh)).build(stage, below[str(stage.parent)]), pair)
+        assert sorted(stage.how for stage in built) == ["built", "grafted"]
+    assert sum(executions(fresh, stage.name) for stage in pair) == 1
+
+
 def test_wheels_that_two_want_at_once_are_made_once(fresh: Settings) -> None:
     root, count = build(fresh, graph_of(tiny.root()))["root"], executions(fresh, "wheels")
     pair = [needing_wheels(name, 0, 1) for name in ("one", "two")]

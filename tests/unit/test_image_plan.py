@@ -141,6 +141,15 @@ def test_a_closed_stage_whose_layer_was_never_made_waits() -> None:
     assert actions(found) == {"base": "build", "python": "graft", "files": "wait", "runtime": "graft"}
 
 
+def test_a_layer_that_two_images_want_is_made_with_the_first() -> None:
+    pair = [replace(FILES, name=f"{parent}-files", parent=parent) for parent in ("bundle", "other")]
+    graph = Graph({**GRAPH.stages, **{stage.name: stage for stage in pair}}, {})
+    found = planned(graph, {})
+    assert actions(found)["bundle-files"] == "build" and actions(found)["other-files"] == "graft"
+    step = found.steps["other-files"]
+    assert (step.reason, step.seconds) == ("its layer is made with bundle-files", 0.0)
+
+
 WHEELS = Stage("wheels", Kind.wheels, "base", "RUN pip wheel", system=("gcc=12.2",))
 
 

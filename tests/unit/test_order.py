@@ -26,14 +26,33 @@ def test_what_there_is_no_room_for_waits_and_lets_others_pass() -> None:
     assert order.start() == "large"
 
 
+def test_of_those_that_make_the_same_one_goes_ahead() -> None:
+    order = Order(dict.fromkeys(["one", "two", "three", "other"]), {}, dict.fromkeys(["one", "two", "three"], "layer"))
+    assert [order.start() for _ in range(3)] == ["one", "other", None]
+    order.done("one")
+    assert [order.start() for _ in range(3)] == ["two", "three", None]
+
+
+def test_where_one_fails_to_make_it_another_tries() -> None:
+    order = Order(
+        {"one": None, "two": None, "three": None, "on one": "one"}, {}, dict.fromkeys(["one", "two", "on one"], "it")
+    )
+    assert [order.start() for _ in range(3)] == ["one", "three", None]
+    assert order.failed("one") == ("on one",)
+    assert [order.start(), order.start()] == ["two", None]
+
+
 def test_what_is_no_job_counts_as_done() -> None:
     assert Order({"child": "reused parent"}, {}).start() == "child"
 
 
-@given(FORESTS, st.integers(1, 4), st.randoms())
-def test_every_job_starts_once_and_after_what_it_needs(forest: list[int | None], at_once: int, random: object) -> None:
+@given(FORESTS, st.integers(1, 4), st.randoms(), st.integers(1, 9))
+def test_every_job_starts_once_and_after_what_it_needs(
+    forest: list[int | None], at_once: int, random: object, things: int
+) -> None:
     needs = names(forest)
-    order, running, done = Order(needs, {}), [], []
+    makes = {job: str(number % things) for number, job in enumerate(needs) if number % 2}
+    order, running, done = Order(needs, {}, makes), [], []
     while True:
         while len(running) < at_once and (job := order.start()):
             assert needs[job] is None or needs[job] in done
