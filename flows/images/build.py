@@ -24,7 +24,7 @@ from flows.images.ledger import Entry, Ledger
 from flows.images.making import Maker
 from flows.images.plan import Plan
 from flows.images.registry import AT_ONCE, Manifest, Registry
-from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
+from flows.images.stages import Difference, Graph, Inputs, Kind, Stage, key_of
 from flows.progress import State
 from flows.settings import Settings
 
@@ -93,8 +93,6 @@ class Builder:
         started = monotonic()
         inputs = self._inputs(stage, parent.digest if parent else None)
         key, layer = key_of(inputs), self._layer_key(stage, parent.layer if parent else None)
-        if digest := self._find(stage, key):
-            return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
         name = f"stage {key}"
         if held(self._database, name):
@@ -201,6 +199,8 @@ class Builder:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""
         if layer is None or parent is None:
             made, told = self._make(stage, parent, log)
+            if stage.kind is not Kind.wheels:
+                self._layers.look_at(made)
             return made, False, told
         below = self._registry.manifest(self._registry.stages, parent.digest)
         with suppress(NotCarried):

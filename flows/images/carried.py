@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
 
 from flows.errors import RefitError
 from flows.images import graft
@@ -66,12 +68,22 @@ class Layers:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": KIND,
-            "config": descriptor(EMPTY_KIND, EMPTY),
+            "config": self._empty,
             "layers": [{**stored.descriptor, "annotations": {_DIFF_ID: stored.diff_id}}],
             "annotations": {_PARENT: parent.digest},
         }
-        self._registry.put_blob(self._repository, EMPTY)
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
+
+    def look_at(self, made: Manifest) -> None:
+        """Read what was made, for all that will stand on it: whether their layers fit is known by its files."""
+        with suppress(UnreadableLayer):  # whoever needs it will say so
+            self._trees.tree(self._repository, made)
+
+    @cached_property
+    def _empty(self) -> dict[str, object]:
+        """How a manifest names the configuration of what is no image; it is there."""
+        self._registry.put_blob(self._repository, EMPTY)
+        return descriptor(EMPTY_KIND, EMPTY)
 
     def differences(self, one: str, other: str) -> tuple[Difference, ...]:
         """In what two images in the repository of stages differ."""

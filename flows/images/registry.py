@@ -28,6 +28,7 @@ from flows.settings import Settings, authorities
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+_SMALL = 1 << 16  # bytes
 EMPTY_KIND, EMPTY = "application/vnd.oci.empty.v1+json", b"{}"  # the configuration of what is no image
 _ACCEPTED = ", ".join((MANIFEST, INDEX, "application/vnd.docker.distribution.manifest.v2+json"))
 ATTEMPTS = 4
@@ -208,9 +209,9 @@ class Registry:
         return answer.status_code == 200
 
     def put_blob(self, repository: str, content: bytes) -> str:
-        """Store a blob unless it is there; returns its digest."""
+        """Store a blob unless it is there, which of a small one takes as long to ask; returns its digest."""
         digest = digest_of(content)
-        if not self.has_blob(repository, digest):
+        if len(content) <= _SMALL or not self.has_blob(repository, digest):
             self._upload(repository, digest, BytesIO(content))
         return digest
 
@@ -360,6 +361,7 @@ class Registry:
         )
 
     def _upload(self, repository: str, digest: str, content: IO[bytes]) -> None:
+        self._make_sure()
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(content.seek(0, SEEK_END))}
 
         def attempt() -> httpx.Response:
