@@ -30,8 +30,7 @@ bench: setup ## measure Refit beside other tools; make bench ONLY=matrix measure
 
 release: setup ## build, check and publish all that can be built here, and write the README's table of images; takes long
 	$(BIN)/refit up
-	-$(BIN)/refit build
-	$(BIN)/refit release table --write README.md
+	$(BIN)/refit build; status=$$?; $(BIN)/refit release table --write README.md && exit $$status
 
 setup: ## only set up: system packages, and Python packages into .venv
 	@scripts/setup

@@ -41,9 +41,9 @@ def _system(settings: Settings) -> Row:
 
 def _python(settings: Settings) -> Row:
     folder = load.load_catalog(ROOT).bundles["minimal"].pythons["py311"]
-    freshness.keep(freshness.look_at_locks([folder], settings)[folder], settings)
+    freshness.keep(freshness.look_at_locks({folder: ""}, settings)[folder], settings)
     looks: list[freshness.LockLook] = []
-    ours = _seconds(lambda: looks.append(freshness.look_at_locks([folder], settings)[folder]))
+    ours = _seconds(lambda: looks.append(freshness.look_at_locks({folder: ""}, settings)[folder]))
     same = looks[0].finding.verdict is Verdict.same
     return Row(f"{len(looks[0].pages)} locked Python packages: nothing moved", "s", "≤ 2 s", ours, same and ours <= 2)
 

@@ -31,6 +31,7 @@ access:
   port: 8888
   health: /api
 """
+_THEIR_CUDA = "runtime-cudnn"  # what their images with CUDA stand on
 _MINIMAL = "minimal"
 
 
@@ -292,7 +293,7 @@ def _release(checkout: Path, ides: Mapping[str, str], bundles: Mapping[str, str]
     for text, one in found.items():
         asked = {"os": one.os, "python": one.python, "bundle": bundles[one.bundle], "ide": ides[one.ide]}
         fitting = [answers for answers in possible if asked.items() <= answers.items()]
-        with_cuda = [answers for answers in fitting if answers["cuda"] != choices.NONE]
+        with_cuda = [answers for answers in fitting if answers["cuda"] == _THEIR_CUDA]
         chosen = next(iter(with_cuda if one.cuda and with_cuda else fitting), None)
         if chosen is None:
             made.note(f"recipes/{text}", "was left out: this catalog can't make it")

@@ -94,12 +94,12 @@ def wizard(
     pick = _pick if sys.stdin.isatty() and out.is_terminal else None
     given = {"os": system, "python": python, "cuda": cuda, "bundle": bundle, "ide": ide}
     name = release or questions.choose_release(recipes, pick)
-    shipped = catalogs.release(recipes, name).profiles
+    wanted = catalogs.release(recipes, name)
     given = {question: text for question, text in given.items() if text}
-    answers = questions.answer(recipes, given, pick, questions.sizes(name, settings))
+    answers = questions.answer(recipes, given, pick, questions.sizes(wanted, settings) if pick else {})
     profile = questions.profile(recipes, name, answers)
     _show_image(profile, recipes)
-    there = profile.stem in {one.stem for one in shipped}
+    there = profile.stem in {one.stem for one in wanted.profiles}
     writing = not there and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
     building = (there or writing) and _decided(build, "Build it?", pick is not None)
     line = questions.command_line(name, answers, writing=writing, building=building)
@@ -122,12 +122,16 @@ def _show_image(profile: Profile, recipes: Catalog) -> None:
 
 
 def _pick(title: str, possible: Sequence[Option]) -> str:
-    rows = ((n, one.name, one.display, one.size and f"{one.size / 1e6:.0f} MB") for n, one in enumerate(possible, 1))
+    rows = ((n, one.name, one.display, _from(one.size)) for n, one in enumerate(possible, 1))
     show(tables.table(f"Which {title}?", ("", "name", "what", "size"), rows))
     number = 0
     while not 1 <= number <= len(possible):
         number = typer.prompt("Number", default=1, type=int)
     return possible[number - 1].name
+
+
+def _from(size: int | None) -> str:
+    return f"from {size / 1e6:.0f} MB" if size else ""
 
 
 def _decided(flag: bool | None, question: str, asking: bool) -> bool:

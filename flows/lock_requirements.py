@@ -2,7 +2,8 @@
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,12 +30,14 @@ from flows.locks.freshness import LockLook
 from flows.locks.locking import Unresolvable
 from flows.locks.policy import Bounds
 from flows.locks.python import LockChange
-from flows.locks.vulnerabilities import Vulnerability
+from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
 from flows.progress import reported
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
 NOTHING = LockChange({}, {}, {})
+
+logger = logging.getLogger("refit.lock")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,13 @@ class Target:
     def folder(self) -> Path:
         """Where Pipfile and lock are."""
         return self.bundle.pythons[self.python]
+
+    @property
+    def terms(self) -> str:
+        """What its release says of versions: a lock that was made under other terms may come out otherwise."""
+        reach, waivers = (self.bounds.reach, self.bounds.waivers) if self.bounds else ({}, ())
+        exceptions = sorted((waiver.package, waiver.range) for waiver in waivers)
+        return f"reach {sorted(reach.items())}, exceptions {exceptions}, cutoff {self.cutoff}"
 
     def __str__(self) -> str:
         return f"{self.bundle.name} {self.python}"
@@ -128,7 +138,7 @@ def lock_requirements(
     refuse_expired(chosen, recipes.root, now().date())
     wanted = targets([chosen], bundles)
     with building(open_database(settings.database)), command.ending_all():
-        looks = freshness.look_at_locks([target.folder for target in wanted], settings)
+        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, settings)
         outcomes = carry_out(wanted, looks, recipes, settings, thorough=True)
     write_down(chosen, wanted, outcomes, recipes.root)
     for outcome in outcomes:
@@ -201,16 +211,29 @@ def unmended(wanted: Sequence[Target], settings: Settings) -> list[tuple[Vulnera
     Raises:
         Mistakes: the file that the settings name can't be read.
     """
-    if not settings.osv_file or not any(target.bounds for target in wanted):
+    nowhere = not settings.osv_file and not settings.osv_service
+    if nowhere or not any(target.bounds for target in wanted):
         return [() for _ in wanted]
     packages = [python.locked(target.folder) for target in wanted]
-    records = vulnerabilities.read(settings.osv_file, {name for locked in packages for name in locked})
+    if settings.osv_file:
+        records = vulnerabilities.read(settings.osv_file, {name for locked in packages for name in locked})
+    else:
+        records = _from_service({package for locked in packages for package in locked.items()}, settings)
     return [
         tuple(vulnerabilities.unmended(vulnerabilities.affecting(records, locked), target.bounds))
         if target.bounds
         else ()
         for target, locked in zip(wanted, packages, strict=True)
     ]
+
+
+def _from_service(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Record, ...]:
+    """What the service knows; a lock is made all the same where it can't be asked."""
+    try:
+        return vulnerabilities.ask(packages, settings)
+    except Unasked as error:
+        logger.warning("%s", " ".join(str(error).split()))
+        return ()
 
 
 def targets(releases: Iterable[Release], bundles: Sequence[str] | None = None) -> list[Target]:

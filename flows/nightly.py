@@ -166,7 +166,7 @@ def refresh_locks(
         return 0, (LockNews("every", "bundle", "", problem=str(error)),)
     # Another night waits here, and then sees that there is nothing left to be done.
     with lease(database, f"locks {recipes.root}", wait=LOCK_SECONDS), progress.reported("locks", "looking at indexes"):
-        looks = freshness.look_at_locks([target.folder for target in wanted], settings)
+        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, settings)
         moved = [target for target in wanted if looks[target.folder].finding.verdict is not Verdict.same]
         outcomes = lock_requirements.carry_out(moved, looks, recipes, settings)
         for release, _ in overdue:

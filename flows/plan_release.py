@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -14,11 +14,14 @@ from flows.images import stages
 from flows.images.build import Builder
 from flows.images.fetching import unreachable
 from flows.images.plan import Action, Plan
-from flows.images.recipe import Assembler
+from flows.images.recipe import ENVIRONMENT, Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
-from flows.locks import freshness
+from flows.locks import freshness, locking, python
+from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
+
+_MADE = (Action.build, Action.wait)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def plan_release(
     builder = Builder(settings, Registry(settings))
     graph = stages.join(chains)
     plan = builder.plan(graph, thorough=thorough)
-    if without := lacking([profile for profile in wanted if profile.stem in chains], plan, settings):
+    if without := lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings):
         if not tolerant:
             raise next(iter(without.values()))
         problems |= without
@@ -85,25 +88,44 @@ def plan_release(
     return ReleasePlan(whole, graph, plan, {stem: str(error) for stem, error in problems.items()})
 
 
-def lacking(profiles: Sequence[Profile], plan: Plan, settings: Settings) -> dict[str, RefitError]:
+def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Settings) -> dict[str, RefitError]:
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
     if settings.builders:
         return {}  # each of them may have ways of its own
+    folders = locking.in_folders(settings.wheel_folders)
     wanted = {
-        profile.stem: [download.url for download in profile.ide.config.downloads.values()]
-        for profile in profiles
-        if plan.steps[profile.stem].action in (Action.build, Action.wait)
+        profile.stem: [*_downloads(profile, plan), *_pages(profile, graph, plan, folders)] for profile in profiles
     }
     no_way = unreachable(sorted({url for urls in wanted.values() for url in urls}), settings)
     return {
         stem: RefitError(
             "Something that its recipe takes can't be had here.",
             why="\n".join(f"{url}: {no_way[url]}" for url in missing),
-            fix="build it on a machine that reaches this address, into the same registry.",
+            fix="build it on a machine that reaches this address, into the same registry; the wheel of a package "
+            "may also lie in a folder of `wheel_folders`.",
         )
         for stem, urls in wanted.items()
         if (missing := [url for url in urls if url in no_way])
     }
+
+
+def _downloads(profile: Profile, plan: Plan) -> list[str]:
+    """What its IDE takes from the internet, if that is to be built."""
+    to_build = plan.steps[profile.stem].action in _MADE
+    return [download.url for download in profile.ide.config.downloads.values()] if to_build else []
+
+
+def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The pages of packages to be installed that come from another index than the first, and lie in no folder here."""
+    pipfile = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile")
+    for stage in graph.ancestry(profile.stem):
+        if stage.writes == (ENVIRONMENT,) and plan.steps[stage.name].action in _MADE:
+            wanted = python.versions(stage.requirements)
+            yield from (
+                page
+                for name, page in pipfile.elsewhere().items()
+                if name in wanted and (name, wanted[name]) not in folders
+            )
 
 
 def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Profile, ...]:

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from flows import documents
 from flows.catalog import choices, edit, load
 from flows.catalog import release as releases
 from flows.catalog.choices import QUESTIONS, Option
-from flows.catalog.model import Catalog, Profile
+from flows.catalog.model import Catalog, Profile, Release
 from flows.catalog.release import ReleaseFile
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -20,12 +21,12 @@ from flows.settings import Settings
 
 # Given a question and its possible answers, the name of one of them.
 Pick = Callable[[str, Sequence[Option]], str]
-# Given the stem of a profile, the size of its newest image in bytes (compressed), if there is one.
-Size = Callable[[str], int | None]
+# Stem of a profile → size of its newest image in bytes (compressed), of those that have one.
+Sizes = Mapping[str, int]
 
 
 def answer(
-    recipes: Catalog, given: Mapping[str, str], pick: Pick | None, size: Size = lambda _: None
+    recipes: Catalog, given: Mapping[str, str], pick: Pick | None, sizes: Sizes = MappingProxyType({})
 ) -> dict[str, str]:
     """All answers: those that were given, those that leave no choice, and those that are picked.
 
@@ -33,7 +34,7 @@ def answer(
         recipes: what there is.
         given: question → answer.
         pick: asks a person; none: nobody is there.
-        size: tells how large an image is; it is asked where one question alone is left.
+        sizes: how large images are; with each possible answer, the smallest of those that it leaves is shown.
 
     Raises:
         UnknownName: a given name isn't in the catalog.
@@ -45,27 +46,35 @@ def answer(
         possible = choices.options(recipes, question, answers)
         if question in answers:
             continue
-        if len(answers) == len(QUESTIONS) - 1:
-            possible = tuple(
-                replace(one, size=size(choices.choice({**answers, question: one.name}).stem)) for one in possible
-            )
+        if sizes and pick and len(possible) > 1:
+            smallest = _smallest(recipes, answers, question, sizes)
+            possible = tuple(replace(one, size=smallest.get(one.name)) for one in possible)
         answers[question] = possible[0].name if len(possible) == 1 else _picked(question, title, possible, pick)
     return answers
 
 
-def sizes(release: str, settings: Settings) -> Size:
-    """Tells how large the newest image of a profile is in a release; of what isn't there, nothing is known."""
+def _smallest(recipes: Catalog, answers: Mapping[str, str], question: str, sizes: Sizes) -> dict[str, int]:
+    """Possible answer → how large the smallest image is that it leaves (bytes), of those of which that is known."""
+    known = [
+        (one[question], sizes[stem])
+        for one in choices.possible(recipes, answers)
+        if (stem := choices.choice(one).stem) in sizes
+    ]
+    return dict(sorted(known, key=lambda pair: pair[1], reverse=True))
+
+
+def sizes(release: Release, settings: Settings) -> Sizes:
+    """How large the newest images of a release's profiles are; of what isn't there, nothing is known."""
     registry = Registry(settings)
-
-    def size(stem: str) -> int | None:
-        found = registry.find(registry.repository, f"{stem}_{release}")
-        return found.size if found else None
-
     try:
         registry.ping()
     except RefitError:
-        return lambda _: None
-    return size
+        return {}
+    found = {
+        profile.stem: registry.find(registry.repository, f"{profile.stem}_{release.name}")
+        for profile in release.profiles
+    }
+    return {stem: image.size for stem, image in found.items() if image}
 
 
 def choose_release(recipes: Catalog, pick: Pick | None) -> str:

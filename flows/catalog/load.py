@@ -157,7 +157,7 @@ class _Finder:
         """The levels of CUDA that stand on bases, if this catalog has any."""
         if not folder.is_dir():
             return None
-        self.entries(folder, {"cuda.snippet.j2", "cuda.yaml", "files", "locks"})
+        self.entries(folder, {"check.j2", "cuda.snippet.j2", "rpm.snippet.j2", "cuda.yaml", "files", "locks"})
         self.present(folder / "cuda.snippet.j2")
         config = self.document(folder / "cuda.yaml", CudaConfig)
         for lock in sorted({level.lock for level in config.levels.values() if level.lock} if config else ()):
@@ -178,7 +178,7 @@ class _Finder:
 
     def builder(self, folder: Path) -> tuple[str, ...]:
         """The system packages with which a bundle's Python packages are made that have no wheel."""
-        self.entries(folder, {"builder.snippet.j2", "os-packages.txt", "sources.txt"})
+        self.entries(folder, {"builder.snippet.j2", "environment.txt", "os-packages.txt", "sources.txt"})
         self.present(folder / "sources.txt")
         return self.packages(folder / "os-packages.txt") if (folder / "os-packages.txt").exists() else ()
 

@@ -20,6 +20,7 @@ PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
 CudaName = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)?$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
 RepositoryName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
+Mount = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}:(/[A-Za-z0-9._-]+)+(:ro)?$")]
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(MB|GB|MiB|GiB)")
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
@@ -50,7 +51,17 @@ class Access(Document):
     protocol: str = Field("none", pattern="^(jupyter|none)$", description="What its API speaks; none: process only.")
     own_paths: tuple[str, ...] = Field((), description="Paths in the home that the IDE itself writes (rsync patterns).")
     helpers: tuple[str, ...] = Field((), description="Names of programs (with *) that the IDE runs for itself.")
+    late_home: bool = Field(False, description="Its start command waits for a home that comes later.")
     heartbeat: str = Field("", description="File in the home that the IDE touches while somebody works in it.")
+    patience: float = Field(1.0, ge=1, le=10, description="How many times the settings' ready_limit it may need.")
+
+
+class Resources(Document):
+    """What a session of a profile may take of its machine, and which of its GPUs it needs."""
+
+    memory: Size | None = Field(None, description="Memory that it may take, e.g. 8 GB; none: as the machine lets.")
+    cpus: float | None = Field(None, gt=0, description="Cores that it may take; none: as the machine lets.")
+    gpus: int = Field(0, ge=0, description="GPUs that it has while it runs.")
 
 
 class Repository(Document):
@@ -102,12 +113,20 @@ class Base:
     packages: tuple[str, ...]
 
 
+class Download(Document):
+    """A file that a recipe takes from the internet."""
+
+    url: str = Field(pattern=r"^https://[^\s?#]+$")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
+
+
 class CudaLevel(Document):
     """How much of CUDA an image has; without a lock it is only told what it needs of its host's driver."""
 
     above: str = Field("", description="The level that it stands on.")
     lock: str = Field("", pattern=r"^[a-z]*$", description="Name of its packages' lock in base/cuda/locks/.")
-    packages: tuple[PackageName, ...] = Field((), description="System packages that it needs.")
+    packages: tuple[PackageName, ...] = Field((), description="System packages that it needs beside its wheels.")
+    rpm: tuple[PackageName, ...] = Field((), description="What it consists of on a system of rpm.")
 
 
 class CudaConfig(Document):
@@ -115,6 +134,8 @@ class CudaConfig(Document):
 
     version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Of the toolkit.")
     driver: str = Field(pattern=r"^[0-9.]+$", description="The oldest driver that can run it.")
+    repository: Repository = Field(description="Where it comes from on systems of rpm.")
+    key: Download = Field(description="The public key of that repository.")
     levels: Mapping[CudaName, CudaLevel] = Field(min_length=1)
     only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
 
@@ -172,13 +193,6 @@ class Bundle:
     only: tuple[Only, ...] = ()
 
 
-class Download(Document):
-    """A file that a recipe takes from the internet."""
-
-    url: str = Field(pattern=r"^https://[^\s?#]+$")
-    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
-
-
 class IdeConfig(Document):
     """`ides/<n>-<name>/ide.yaml`."""
 
@@ -206,7 +220,8 @@ class Profile:
 
     `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `cuda_level` is empty
     without CUDA; `size_budget` is how
-    many bytes (compressed) its image may have, `migration` how its sessions are moved.
+    many bytes (compressed) its image may have, `migration` how its sessions are moved, `resources` what each of them
+    may take, `volumes` what they have beside their homes (NAME:/path).
     """
 
     stem: str
@@ -219,6 +234,8 @@ class Profile:
     cuda_level: str = ""
     size_budget: int | None = None
     migration: SessionPolicy = field(default_factory=SessionPolicy)
+    resources: Resources = field(default_factory=Resources)
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import Field
 from flows import documents
 from flows.catalog import tag
 from flows.catalog.cron import Schedule
-from flows.catalog.model import Catalog, CudaName, Name, Only, Profile, PythonName, Release, Size
+from flows.catalog.model import Catalog, CudaName, Mount, Name, Only, Profile, PythonName, Release, Resources, Size
 from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
 from flows.documents import Document, Mistake
 from flows.policy import SessionPolicy
@@ -31,6 +31,8 @@ class Choice(Document):
     cuda: CudaName | Literal[""] = Field("", description="How much of CUDA it has, e.g. runtime; empty: nothing.")
     size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
     migration: SessionPolicy = Field(SessionPolicy(), description="How its sessions are moved, if not as all others.")
+    resources: Resources = Field(Resources(), description="What each of its sessions may take of its machine.")
+    volumes: tuple[Mount, ...] = Field((), description="What its sessions have beside their homes: NAME:/path[:ro].")
 
     @property
     def stem(self) -> str:
@@ -70,6 +72,8 @@ def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
         python=choice.python,
         size_budget=choice.size_budget,
         migration=choice.migration.over(file.migration),
+        resources=choice.resources,
+        volumes=choice.volumes,
     )
 
 

@@ -5,6 +5,8 @@ Every stage's text is a Containerfile without its FROM. Labels, dates and the na
 
 from __future__ import annotations
 
+import re
+import shlex
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 
 from flows.catalog import npm
-from flows.catalog.model import Base, Bundle, Catalog, Profile, python_version
+from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError
 from flows.images.configuration import configured, instructions
@@ -33,6 +35,7 @@ SOURCES = "sources.txt"  # in that of a stage that builds Python packages
 PIP = "python3-pip-whl"  # Debian's package of the pip that a base has
 BASES = "snippets/base"  # what bases share
 CUDA_RECIPE = "base/cuda"
+CUDA_REPOSITORY = "cuda"  # NVIDIA's, among those of a base of rpm
 WEB = "snippets/web/files"  # what IDEs share
 ENVIRONMENT = "/opt/app-root"  # where all Python packages are
 NODE = "snippets/node/requirements.txt"  # the Node that installs npm packages, as a Python package
@@ -161,7 +164,9 @@ class Assembler:
         return self._more_system(profile, parent, f"{profile.stem}-cuda-os", base, self._cuda_packages(profile))
 
     def _cuda_packages(self, profile: Profile) -> tuple[str, ...]:
-        levels = self._cuda_config.levels if self._cuda_config else {}
+        if self._cuda_config is None or profile.base.config.family != "deb":
+            return ()
+        levels = self._cuda_config.levels
         return tuple(package for level in self._levels(profile) for package in levels[level].packages)
 
     def _levels(self, profile: Profile) -> tuple[str, ...]:
@@ -174,15 +179,13 @@ class Assembler:
         locks = {name: self._cuda_lock(config.levels[name].lock) for name in config.below(level)}
         lock, requirements = config.levels[level].lock, locks.pop(level)
         self._check_once(profile, requirements)
+        if profile.base.config.family == "rpm" and config.levels[level].rpm:
+            return self._cuda_rpm(profile, parent, level, config)
 
         def make(name: str) -> Stage:
-            asked = {
-                "lock": lock,
-                "compilers": any(config.levels[one].packages for one in config.below(level)),
-                "version": config.version,
-                "driver": config.driver,
-                "installer": self._installer,
-            }
+            compilers = any(config.levels[one].packages for one in config.below(level))
+            asked = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
+            asked["version"] = config.version
             text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **_variables(profile), **asked)
             files = {path: content for path, content in read_files(folder / "files").items() if path in text}
             if not lock:
@@ -194,16 +197,37 @@ class Assembler:
 
         return self._once("cuda", f"{profile.stem}-cuda-{level}", make)
 
+    def _cuda_rpm(self, profile: Profile, parent: Stage, level: str, config: CudaConfig) -> Stage:
+        """One level of CUDA as packages of rpm, from a repository that is trusted by its lowest level."""
+        *lower, _ = config.below(level)
+        repositories = {CUDA_REPOSITORY: config.repository}
+        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        every = base.config.model_copy(update={"repositories": {**base.config.repositories, **repositories}})
+        below = _with(replace(base, config=every), tuple(name for one in lower for name in config.levels[one].rpm))
+
+        def make(name: str) -> Stage:
+            system = self._beyond(below, config.levels[level].rpm)
+            asked = {"level": level, "version": config.version, "key": config.key, "system": system}
+            variables = {**_variables(profile), "repositories": repositories, "repository": config.repository, **asked}
+            text = self._templates.render(f"{CUDA_RECIPE}/rpm.snippet.j2", **variables)
+            own = {**read_files(self._root / CUDA_RECIPE / "files"), **system_locks.sources(below)}
+            files = {path: content for path, content in own.items() if path in text}
+            suite, family = base.config.suite, base.config.family
+            return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
+
+        return self._once("cuda", f"{profile.stem}-cuda-{level}", make)
+
     def _cuda_lock(self, name: str) -> tuple[str, ...]:
         if not name:
             return ()
-        return python_locks.lines((self._root / CUDA_RECIPE / "locks" / f"{name}.txt").read_text(encoding="utf-8"))
+        return python_locks.exact(self._root / CUDA_RECIPE / "locks" / f"{name}.txt")
 
     def _check_once(self, profile: Profile, requirements: tuple[str, ...]) -> None:
         """Refuse an image that would have a library of CUDA twice: from its level, and from its Python packages."""
         categories = (FIRST_CATEGORY, *filter(None, [profile.ide.config.category]))
         own = python_locks.versions(self._lock(profile.bundle.pythons[profile.python], categories))
-        if twice := sorted(own.keys() & python_locks.versions(requirements).keys()):
+        there = {_library(name) for name in python_locks.versions(requirements)}
+        if twice := sorted(name for name in own if _library(name) in there):
             raise RefitError(
                 f"{profile.stem} would have {', '.join(twice)} twice: in CUDA's level and among its Python packages.",
                 fix="write `cuda: driver` in the release: the libraries come with the Python packages.",
@@ -269,8 +293,9 @@ class Assembler:
             variables = {**_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
             text = self._templates.render(template, **variables)
             files = {path: content for path, content in read_files(ide.folder / "npm").items() if path.endswith("json")}
+            locked = python_locks.exact(node)
             files[REQUIREMENTS] = node.read_bytes()
-            requirements = python_locks.lines(node.read_text(encoding="utf-8")) if ide.config.keep_node else ()
+            requirements = locked if ide.config.keep_node else ()
             abi = self._abi(profile)
             return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=(IDE,))
 
@@ -323,6 +348,8 @@ class Assembler:
             snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in _lineage(bundle)]
             own = [snippet for snippet in snippets if snippet in self._templates.texts]
             variables = {**_variables(profile), "installer": self._installer, "system": system, "own": own}
+            pipfile = self._pipfile(bundle.pythons[profile.python] / "Pipfile")
+            variables["environment"] = [shlex.quote(f"{key}={value}") for key, value in pipfile.environment.items()]
             text = self._templates.render("snippets/wheels.snippet.j2", **variables)
             files = {REQUIREMENTS: _as_file(tools), SOURCES: _as_file(of_source), **self._common_files(base, text)}
             return Stage(
@@ -351,7 +378,7 @@ class Assembler:
         return tuple(sorted(set(self._resolve(_with(base, packages))) - set(self._resolve(base))))
 
     def _resolve(self, base: Base) -> tuple[str, ...]:
-        asked = (base.name, *base.packages)
+        asked = (base.name, *base.config.repositories, *base.packages)
         if asked not in self._resolved:
             self._resolved[asked] = self._resolving(base)
         return self._resolved[asked]
@@ -366,6 +393,11 @@ class Assembler:
 
     def _path(self, file: Path) -> str:
         return _path(self._root, file)
+
+
+def _library(package: str) -> str:
+    """What a package of NVIDIA's is, for whatever CUDA: `nvidia-cudnn` of `nvidia-cudnn-cu13`."""
+    return re.sub(r"-cu[0-9]+$", "", package)
 
 
 def _has_no_programs(text: str) -> bool:

@@ -1,4 +1,7 @@
-"""Which Python packages of a bundle are taken as source and built, for want of a wheel: `builder/sources.txt`."""
+"""Which Python packages of a bundle are taken as source and built, for want of a wheel: `builder/sources.txt`.
+
+`builder/environment.txt` may have variables beside it, with which they are asked for what they need, and built.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ BUILDER = "builder"
 Built = Mapping[NormalizedName, tuple[Path, int]]
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)")
 
 
 def sources_file(bundle: Path) -> Path:
@@ -46,14 +50,40 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
     return found
 
 
+def environment(bundles: Iterable[Path]) -> dict[str, str]:
+    """The variables of some bundles (their folders), which are locked as one; where two set one, the later holds.
+
+    Raises:
+        Mistakes: a line sets none.
+    """
+    found: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    for file in (bundle / "builder" / "environment.txt" for bundle in bundles):
+        for number, line in enumerate(_lines(file, mistakes) if file.exists() else (), start=1):
+            written = line.partition("#")[0].strip()
+            if match := _VARIABLE.fullmatch(written):
+                found[match[1]] = match[2]
+            elif written:
+                mistakes.append(Mistake(file, number, f"{written!r} sets no variable", "write NAME=value, one a line"))
+    if mistakes:
+        raise Mistakes(mistakes)
+    return found
+
+
+def _lines(file: Path, mistakes: list[Mistake]) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        mistakes.append(Mistake(file, 0, f"it can't be read: {error}", "write it in UTF-8"))
+        return []
+
+
 def _read(file: Path, found: dict[NormalizedName, tuple[Path, int]], tools: Collection[str]) -> Iterator[Mistake]:
     """Add the packages of a file to those that were found, and tell what is wrong with it."""
     normal = {canonicalize_name(tool) for tool in tools}
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        yield Mistake(file, 0, f"it can't be read: {error}", "write names of packages in UTF-8, one a line")
-        return
+    unread: list[Mistake] = []
+    lines = _lines(file, unread)
+    yield from unread
     for number, line in enumerate(lines, start=1):
         written = line.partition("#")[0].strip()
         name = canonicalize_name(written)

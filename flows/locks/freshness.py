@@ -76,10 +76,14 @@ class SystemRecord(Document):
 
 
 class LockRecord(Document):
-    """When a Python lock was made, and what all pages that it depends on said then, by their address."""
+    """When a Python lock was made, and what all pages that it depends on said then, by their address.
+
+    `terms` is what its release said of versions then.
+    """
 
     made: datetime
     pages: Mapping[str, Page]
+    terms: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class LockLook:
     finding: Finding
     at: datetime
     pages: Mapping[str, Page]
+    terms: str = ""
 
 
 Record = TypeVar("Record", SystemRecord, LockRecord)
@@ -207,26 +212,31 @@ def _system_file(base: Base, settings: Settings) -> Path:
 # --- Python packages ------------------------------------------------------------------------------------------------
 
 
-def look_at_locks(folders: Iterable[Path], settings: Settings) -> dict[Path, LockLook]:
+def look_at_locks(folders: Mapping[Path, str], settings: Settings) -> dict[Path, LockLook]:
     """Whether the Python lock in each folder could come out otherwise now; each page is asked for once.
 
     A lock that is missing, or wasn't made of the Pipfile beside it, is `unknown` here; locking it says what is wrong.
+
+    Args:
+        folders: folder → what its release says of versions.
+        settings: where the indexes are.
     """
     at = now()
     asked: dict[Path, dict[str, Index]] = {}
     looks: dict[Path, LockLook] = {}
-    for folder in folders:
+    for folder, terms in folders.items():
         try:
             asked[folder] = _pages_of(folder, settings)
         except RefitError as error:
-            looks[folder] = LockLook(folder, Finding(Verdict.unknown, " ".join(str(error).split())), at, {})
+            looks[folder] = LockLook(folder, Finding(Verdict.unknown, " ".join(str(error).split())), at, {}, terms)
     known = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in asked}
     found = _fetch(asked.values(), [record for record in known.values() if record], settings)
     wheels = {str(path): Page(digest=_files_in(path)) for path in settings.wheel_folders}
     for folder, addresses in asked.items():
         seen = {**{url: found[url] for url in addresses}, **wheels}
         readable = {url: page for url, page in seen.items() if isinstance(page, Page)}
-        looks[folder] = LockLook(folder, lock_finding(known[folder], seen, at), at, readable)
+        finding = lock_finding(known[folder], seen, at, folders[folder])
+        looks[folder] = LockLook(folder, finding, at, readable, folders[folder])
     return looks
 
 
@@ -235,23 +245,32 @@ def keep(look: LockLook, settings: Settings) -> None:
 
     Packages that only the new lock has weren't looked at; the next look will find them unknown, and the one after not.
     """
-    _write(_lock_file(look.folder, settings), LockRecord(made=look.at, pages=look.pages))
+    _write(_lock_file(look.folder, settings), LockRecord(made=look.at, pages=look.pages, terms=look.terms))
 
 
-def lock_finding(known: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime) -> Finding:
+def lock_finding(
+    known: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime, terms: str = ""
+) -> Finding:
     """Whether a lock could come out otherwise, given what the pages say that it depends on. Pure."""
     if unreadable := [page.reason for page in seen.values() if isinstance(page, Unreadable)]:
         return Finding(Verdict.unknown, _some(unreadable))
     if known is None:
         return Finding(Verdict.unknown, "it isn't known what the index had when this lock was made")
-    if _expired(known.made, at):
-        return Finding(Verdict.changed, f"locked on {known.made:%Y-%m-%d}: after a week it is done again")
+    if why := _made_again(known, at, terms):
+        return Finding(Verdict.changed, why)
     if new := [_last(url) for url in seen if url not in known.pages]:
         return Finding(Verdict.unknown, f"never looked at before: {_some(new)}")
     digests = {url: page.digest for url, page in seen.items() if isinstance(page, Page)}
     if moved := [_last(url) for url, digest in digests.items() if digest != known.pages[url].digest]:
         return Finding(Verdict.changed, f"the index says something else of {_some(moved)}")
     return Finding(Verdict.same, "the index says the same of all its packages")
+
+
+def _made_again(known: LockRecord, at: datetime, terms: str) -> str:
+    """Why a lock is made anew whatever the indexes say; empty: it isn't."""
+    if _expired(known.made, at):
+        return f"locked on {known.made:%Y-%m-%d}: after a week it is done again"
+    return "its release says something else of versions now" if terms != known.terms else ""
 
 
 def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:

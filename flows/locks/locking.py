@@ -6,8 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -77,6 +79,8 @@ def lock(
     """
     pipfile = read_pipfile(folder / "Pipfile")
     python, text = _resolve(pipfile, _asked(pipfile, bounds), image, settings, until)
+    if bounds and (astray := policy.astray(bounds, _by_category(text, pipfile))):
+        python, text = _resolve(pipfile, _asked(pipfile, bounds, astray), image, settings, until)
     if pipfile.python not in ("", python):
         raise RefitError(
             f"{pipfile.path} is for Python {pipfile.python}, but the base has Python {python}.",
@@ -104,12 +108,18 @@ def without_bounds(folder: Path, image: str, settings: Settings, until: date | N
     """Package → version that the Pipfile in `folder` alone would be locked to; nothing is written. Raises as `lock`."""
     pipfile = read_pipfile(folder / "Pipfile")
     _, text = _resolve(pipfile, _asked(pipfile, None), image, settings, until)
-    return versions(line for file in exports(json.loads(text), pipfile).values() for line in file.splitlines())
+    return {name: version for packages in _by_category(text, pipfile).values() for name, version in packages.items()}
 
 
-def _asked(pipfile: Pipfile, bounds: Bounds | None) -> str:
+def _by_category(text: str, pipfile: Pipfile) -> dict[str, dict[str, str]]:
+    """Category → package → version of a lock's text."""
+    files = exports(json.loads(text), pipfile).values()
+    return {name: versions(file.splitlines()) for name, file in zip(pipfile.categories, files, strict=True)}
+
+
+def _asked(pipfile: Pipfile, bounds: Bounds | None, astray: Mapping[str, str] = MappingProxyType({})) -> str:
     """The Pipfile that pipenv is given."""
-    return policy.bounded(pipfile.data, pipfile.categories, bounds) if bounds else as_text(pipfile.data)
+    return policy.bounded(pipfile.data, pipfile.categories, bounds, astray) if bounds else as_text(pipfile.data)
 
 
 def with_wheels(lock: Mapping[str, Any], wheels: Mapping[tuple[str, str], Sequence[str]]) -> dict[str, Any]:
@@ -140,7 +150,13 @@ def _resolve(pipfile: Pipfile, asked: str, image: str, settings: Settings, until
             image,
             ["/bin/sh", "-c", _SCRIPT],
             mounts=mounts,
-            env={**_ENVIRONMENT, **env, **cutoff.environment(until), "SOURCES": ",".join(pipfile.built)},
+            env={
+                **pipfile.environment,
+                **_ENVIRONMENT,
+                **env,
+                **cutoff.environment(until),
+                "SOURCES": ",".join(pipfile.built),
+            },
             network="host",  # as in builds: the index may be on loopback
             stdin=asked,
             limit=LOCK_SECONDS,
@@ -207,17 +223,23 @@ def _conflict(said: Sequence[str]) -> list[str]:
     return lines
 
 
-def _wheels(folders: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
+def in_folders(folders: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:
+    """Name and version of a package → its wheels in these folders."""
+    found: dict[tuple[str, str], list[Path]] = {}
     for file in (file for folder in folders for file in sorted(folder.glob("*.whl"))):
-        try:
+        with suppress(InvalidWheelFilename):  # pip doesn't see it either
             name, version, *_ = parse_wheel_filename(file.name)
-        except InvalidWheelFilename:
-            continue  # pip doesn't see it either
-        with file.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        found.setdefault((name, str(version)), []).append(f"sha256:{digest}")
+            found.setdefault((name, str(version)), []).append(file)
     return found
+
+
+def _wheels(folders: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
+    return {of: [f"sha256:{_sha256(file)}" for file in files] for of, files in in_folders(folders).items()}
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _dump(lock: Mapping[str, Any]) -> str:

@@ -43,6 +43,7 @@ class Pipfile:
         sources: where packages come from.
         packages: category → package → what is asked of it.
         built: the packages that are taken as source.
+        environment: the variables with which these are locked and built.
         data: all of it, as the one Pipfile that pipenv is given.
     """
 
@@ -53,6 +54,7 @@ class Pipfile:
     sources: tuple[Mapping[str, Any], ...]
     packages: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     built: Built = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def index_of(self, category: str, name: str) -> str:
@@ -65,6 +67,16 @@ class Pipfile:
         """The URLs of the sources beside the first that packages of a category name."""
         named = {self.index_of(category, name) for name in self.packages.get(category, ())}
         return tuple(str(source["url"]) for source in self.sources[1:] if source["name"] in named)
+
+    def elsewhere(self) -> dict[str, str]:
+        """Package → its page, of those that come from another source than the first."""
+        urls = {str(source["name"]): str(source["url"]).rstrip("/") for source in self.sources[1:]}
+        return {
+            canonicalize_name(name): f"{urls[index]}/{canonicalize_name(name)}/"
+            for category in self.categories
+            for name in self.packages.get(category, ())
+            if (index := self.index_of(category, name)) in urls
+        }
 
     def everywhere(self, categories: Iterable[str]) -> tuple[str, ...]:
         """The packages that these categories ask for on any machine: those without a marker."""
@@ -90,9 +102,10 @@ def read_pipfile(path: Path) -> Pipfile:
     categories = tuple(name for name in data if name not in _OTHER_SECTIONS)
     python = str(data.get("requires", {}).get("python_version", ""))
     packages = {name: data[name] for name in categories}
-    taken = built.read((file.parent.parent for file in texts), path, packages)
+    bundles = [file.parent.parent for file in texts]
+    taken, environment = built.read(bundles, path, packages), built.environment(bundles)
     sources = tuple(data.get("source", [_PYPI]))
-    return Pipfile(path, categories, python, _digest(data), sources, packages, taken, data)
+    return Pipfile(path, categories, python, _digest(data), sources, packages, taken, environment, data)
 
 
 def as_text(data: Mapping[str, Any]) -> str:

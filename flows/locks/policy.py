@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -68,13 +69,19 @@ def is_calendar(version: str) -> bool:
     return 1990 <= Version(version).release[0] < 2200
 
 
-def bounded(pipfile: Mapping[str, Any], categories: Sequence[str], bounds: Bounds) -> str:
+def bounded(
+    pipfile: Mapping[str, Any],
+    categories: Sequence[str],
+    bounds: Bounds,
+    astray: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The text of the Pipfile that is locked in the place of a bundle's own.
 
     Args:
         pipfile: the bundle's own, as plain data.
         categories: which of its sections hold packages.
         bounds: how far each package may move.
+        astray: package → category of those that nobody names, to be held within their exceptions all the same.
     """
     asked = {category: _narrowed(pipfile[category], bounds) for category in categories}
     named = {_plain(name) for packages in asked.values() for name in packages}
@@ -84,7 +91,30 @@ def bounded(pipfile: Mapping[str, Any], categories: Sequence[str], bounds: Bound
             if name not in named:
                 named.add(name)
                 section[name] = bounds.range(name)
+    for name, category in astray.items():
+        asked[category][name] = bounds.range(name)
     return as_text({**pipfile, **asked})
+
+
+def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The packages that are out of their exceptions because nobody names them: new ones, that only others need.
+
+    Such a package can't be named before: whether it is needed at all shows only when all is resolved.
+
+    Args:
+        bounds: how far packages may move.
+        now: category → package → version of what was resolved.
+
+    Returns:
+        package → the first category that has it.
+    """
+    new = {waiver.package for waiver in bounds.waivers} - bounds.began_with.keys()
+    return {
+        name: category
+        for category, packages in reversed(list(now.items()))
+        for name in sorted(new & packages.keys())
+        if not _admits(bounds.range(name), packages[name])
+    }
 
 
 def check(bounds: Bounds, now: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from flows.documents import Mistake, Mistakes
@@ -24,6 +24,8 @@ from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
 
 RELOCK = "run `refit lock`"
+_COMPILE = "make it with `uv pip compile --generate-hashes`"
+_LOCKED = re.compile(r"^[^ ]+==[^ ,;]+( ?;.*?)?( --hash=sha256:[0-9a-f]{64})+$")
 _UNWANTED = "take it out, or let the Pipfile ask for it and run `refit lock`"
 
 
@@ -81,6 +83,36 @@ def lines(text: str) -> tuple[str, ...]:
     """The requirements of a file that uv or pip wrote: one line each, with its hashes, without comments."""
     whole = re.sub(r"\\\n", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE))
     return tuple(" ".join(line.split()) for line in whole.splitlines() if line.strip())
+
+
+def exact(file: Path) -> tuple[str, ...]:
+    """The requirements of a file that uv or pip wrote, each of one version with hashes.
+
+    Raises:
+        Mistakes: it can't be read, or says something else.
+    """
+    try:
+        found = lines(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistakes([Mistake(file, 0, f"this file can't be read: {error}", _COMPILE)]) from None
+    if wrong := [line for line in found if not _is_locked(line)]:
+        what = f"{wrong[0][:60]!r} is no package in one version with its hashes"
+        raise Mistakes([Mistake(file, _line(file, wrong[0]), what, _COMPILE)])
+    return found
+
+
+def _is_locked(line: str) -> bool:
+    try:
+        return _LOCKED.search(line) is not None and _exact(line) is not None
+    except InvalidRequirement:
+        return False
+
+
+def _line(file: Path, requirement: str) -> int:
+    """The line on which a requirement begins, from 1; 0: nobody knows."""
+    first = requirement.split(maxsplit=1)[0]
+    rows = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    return next((number for number, row in rows if row.lstrip().startswith(first)), 0)
 
 
 def versions(lines: Iterable[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Known vulnerabilities of locked packages, from a file of the OSV database (https://osv.dev): no network is needed.
+"""Known vulnerabilities of locked packages, from the OSV database (https://osv.dev): from its service, or from a file.
 
 OSV publishes one archive for each ecosystem; the one for PyPI is `PyPI/all.zip` in its bucket `osv-vulnerabilities`.
 """
@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 
 from flows.documents import Mistake, Mistakes
+from flows.errors import RefitError
 from flows.locks.policy import Bounds
+from flows.settings import Settings, authorities
 
+_SECONDS = 20.0
+_AT_ONCE = 8
+_A_BATCH = 1000  # what the service takes at once
 _FIX = "take PyPI/all.zip as OSV publishes it, or a JSON file with a list of its records"
 
 
@@ -53,6 +61,10 @@ class Record(BaseModel):
     affected: tuple[_Affected, ...] = ()
 
 
+class Unasked(RefitError):
+    """A service that doesn't say what it knows."""
+
+
 @dataclass(frozen=True)
 class Vulnerability:
     """A known vulnerability of a locked package: its names, and the later versions that mend it."""
@@ -80,6 +92,39 @@ def read(path: Path, packages: Collection[str]) -> tuple[Record, ...]:
             what = f"{what}: {error.errors()[0]['msg']}"
         raise Mistakes([Mistake(path, 0, f"no records of OSV can be read from this: {what}", _FIX)]) from None
     return found
+
+
+def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Record, ...]:
+    """The records of OSV's service that speak of one of these packages in this version (name, version).
+
+    Raises:
+        Unasked: it doesn't answer as it should.
+    """
+    try:
+        with httpx.Client(base_url=settings.osv_service, verify=authorities(settings), timeout=_SECONDS) as client:
+            names = sorted(set(_known_by(client, sorted(packages))))
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                answers = pool.map(lambda name: client.get(f"/v1/vulns/{quote(name, safe='')}"), names)
+                return tuple(Record.model_validate_json(answer.raise_for_status().content) for answer in answers)
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Unasked(
+            f"{settings.osv_service} doesn't say which packages have known vulnerabilities.",
+            why=why,
+            fix="let `osv_file` in settings.yaml name the archive of PyPI that OSV publishes.",
+        ) from None
+
+
+def _known_by(client: httpx.Client, packages: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The names of all records that concern these packages; an answer that is too long goes on at its mark."""
+    every = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in packages]
+    while every:
+        asked, every = every[:_A_BATCH], every[_A_BATCH:]
+        results = client.post("/v1/querybatch", json={"queries": asked}).raise_for_status().json()["results"]
+        for query, result in zip(asked, results, strict=True):
+            yield from (found["id"] for found in result.get("vulns", ()))
+            if mark := result.get("next_page_token"):
+                every.append({**query, "page_token": mark})
 
 
 def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vulnerability]:

@@ -274,7 +274,8 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
         return False, f"its command ended at once.\n{_last_words(name, settings)}"
     url = f"http://{published[0]}{access.health}"
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
-    deadline, seen = time.monotonic() + settings.ready_limit, "nothing"
+    limit, seen = settings.ready_limit * access.patience, "nothing"
+    deadline = time.monotonic() + limit
     with httpx.Client(trust_env=False, timeout=5.0) as client:
         while time.monotonic() < deadline and _running(name, settings):
             try:
@@ -287,7 +288,7 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
                     open_to_all = "{token}" in access.page and client.get(page).is_success
                     return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
             time.sleep(0.1)
-    return False, f"{seen}, not 200 within {settings.ready_limit:g} s.\n{_last_words(name, settings)}"
+    return False, f"{seen}, not 200 within {limit:g} s.\n{_last_words(name, settings)}"
 
 
 def _stays_up(name: str, access: Access, settings: Settings) -> tuple[bool, str]:

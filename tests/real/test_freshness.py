@@ -44,11 +44,11 @@ def test_no_program_is_started_until_the_mirror_moves(
 
 def test_the_catalogs_own_lock_is_looked_at_against_the_index(catalog: Catalog, own: Settings) -> None:
     folder = catalog.bundles["minimal"].pythons["py311"]
-    first = freshness.look_at_locks([folder], own)[folder]
+    first = freshness.look_at_locks({folder: ""}, own)[folder]
     assert first.finding.verdict is Verdict.unknown
     assert "when this lock was made" in first.finding.reason
     freshness.keep(first, own)
-    second = freshness.look_at_locks([folder], own)[folder]
+    second = freshness.look_at_locks({folder: ""}, own)[folder]
     assert first.pages.keys() == second.pages.keys()
     moved = {url for url, page in second.pages.items() if page.digest != first.pages[url].digest}
     assert second.finding.verdict is (Verdict.changed if moved else Verdict.same)  # the index may move in between

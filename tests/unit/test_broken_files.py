@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from flows import settings as refit_settings
 from flows.catalog import load
+from flows.catalog.model import Base
 from flows.documents import Mistakes
+from flows.images.recipe import Assembler
 from flows.lint.catalog import lint
 from flows.locks import python
 from flows.locks.pipfile import read_pipfile
@@ -44,6 +47,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "base/cuda",
         "bundles/1-minimal",
         "bundles/2-datascience",
+        "bundles/8-r",
+        "bundles/9-spark",
         "ides/1-jupyter",
         "ides/2-runtime",
         "ides/3-terminal",
@@ -84,6 +89,8 @@ FILES = [
     "bundles/1-minimal/py311/Pipfile",
     "bundles/2-datascience/bundle.yaml",
     "bundles/2-datascience/py311/Pipfile",
+    "bundles/8-r/os/os-packages.txt",
+    "bundles/9-spark/builder/sources.txt",
     "ides/1-jupyter/ide.yaml",
     "ides/3-terminal/npm/package-lock.json",
     "ides/3-terminal/npm/package.json",
@@ -137,6 +144,37 @@ def test_a_lock_is_verified_or_its_mistakes_are_named(root: Path, name: str, spo
 @given(spoil=spoilt())
 def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil) -> None:
     tried(root / path, spoil, lambda: lint(root, date(2026, 11, 21)))
+
+
+@pytest.mark.parametrize(
+    ("bundle", "path"),
+    [
+        ("minimal", "base/cuda/cuda.snippet.j2"),
+        ("minimal", "base/cuda/locks/runtime.txt"),
+        ("minimal", "snippets/node/requirements.txt"),
+        ("minimal", "snippets/packages.j2"),
+        ("r", "bundles/8-r/custom/custom.snippet.j2"),
+        ("spark", "bundles/9-spark/builder/sources.txt"),
+        ("spark", "snippets/wheels.snippet.j2"),
+    ],
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(spoil=spoilt())
+def test_an_image_is_rendered_or_mistakes_are_named(root: Path, bundle: str, path: str, spoil: Spoil) -> None:
+    catalog = load.load_catalog(root)
+    first = catalog.releases["2026a"].profiles[0]
+    more = {"ide": catalog.ides["terminal"], "cuda": True, "cuda_level": "devel"}
+    profile = replace(first, bundle=catalog.bundles[bundle], **more)
+
+    def read() -> None:
+        def system(base: Base) -> tuple[str, ...]:
+            return tuple(f"{name}=1" for name in base.packages)
+
+        Assembler(catalog, system).chain(profile)
+
+    found = tried(root / path, spoil, read)
+    for mistake in found.mistakes if found else ():
+        assert mistake.file.is_relative_to(root) and mistake.line >= 0 and mistake.what
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -77,3 +77,19 @@ def test_a_package_that_nobody_asks_for_is_named(folder: Path) -> None:
     (mistake,) = python.unlocked({"default": {}, "builder": {"py-spark": entry}}, pipfile)
     assert (mistake.file, mistake.line) == (built.sources_file(folder.parent), 3)
     assert mistake.what == "py-spark is not in py311/Pipfile.lock"
+
+
+def test_variables_for_sources_come_from_all_bundles_and_the_last_one_holds(folder: Path, tmp_path: Path) -> None:
+    file = folder.parent / "builder" / "environment.txt"
+    file.write_text("# how\nMODE=ABI  # and why\nHOME_OF_R=/usr/lib/R\n")
+    assert read_pipfile(folder / "Pipfile").environment == {"MODE": "ABI", "HOME_OF_R": "/usr/lib/R"}
+    (tmp_path / "above" / "builder").mkdir(parents=True)
+    (tmp_path / "above" / "builder" / "environment.txt").write_text("MODE=API\n")
+    assert built.environment([folder.parent, tmp_path / "above"])["MODE"] == "API"
+
+
+@pytest.mark.parametrize("line", ["mode=ABI", "MODE", "MODE =ABI", "export MODE=ABI", "=", "\x00"])
+def test_a_line_that_sets_no_variable_is_a_mistake(folder: Path, line: str) -> None:
+    (folder.parent / "builder" / "environment.txt").write_text(f"\n{line}\n")
+    with pytest.raises(Mistakes, match=r"environment\.txt:2: .*sets no variable"):
+        read_pipfile(folder / "Pipfile")

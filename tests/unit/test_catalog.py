@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog import load
 from flows.catalog.cron import Schedule
+from flows.catalog.model import Resources
 from flows.documents import Mistakes
 from flows.errors import UnknownName
 
@@ -102,6 +103,14 @@ def test_the_size_budget_of_a_profile(root: Path, written: str, budget: int) -> 
     assert profile.size_budget == budget
 
 
+def test_what_the_sessions_of_a_profile_have(root: Path) -> None:
+    resources = "{gpus: 1, memory: 16 GB, cpus: 0.5}"
+    release(f'{GOOD}, resources: {resources}, volumes: ["data:/data:ro"]')(root)
+    (profile,) = load.load_catalog(root).releases["2026a"].profiles
+    assert profile.resources == Resources.model_validate({"gpus": 1, "memory": "16 GB", "cpus": 0.5})
+    assert profile.volumes == ("data:/data:ro",)
+
+
 def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
     assert list(catalog.ides)[:2] == ["jupyter", "runtime"]
@@ -157,7 +166,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (delete(PIPFILE), PIPFILE, 0, "this file is missing"),
         (replace(PIPFILE, "[packages]", "[packages"), PIPFILE, 8, "this is not valid TOML"),
         (write(PIPFILE, '[packages]\nsix = """'), PIPFILE, 2, "this is not valid TOML"),
-        (replace(PIPFILE, '"3.11"', '"3.12"'), PIPFILE, 24, 'python_version = "3.11"'),
+        (replace(PIPFILE, '"3.11"', '"3.12"'), PIPFILE, 28, 'python_version = "3.11"'),
         (replace(PIPFILE, "[[source]]", "[scripts]"), PIPFILE, 0, "it has no [[source]]"),
         (release(GOOD.replace("jupyter", "jupiter")), RELEASE, 3, "no ide 'jupiter': did you mean 'jupyter'?"),
         (release(GOOD, GOOD.replace("minimal", "minimum")), RELEASE, 4, "no bundle 'minimum': did you mean 'minimal'?"),
@@ -166,6 +175,8 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (release(GOOD, GOOD), RELEASE, 4, "jupyter-minimal-deb12-py311 stands already in line 3"),
         (release(f"{GOOD}, size_budget: 450"), RELEASE, 3, "a number with its unit"),
         (release(f"{GOOD}, size_budget: 0 MB"), RELEASE, 3, "greater than 0"),
+        (release(f"{GOOD}, resources: {{gpus: -1}}"), RELEASE, 3, "greater than or equal to 0"),
+        (release(f"{GOOD}, volumes: [data]"), RELEASE, 3, "should match pattern"),
         (release(GOOD.replace("bundle", "bundel")), RELEASE, 3, "did you mean 'bundle'?"),
         (replace(RELEASE, "release: 2026a", "release: 2026b"), RELEASE, 1, "not called like its file: write '2026a'"),
         (replace(RELEASE, "release: 2026a", "release: next"), RELEASE, 1, "'next' is not a year and a letter"),

@@ -283,8 +283,8 @@ def locked(site: Site, tmp_path: Path) -> Path:
     return write_lock(tmp_path / "minimal", {"six": "1.17", "Typing_Extensions": "4.0"}, f"{site.url}/simple/")
 
 
-def look(folder: Path, settings: Settings) -> LockLook:
-    return freshness.look_at_locks([folder], settings)[folder]
+def look(folder: Path, settings: Settings, terms: str = "") -> LockLook:
+    return freshness.look_at_locks({folder: terms}, settings)[folder]
 
 
 def test_a_lock_whose_pages_say_the_same_is_fresh(site: Site, locked: Path, settings: Settings) -> None:
@@ -297,6 +297,13 @@ def test_a_lock_whose_pages_say_the_same_is_fresh(site: Site, locked: Path, sett
     site.answers["/simple/six/"] = (200, JSON, page("six", "1.17", "1.16", **{"versions": ["1"], "meta": {}}))
     assert look(locked, settings).finding.verdict is Verdict.same
     assert ("/simple/six/", 200) in site.asked
+
+
+def test_a_lock_is_made_anew_when_its_release_excepts_a_package(site: Site, locked: Path, settings: Settings) -> None:
+    freshness.keep(look(locked, settings), settings)
+    found = look(locked, settings, terms="exceptions [('six', '>=1.18')]").finding
+    assert found.verdict is Verdict.changed
+    assert "release" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -393,10 +400,10 @@ def test_the_locks_of_many_images_ask_for_each_page_once(site: Site, settings: S
         write_lock(tmp_path / str(number), dict.fromkeys(names[: 150 - number], "1.0"), f"{site.url}/simple")
         for number in range(24)
     ]
-    for one in freshness.look_at_locks(folders, settings).values():
+    for one in freshness.look_at_locks(dict.fromkeys(folders, ""), settings).values():
         freshness.keep(one, settings)
     site.asked = []
-    looks = freshness.look_at_locks(folders, settings)
+    looks = freshness.look_at_locks(dict.fromkeys(folders, ""), settings)
     assert {one.finding.verdict for one in looks.values()} == {Verdict.same}
     assert len(site.asked) == len(names)
 

@@ -122,4 +122,4 @@ def test_vulnerabilities_come_from_the_file_of_the_settings(root: Path, tmp_path
     settings = Settings(home=tmp_path / "home", osv_file=tmp_path / "osv.json")
     [[one]] = lock_requirements.unmended(found, settings)
     assert str(one) == f"requests {version}: CVE-1, mended in 99.0"
-    assert lock_requirements.unmended(found, Settings(home=tmp_path / "home")) == [()]
+    assert lock_requirements.unmended(found, Settings(home=tmp_path / "home", osv_service="")) == [()]

@@ -13,8 +13,10 @@ import yaml
 from flows.catalog import load
 from flows.catalog.model import Base, Download, Profile
 from flows.errors import RefitError
+from flows.images import stages
 from flows.images.plan import Action, Plan, Step
-from flows.locks import freshness
+from flows.images.stages import Graph, Kind, Stage
+from flows.locks import freshness, python
 from flows.plan_release import assemble, lacking
 from flows.settings import Settings
 from tests.conftest import free_port, serving
@@ -93,8 +95,30 @@ def test_a_profile_that_takes_what_cant_be_had_here_is_told_unless_it_is_there_a
         profiles = [taking("fine", here), taking("lost", here, gone, nobody), taking("built", gone), taking("plain")]
         steps = {profile.stem: Step(profile.stem, Action.build) for profile in profiles}
         steps["built"] = Step("built", Action.reuse)
-        found = lacking(profiles, Plan(steps), settings)
+        graph = Graph({name: Stage(name, Kind.closed, None, "") for name in steps}, {name: name for name in steps})
+        found = lacking(profiles, graph, Plan(steps), settings)
     assert list(found) == ["lost"]
     assert f"{gone}: it answers 404" in found["lost"].why
     assert f"{nobody}: " in found["lost"].why
     assert here not in found["lost"].why
+
+
+def test_a_profile_whose_packages_come_from_an_index_that_does_not_answer_is_told_unless_their_wheels_are_here(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = f"http://127.0.0.1:{free_port()}/whl"
+    pipfile = root / "bundles/3-pytorch/py311/Pipfile"
+    pipfile.write_text(pipfile.read_text().replace("https://download.pytorch.org/whl/cpu", index))
+    monkeypatch.setattr(python, "verify", lambda folder: None)
+    monkeypatch.setattr(freshness, "resolve", lambda base, settings: ("python3=3.11",))
+    recipes = load.load_catalog(root)
+    profile = replace(recipes.releases["2026a"].profiles[0], stem="torch", bundle=recipes.bundles["pytorch"])
+    chains, _ = assemble([profile], recipes, settings)
+    graph = stages.join(chains)
+    plan = Plan({name: Step(name, Action.build) for name in graph.stages})
+    assert f"{index}/torch/" in lacking([profile], graph, plan, settings)["torch"].why
+    (tmp := root / "wheels").mkdir()
+    (tmp / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    here = settings.model_copy(update={"wheel_folders": (tmp,)})
+    assert not lacking([profile], graph, plan, here)
+    assert not lacking([profile], graph, Plan({n: Step(n, Action.reuse) for n in graph.stages}), settings)

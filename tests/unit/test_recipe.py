@@ -87,7 +87,8 @@ def test_a_base_of_rpm_stands_on_its_image_with_the_packages_of_its_python(root:
     assert (stage.kind, stage.parent, stage.image) == (Kind.instructions, None, base.config.image)
     assert "python3.12=1" in stage.system and "python3.11=1" not in stage.system
     assert "python3.12-1 " in stage.text or "python3.12-1;" in stage.text
-    assert stage.files.keys() == {"files/bash.bashrc", "files/profile.sh", "files/dnf.conf"}
+    names = ("bash.bashrc", "dnf.conf", "profile.sh", "sshd_config", "start-session")
+    assert stage.files.keys() == {f"files/{name}" for name in names}
     other = replace(stage, image=stage.image.replace("@sha256:d", "@sha256:e"))
     assert stages.key(other, None, {}) != stages.key(stage, None, {})
 

@@ -110,6 +110,17 @@ def test_an_exception_lets_a_package_move_or_come_within_its_range() -> None:
         policy.check(waived("urllib3", ">=2.8"), {"urllib3": "2.7.0"})
 
 
+def test_a_new_package_that_only_others_need_is_led_into_its_exception() -> None:
+    bounds = waived("urllib3", ">=2.8")
+    resolved = {"packages": {"requests": "2.32.5", "urllib3": "2.7.0"}, "jupyter": {"urllib3": "2.7.0"}}
+    assert policy.astray(bounds, {"packages": {"urllib3": "2.8.1"}}) == {}
+    assert policy.astray(waived("requests", ">=3"), resolved) == {}  # it is named already
+    astray = policy.astray(bounds, resolved)
+    assert astray == {"urllib3": "packages"}
+    made = tomllib.loads(policy.bounded(PIPFILE, ["packages", "jupyter"], bounds, astray))
+    assert made["packages"]["urllib3"] == ">=2.8"
+
+
 def test_what_would_have_moved_but_may_not() -> None:
     now = {"requests": "2.32.5", "idna": "3.10", "certifi": "2026.10.18"}
     free = {"requests": "2.33.0", "idna": "3.10.1", "certifi": "2027.1.1", "urllib3": "2.7.0"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from flows.documents import Mistakes
 from flows.locks import vulnerabilities
 from flows.locks.policy import Bounds
-from flows.locks.vulnerabilities import Record, Vulnerability
+from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
+from flows.settings import Settings
+from tests.conftest import free_port, serving
 
 RECORD = {
     "id": "GHSA-x",
@@ -94,3 +97,42 @@ def test_anything_else_is_a_mistake_with_its_file(tmp_path_factory: pytest.TempP
         assert caught.mistakes[0].file == file
     else:
         assert all(isinstance(record, Record) for record in records)
+
+
+class Service(BaseHTTPRequestHandler):
+    """Knows one record of urllib3 2.5.0, and tells of it on the second page."""
+
+    def do_POST(self) -> None:
+        queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+        self.answer({"results": [self.result(query) for query in queries]})
+
+    def result(self, query: dict[str, object]) -> dict[str, object]:
+        if (query["package"], query["version"]) != ({"name": "urllib3", "ecosystem": "PyPI"}, "2.5.0"):
+            return {}
+        return {"vulns": [{"id": "GHSA-x"}]} if query.get("page_token") == "2" else {"next_page_token": "2"}
+
+    def do_GET(self) -> None:
+        self.answer(RECORD if self.path == "/v1/vulns/GHSA-x" else {"message": "not found"})
+
+    def answer(self, content: object) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_service_is_asked_for_versions_and_then_for_what_it_knows_of_them(settings: Settings) -> None:
+    packages = {"urllib3": "2.5.0", "six": "1.17.0"}
+    with serving(Service) as port:
+        here = settings.model_copy(update={"osv_service": f"http://127.0.0.1:{port}"})
+        (one,) = vulnerabilities.affecting(vulnerabilities.ask(packages.items(), here), packages)
+        assert vulnerabilities.ask([("six", "1.17.0")], here) == ()
+    assert (one.package, one.mended) == ("urllib3", ("2.6.3",))
+
+
+def test_a_service_that_cant_be_asked_is_named_with_the_file_that_takes_its_place(settings: Settings) -> None:
+    here = settings.model_copy(update={"osv_service": f"http://127.0.0.1:{free_port()}"})
+    with pytest.raises(Unasked, match="osv_file"):
+        vulnerabilities.ask([("six", "1.17.0")], here)

@@ -37,16 +37,19 @@ def test_a_person_is_asked_only_where_there_is_a_choice(catalog: Catalog) -> Non
     assert asked == [("operating system", ["deb12", "deb13"]), ("IDE", ["jupyter", "runtime"])]
 
 
-def test_sizes_are_shown_where_one_question_is_left(catalog: Catalog) -> None:
-    seen: list[Option] = []
+def test_each_answer_is_shown_with_the_smallest_image_that_it_leaves(catalog: Catalog) -> None:
+    seen: list[tuple[str, int | None]] = []
 
     def first(_: str, possible: Sequence[Option]) -> str:
-        seen.extend(possible)
+        seen.extend((option.name, option.size) for option in possible)
         return possible[0].name
 
-    known = {"jupyter-both-deb12-py311": 170_000_000}
-    wizard.answer(catalog, {"python": "py311", "bundle": "both"}, first, known.get)
-    assert [(option.name, option.size) for option in seen] == [("jupyter", 170_000_000), ("runtime", None)]
+    known = {"jupyter-both-deb12-py311": 170_000_000, "runtime-both-deb12-py311": 90_000_000}
+    wizard.answer(catalog, {"python": "py311", "bundle": "both"}, first, known)
+    assert seen == [("jupyter", 170_000_000), ("runtime", 90_000_000)]
+    seen.clear()
+    wizard.answer(catalog, {"ide": "runtime"}, first, known)
+    assert ("deb12", 90_000_000) in seen
 
 
 def test_without_a_terminal_nothing_is_asked(catalog: Catalog) -> None:
