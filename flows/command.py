@@ -221,7 +221,7 @@ def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log:
         )
 
 
-def become(argv: Sequence[str | Path], *, root: bool = False) -> NoReturn:
+def become(argv: Sequence[str | Path], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
     """Let this process become a program: terminal, input, outputs, signals and exit code are the program's from now on.
 
     It is for programs that a person works with: nothing is captured or logged, and there is no time limit.
@@ -229,12 +229,13 @@ def become(argv: Sequence[str | Path], *, root: bool = False) -> NoReturn:
     Args:
         argv: the program and its arguments.
         root: run it as root, by sudo where the caller isn't root.
+        env: variables on top of a small clean environment.
 
     Raises:
         ProgramMissing: it is not installed.
     """
     words = [str(word) for word in argv]
-    program, called, environment = _prepared(words, root, {})
+    program, called, environment = _prepared(words, root, env or {})
     logger.info("+ %s", redacted(shlex.join(words)))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -36,7 +36,7 @@ class Mount:
 
 def run_once(
     settings: Settings,
-    image: str,
+    image: str | Path,
     argv: Sequence[str],
     *,
     mounts: Sequence[Mount] = (),
@@ -52,7 +52,8 @@ def run_once(
     """Run a program in a container of its own, which is gone when this returns or raises.
 
     Args:
-        image: `docker://host/repository@sha256:…`, or the name of an image in Refit's own Podman storage.
+        image: `docker://host/repository@sha256:…`, or the name of an image in Refit's own Podman storage; a path is the
+            root of a file system, in which what is written stays.
         argv: the program and its arguments, in the place of the image's command.
         env: variables of the program. They reach Podman by its environment, so that no value is in any argv.
         user: uid:gid, without any capability but `capabilities`.
@@ -77,7 +78,8 @@ def run_once(
         *(word for variable in env or {} for word in ("--env", variable)),
         *(() if stdin is None else ("--interactive",)),
     ]
-    whole = [*call, "run", *options, "--entrypoint", "", pull(settings, image), *argv]
+    source = ["--rootfs", str(image)] if isinstance(image, Path) else [pull(settings, image)]
+    whole = [*call, "run", *options, "--entrypoint", "", *source, *argv]
     try:
         return command.run(whole, root=True, env=env, stdin=stdin, limit=limit, accepted=accepted, on_line=on_line)
     except BaseException:

@@ -50,6 +50,7 @@ class Facts:
         open_files: hard limit of a process that root starts.
         processes: the same for its number of processes.
         network_problem: why a container on the bridge network doesn't start; empty: it does.
+        limits_problem: why a container can't be held to limits of memory and CPU; empty: it can.
     """
 
     boot: str
@@ -60,6 +61,7 @@ class Facts:
     open_files: int
     processes: int
     network_problem: str
+    limits_problem: str
 
 
 class NothingWorks(RefitError):
@@ -85,6 +87,13 @@ def run_limits(settings: Settings) -> list[str]:
     """`--ulimit …` options for `podman run` and `podman create` that stay within this machine's hard limits."""
     found = facts(settings)
     return _limits(found.open_files, found.processes)
+
+
+def resource_limits(memory: int, cpus: float) -> list[str]:
+    """Options for `podman run` and `podman create` that limit memory (bytes) and cores; 0: no limit. Pure."""
+    # The same with swap, or a container could take as much again there.
+    of_memory = [f"--memory={memory}b", f"--memory-swap={memory}b"] if memory else []
+    return [*of_memory, *([f"--cpus={cpus:g}"] if cpus else [])]
 
 
 def buildah(settings: Settings) -> list[str]:
@@ -124,10 +133,11 @@ def runtime_folder(settings: Settings) -> Path:
 def mounts_below(folder: Path) -> tuple[Path, ...]:
     """Mount points at or below `folder`, in the order in which they were mounted."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return tuple(point for point in map(_mount_point, lines) if point.is_relative_to(folder.resolve()))
+    return tuple(point for point in map(mount_point, lines) if point.is_relative_to(folder.resolve()))
 
 
-def _mount_point(line: str) -> Path:
+def mount_point(line: str) -> Path:
+    """Where something is mounted, by a line of `/proc/<pid>/mountinfo`. Pure."""
     # Spaces, tabs, newlines and backslashes stand there as octal numbers: proc(5).
     return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
 
@@ -196,18 +206,20 @@ def _forget_earlier_boot(settings: Settings, boot: str) -> None:
 def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
     open_files, processes = hard_limits(command.run(["cat", "/proc/self/limits"], root=True).stdout)
     limits = _limits(open_files, processes)
-    with _trial_tree(settings) as tree:
+    with trial_tree(settings) as tree:
 
-        def start(choice: tuple[str, str], network: str = "none") -> None:
+        def start(choice: tuple[str, str], network: str = "none", more: Sequence[str] = ()) -> None:
             # All that a session asks for: what isn't tried here fails on a person later.
-            options = ["--rm", "--init", "--network", network, "--cap-drop", "all", "--pids-limit", "64", *limits]
+            options = ["--rm", "--init", "--network", network, "--cap-drop", "all", "--pids-limit", "64"]
             hardening = ["--security-opt", "no-new-privileges", "--rootfs", str(tree)]
-            _as_root([*_podman(settings, *choice), "run", *options, *hardening, "/bin/catatonit", "--version"])
+            call = [*_podman(settings, *choice), "run", *options, *limits, *more, *hardening]
+            _as_root([*call, "/bin/catatonit", "--version"])
 
         choice = _first_that_works("No OCI runtime can start a container here.", _choices(settings), start)
         network_problem = _problem(start, choice, "bridge")
+        limits_problem = _problem(start, choice, "none", resource_limits(64 << 20, 0.5))
         way = _isolation_that_works(settings, choice[0], tree)
-    return Facts(boot, asked, *choice, way, open_files, processes, network_problem)
+    return Facts(boot, asked, *choice, way, open_files, processes, network_problem, limits_problem)
 
 
 def _choices(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -268,7 +280,7 @@ def _problem(attempt: Callable[..., object], *arguments: object) -> str:
 
 
 @contextmanager
-def _trial_tree(settings: Settings) -> Iterator[Path]:
+def trial_tree(settings: Settings) -> Iterator[Path]:
     """A root filesystem of one static program, the one that will be process 1 of sessions."""
     init = program("catatonit")
     if init is None:

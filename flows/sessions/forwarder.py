@@ -1,0 +1,186 @@
+"""The forwarder for ssh: one HAProxy for all sessions, with a port for each, whichever container it is in now.
+
+It outlives containers, so that a session's port is the same before and after a move. Which ports it listens on stands
+in one file, where each of them leads in another; both are read when it starts, and changes reach it while it runs.
+Connections that come while a session is in no container wait for `WAIT`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.alone import one_at_a_time
+from flows.errors import RefitError
+from flows.settings import Settings
+
+WAIT = "5s"
+RELOAD_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
+_PORTS, _ADDRESSES = "ports.cfg", "addresses"
+_COMMANDS, _MASTER, HEALTH = "commands.sock", "master.sock", "health.sock"
+
+# Paths of sockets must be short, so they start at the folder in which it runs.
+_CONFIGURATION = f"""\
+global
+    fd-hard-limit 8000
+    stats socket unix@./{_COMMANDS} mode 600 level admin expose-fd listeners
+defaults
+    timeout connect 10s
+    timeout client 24d
+    timeout server 24d
+frontend health
+    mode http
+    bind unix@./{HEALTH} mode 600
+    http-request return status 200
+backend sessions
+    mode tcp
+    option srvtcpka
+    server session 0.0.0.0:0
+"""
+_FRONTEND = f"""\
+frontend ssh
+    mode tcp
+    option clitcpka
+    default_backend sessions
+    tcp-request inspect-delay {WAIT}
+    tcp-request connection set-var(sess.port) dst_port
+    acl there var(sess.port),map_int(./{_ADDRESSES}) -m found
+    tcp-request content set-dst var(sess.port),map_int(./{_ADDRESSES}),field(1,:) if there
+    tcp-request content set-dst-port var(sess.port),map_int(./{_ADDRESSES}),field(2,:) if there
+    tcp-request content accept if there
+    tcp-request content reject if WAIT_END
+"""
+
+
+class Forwarder:
+    """Tells the forwarder of this machine what it has to do; what it is told while it doesn't run, it reads later."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.folder = settings.folder("services", "forwarder")
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The program; `folder` is where it runs."""
+        files = [word for name in ("haproxy.cfg", _PORTS) for word in ("-f", str(self.folder / name))]
+        return ("haproxy", "-W", "-db", "-S", f"unix@./{_MASTER},mode,600", *files)
+
+    @property
+    def files(self) -> Mapping[Path, str]:
+        """What it reads that never changes."""
+        return {self.folder / "haproxy.cfg": _CONFIGURATION}
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this machine ever needed it: since some session got its first key."""
+        return (self.folder / _PORTS).exists()
+
+    def listen(self, ports: Iterable[int]) -> None:
+        """Listen on these ports and no others; who is connected stays so.
+
+        Raises:
+            RefitError: it runs, and doesn't get one of them.
+        """
+        wanted = sorted(ports)
+        with self._alone():
+            text = configuration(wanted)
+            if _read(self.folder / _PORTS) == text:
+                return
+            (self.folder / _ADDRESSES).touch(mode=0o600)  # it doesn't start without
+            _write(self.folder / _PORTS, text)
+            if self._tell(_MASTER, "reload\n") is not None:
+                _wait_for(wanted)
+
+    def point(self, port: int, address: str) -> None:
+        """Let a port lead to this address (`host:port`) from now on; without one it leads nowhere."""
+        with self._alone():
+            addresses = parse(_read(self.folder / _ADDRESSES))
+            if addresses.get(port, "") == address:
+                return
+            text = written({**addresses, port: address})
+            _write(self.folder / _ADDRESSES, text)
+            self._replace(text)
+
+    def _replace(self, text: str) -> None:
+        """All addresses at once, so that none is missing for a moment."""
+        if (answer := self._tell(_COMMANDS, f"prepare map ./{_ADDRESSES}\n")) is None:
+            return
+        version = answer.strip().rpartition(" ")[2]
+        add = f"add map @{version} ./{_ADDRESSES} <<\n{text}\n" if text else ""
+        told = [part for part in (add, f"commit map @{version} ./{_ADDRESSES}\n") if part]
+        if problems := [answer for part in told if (answer := (self._tell(_COMMANDS, part) or "").strip())]:
+            raise RefitError(
+                "The forwarder for ssh didn't take the new addresses.",
+                why=problems[0],
+                fix="`refit down` and `refit up` start it anew; they end no session.",
+            )
+
+    def _tell(self, name: str, text: str) -> str | None:
+        """What it answers; none: it doesn't run, or listens on no port yet, so that it needs no addresses."""
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(_ANSWER_SECONDS)
+                connection.connect(f"/proc/self/fd/{folder}/{name}")
+                connection.sendall(text.encode())
+                connection.shutdown(socket.SHUT_WR)
+                answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode(errors="replace")
+        except (FileNotFoundError, ConnectionError):
+            return None
+        finally:
+            os.close(folder)
+        return None if answer.startswith("Unknown map identifier") else answer
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with one_at_a_time(self.folder / "lock"):
+            yield
+
+
+def configuration(ports: Iterable[int]) -> str:
+    """The part of the configuration that names the ports. Pure."""
+    lines = "".join(f"    bind 127.0.0.1:{port}\n" for port in ports)
+    return f"{_FRONTEND}{lines}" if lines else ""
+
+
+def parse(text: str) -> dict[int, str]:
+    """Where the ports lead: port → `host:port`. Pure."""
+    return {int(port): address for port, address in (line.split() for line in text.splitlines())}
+
+
+def written(addresses: Mapping[int, str]) -> str:
+    """What `parse` reads; ports that lead nowhere are left out. Pure."""
+    return "".join(f"{port} {address}\n" for port, address in sorted(addresses.items()) if address)
+
+
+def _wait_for(ports: Iterable[int]) -> None:
+    until = time.monotonic() + RELOAD_SECONDS
+    while silent := [port for port in ports if not _listens(port)]:
+        if time.monotonic() > until:
+            raise RefitError(
+                f"The forwarder for ssh doesn't listen on port {silent[0]}.",
+                why="Another program may have taken the port.",
+                fix="`refit status` names its log.",
+            )
+        time.sleep(0.05)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as trial:
+        trial.settimeout(1.0)
+        return trial.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="ascii") if path.exists() else ""
+
+
+def _write(path: Path, text: str) -> None:
+    draft = path.with_name(f"{path.name}.new")
+    draft.touch(mode=0o600)
+    draft.write_text(text, encoding="ascii")
+    draft.replace(path)

@@ -1,0 +1,190 @@
+"""Logging in by ssh, as people do: with a program of their own, through the forwarder, before and after a move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from flows import command, host, services
+from flows.command import OutOfTime, ProgramFailed
+from flows.database import open_database
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.move import State
+from flows.migrations.rehearsal import rehearse
+from flows.sessions import probes
+from flows.sessions.activity import Verdict
+from flows.sessions.keys import added, read_keys, without
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.settings import Settings
+from tests.conftest import free_span, wait_until
+from tests.machine import RegistryServer, private_home
+from tests.real.moving import check_nothing_is_left, to
+from tests.real.variants import LIGHT, light
+from tests.terminal import Terminal
+
+NAME = "radia"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A session with a key, and the person who has the other half of it."""
+
+    settings: Settings
+    sessions: Sessions
+    key: Path
+    images: tuple[str, str]
+
+    @property
+    def session(self) -> Session:
+        return self.sessions.store.session(NAME)
+
+    @property
+    def other(self) -> str:
+        """The image that the session hasn't."""
+        return next(image for image in self.images if image != self.session.image)
+
+    def call(self, *words: str) -> list[str]:
+        """How this person calls ssh."""
+        own = ["-F", "none", "-i", str(self.key), "-o", "IdentityAgent=none", "-o", "BatchMode=yes"]
+        program, *options = self.sessions.ssh.call(NAME)
+        return [host.program(program) or program, *own, *options, *words]
+
+    def run(self, text: str) -> str:
+        """What shell text says that runs in the session, over ssh."""
+        return command.run(self.call(text), limit=60).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("ssh") / "home"
+    chosen = {"stop_grace": 3.0, "ready_limit": 10.0, "ssh_ports": free_span()}
+    with private_home(folder, registry_server.port, **chosen) as settings:
+        try:
+            yield settings
+        finally:
+            services.down(settings)
+
+
+@pytest.fixture(scope="module")
+def desk(
+    settings: Settings,
+    registry: Registry,
+    shared: Settings,
+    base: Built,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Desk]:
+    sessions, key = Sessions.open(settings), tmp_path_factory.mktemp("keys") / "mine"
+    command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "radia@home", "-f", key])
+    old, new = (light(shared, registry, base, name) for name in ("ssh one", "ssh two"))
+    variables = {"GREETING": 'hello "there"\\ $HOME', "EMPTY": ""}
+    sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, variables)
+    try:
+        public = read_keys(key.with_suffix(".pub").read_text(), "mine.pub")
+        sessions.change_keys(NAME, lambda known: added(known, public))
+        services.up(settings, only=["forwarder"])
+        yield Desk(settings, sessions, key, (old, new))
+    finally:
+        sessions.remove(NAME, purge=True)
+
+
+def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
+    """Same port, host key and user; whoever logs in meanwhile counts as somebody who works there."""
+    before = desk.session
+    way, fingerprint = desk.sessions.ssh.options(NAME), desk.sessions.ssh.fingerprint(NAME)
+    assert desk.run("whoami; id -u; pwd; umask") == f"dev\n{before.uid}\n/home/dev\n0022"
+    assert desk.run('echo "$GREETING"; echo "$REFIT_SESSION"; which python3') == (
+        'hello "there"\\ $HOME\nradia\n/usr/bin/python3'
+    )
+    desk.run("echo kept >mine")
+
+    login = Terminal(desk.call("-tt"))
+    try:
+        login.wait_for("$")
+        seen = probes.probe(desk.sessions.engine, desk.session, quiet=900)
+        assert seen.verdict is Verdict.busy and "an ssh connection" in str(seen.evidence)
+    finally:
+        login.close()
+    wait_until(lambda: "dev@pts" not in desk.sessions.execute(NAME, ["ps", "-eo", "args"]))
+
+    result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
+    assert result.moved, result.reason
+    assert desk.sessions.ssh.options(NAME) == way
+    assert desk.sessions.ssh.fingerprint(NAME) == fingerprint
+    assert desk.run("id -u; cat mine") == f"{before.uid}\nkept"
+    assert desk.session.environment == before.environment
+    journal = Journal(open_database(desk.settings.database))
+    check_nothing_is_left(desk.settings, desk.sessions, journal, NAME)
+
+
+def test_f20_a_container_that_was_changed_by_hand_is_left_alone(desk: Desk) -> None:
+    """Whoever did that may have had a reason, which a new container would know nothing of."""
+    engine, session, podman = desk.sessions.engine, desk.session, host.podman(desk.settings)
+    assert engine.by_hand(session) == ()
+    command.run([*podman, "rename", session.container, "mine"], root=True)
+    try:
+        result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
+    finally:
+        command.run([*podman, "rename", "mine", session.container], root=True)
+    assert (result.state, result.moved) == (State.skipped, False)
+    assert result.reason == "its container was changed by hand: it was renamed to mine"
+    assert engine.by_hand(session) == ()
+
+
+@pytest.mark.long
+def test_f3_an_image_into_which_nobody_can_log_in_is_rolled_back(
+    desk: Desk, registry: Registry, shared: Settings, base: Built
+) -> None:
+    broken = light(shared, registry, base, "ssh broken", before="pkill -x sshd")
+    before = desk.session
+    result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, broken))
+    assert result.state is State.rolled_back and "log in by ssh" in result.reason
+    assert desk.session == before and desk.run("echo here") == "here"
+
+
+@pytest.mark.long
+def test_who_may_log_in_changes_at_once_and_strangers_never_may(desk: Desk, tmp_path: Path) -> None:
+    stranger = replace(desk, key=tmp_path / "other")
+    command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "other", "-f", stranger.key])
+    with pytest.raises(ProgramFailed, match="Permission denied"):
+        stranger.run("true")
+    public = read_keys(stranger.key.with_suffix(".pub").read_text(), "other.pub")
+    desk.sessions.change_keys(NAME, lambda known: added(known, public))
+    assert stranger.run("whoami") == desk.run("whoami") == "dev"
+    desk.sessions.change_keys(NAME, lambda known: without(known, ["other"]))
+    with pytest.raises(ProgramFailed, match="Permission denied"):
+        stranger.run("true")
+
+
+@pytest.mark.long
+def test_a_session_that_is_closed_for_the_last_look_is_closed_to_ssh(desk: Desk) -> None:
+    reopen = desk.sessions.engine.shut_out(desk.session.container, desk.session.doors)
+    try:
+        with pytest.raises(OutOfTime):
+            command.run(desk.call("true"), limit=3)
+    finally:
+        reopen()
+    assert desk.run("echo open") == "open"
+
+
+@pytest.mark.long
+def test_the_private_host_key_is_the_sessions_alone_and_in_no_image_or_label(desk: Desk) -> None:
+    folder = desk.sessions.ssh.folder(NAME)
+    status = (folder / "host_key").stat()
+    assert (status.st_mode & 0o777, status.st_uid) == (0o400, desk.session.uid)
+    secret = (folder / "host_key").read_text().splitlines()[2]
+    told = command.run([*host.podman(desk.settings), "container", "inspect", desk.session.container], root=True).stdout
+    assert secret not in told
+    assert desk.run("touch /run/refit/ssh/mine 2>&1 || echo refused").endswith("refused")
+
+
+@pytest.mark.long
+def test_a_rehearsal_shows_whether_people_could_log_in(desk: Desk) -> None:
+    found = rehearse(desk.settings, desk.sessions.homes, replace(desk.session, image=desk.other))
+    assert ("ssh", True) in {(finding.check, finding.passed) for finding in found.findings}, found
