@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
+from typing import cast
 from uuid import uuid4
 
 import alembic.command
+import sqlalchemy
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import DateTime, Engine, create_engine, event, make_url, select, text, update
+from sqlalchemy import DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeDecorator
 
 from flows.alone import one_at_a_time
@@ -31,6 +34,8 @@ from flows.errors import RefitError
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
 _upgrading = threading.Lock()
+# Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.
+WAIT_SECONDS = 300.0
 
 
 class Instant(TypeDecorator[datetime]):
@@ -61,6 +66,14 @@ class LeaseRow(Table):
     until: Mapped[datetime] = mapped_column(Instant)
 
 
+_LEASES = cast(sqlalchemy.Table, LeaseRow.__table__)
+_TOUCH = (
+    update(_LEASES)
+    .where(_LEASES.c.name == bindparam("mine"), _LEASES.c.fence == bindparam("at"))
+    .values(fence=bindparam("at"))
+)
+
+
 def now() -> datetime:
     """The present moment, UTC."""
     return datetime.now(UTC)
@@ -75,6 +88,7 @@ def open_database(url: str) -> Engine:
     engine = _engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable)
+        _take_turns(engine)
     try:
         if engine.dialect.name == "sqlite" and engine.url.database:
             Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +114,9 @@ def _engine(url: str) -> Engine:
         if address.drivername in ("postgres", "postgresql"):
             address = address.set(drivername="postgresql+psycopg")
         if address.get_backend_name() == "sqlite":
-            return create_engine(address, connect_args={"timeout": 30})
-        return create_engine(address, pool_pre_ping=True)  # the server may have been restarted meanwhile
+            return create_engine(address, connect_args={"timeout": 30}, pool_timeout=WAIT_SECONDS)
+        # The server may have been restarted meanwhile.
+        return create_engine(address, pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
     except ImportError as error:
         raise RefitError(
             f"`database_url` needs {error.name or 'a driver'}, which is not installed.",
@@ -118,6 +133,26 @@ def _durable(connection: object, _: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _take_turns(engine: Engine) -> None:
+    """Let the threads of this process write one after the other.
+
+    SQLite lets one write at a time, and whoever waits for it sleeps and tries again: hundreds would mostly sleep, and
+    some would never get their turn.
+    """
+    turn, mine = threading.Lock(), "its turn"
+
+    def take(connection: sqlalchemy.Connection, _: object, statement: str, *__: object) -> None:
+        if statement.startswith(("INSERT", "UPDATE", "DELETE")) and not connection.info.get(mine):
+            connection.info[mine] = turn.acquire(timeout=WAIT_SECONDS)
+
+    def give_back(_: object, record: ConnectionPoolEntry) -> None:
+        if record.info.pop(mine, False):
+            turn.release()
+
+    event.listen(engine, "before_cursor_execute", take)
+    event.listen(engine, "checkin", give_back)
 
 
 def _upgrade(engine: Engine) -> None:
@@ -215,9 +250,8 @@ def still_held(session: Session, lease: Lease) -> None:
     Raises:
         LeaseLost: somebody else has taken it.
     """
-    mine = (LeaseRow.name == lease.name, LeaseRow.fence == lease.fence)
     # An update locks the row, so that nobody takes the lease before this transaction has ended.
-    found = session.execute(update(LeaseRow).where(*mine).values(fence=lease.fence))
+    found = session.execute(_TOUCH, {"mine": lease.name, "at": lease.fence})
     if found.rowcount != 1:  # type: ignore[attr-defined]
         raise LeaseLost(lease)
 

@@ -78,8 +78,17 @@ class Settings(documents.Document):
         SecretStr(""), description="user:password of the Prefect server; made up where it is not on loopback."
     )
 
+    gateway: bool = Field(True, description="Let `refit up` start the gateway, through which new sessions are reached.")
+    gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `listen`.")
+    gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
+
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
+    )
+
     session_uids: Span = Span(first=200_000, last=265_535)
     session_ports: Span = Span(first=18_000, last=18_999)
+    ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
     quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
@@ -89,12 +98,29 @@ class Settings(documents.Document):
     rehearsal_memory: float = Field(2.0, gt=0, description="GB of memory that a rehearsal may take.")
     rehearsal_cpus: float = Field(1.0, gt=0, description="Cores that a rehearsal may take.")
 
+    warm_containers: int = Field(
+        8, ge=0, description="Containers that may wait, with their IDE imported, until the old ones stop; 0: none."
+    )
+    warm_memory: float = Field(0.5, ge=0, description="GB of memory that has to be free for each of them.")
+
+    cdi_folders: tuple[Path, ...] = Field(
+        (Path("/etc/cdi"), Path("/run/cdi")), description="Where CDI specifications name this machine's GPUs."
+    )
+    gpu_kinds: tuple[str, ...] = Field((), description="Which devices there are GPUs; empty: all like nvidia.com/gpu.")
+    gpu_share: int = Field(1, ge=1, description="Sessions that may have the same GPU; 1: each has its own.")
+    gpu_wait: float = Field(0.0, ge=0, description="Seconds for which a session that starts waits for a GPU.")
+
     migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
 
     ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
     pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
     wheel_folders: tuple[Path, ...] = Field((), description="Folders of further wheels (pip's find-links).")
     osv_file: Path | None = Field(None, description="Known vulnerabilities of PyPI, as OSV publishes them (all.zip).")
+    osv_service: str = Field(
+        "https://api.osv.dev",
+        pattern="^(|https?://.*[^/])$",
+        description="Who is asked for them where there is no such file; empty: nobody.",
+    )
     installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
     npm_registry: str = ""
     apt_proxy: str = ""
@@ -150,13 +176,22 @@ class Settings(documents.Document):
         """URL of the Prefect server's UI."""
         if self.prefect_server:
             return self.prefect_server
-        everywhere = self.listen in ("0.0.0.0", "::")
-        return f"http://{'127.0.0.1' if everywhere else self.listen}:{self.prefect_port}"
+        return f"http://{self._seen_from_here}:{self.prefect_port}"
 
     @property
     def prefect_api(self) -> str:
         """URL of the Prefect server's API."""
         return f"{self.prefect_url}/api"
+
+    @property
+    def gateway_url(self) -> str:
+        """URL of the gateway in front of sessions."""
+        return f"http://{self._seen_from_here}:{self.gateway_port}"
+
+    @property
+    def _seen_from_here(self) -> str:
+        everywhere = self.listen in ("0.0.0.0", "::")
+        return "127.0.0.1" if everywhere else f"[{self.listen}]" if ":" in self.listen else self.listen
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -130,7 +130,7 @@ class DatabaseContract:
         assert wishes.all() == {}
         assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
 
-    def test_a_crashed_holder_loses_the_lease_though_the_clock_went_back(self, engine: Engine) -> None:
+    def test_f19_a_crashed_holder_loses_the_lease_though_the_clock_went_back(self, engine: Engine) -> None:
         crashed = database._take(engine, "tag", "crashed", seconds=3600)
         assert crashed is not None
         with lease(engine, "tag", seconds=0.5, wait=5) as held:
@@ -176,7 +176,9 @@ class DatabaseContract:
         assert (ended.before, ended.after, ended.state) == (before, after, State.cleaned)
         assert ended.created == move.created and ended.created.tzinfo == UTC
         assert journal.unfinished() == ()
-        assert journal.latest() == {"ann": ended}
+        assert journal.latest() == {"ann": ended} and journal.last("ann") == ended and journal.last("bob") is None
+        assert journal.since(None) == journal.since(ended.ended) == (ended,)
+        assert ended.ended and journal.since(ended.ended + timedelta(seconds=1)) == ()
         with pytest.raises(LeaseLost):
             journal.write(replace(held, fence=held.fence + 1), move, Entry("clean", Phase.intent))
 

@@ -1,10 +1,11 @@
-"""The embedded services: image registry, Prefect server and Prefect worker on loopback, started and ended as one.
+"""The embedded services: image registry, Prefect server and worker, gateway of sessions, started and ended as one.
 
 `up` brings what is missing in the right order, `down` ends what `up` started and nothing else. Both can be repeated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +23,14 @@ class ServiceState:
     """How one service is now.
 
     Attributes:
-        name: `registry`, `prefect` or `worker`.
+        name: `registry`, `prefect`, `worker`, …
         title: what it is called in sentences.
         running: its process is there.
         answering: it does its work.
         pid: of its process; none where there is none.
         uptime: seconds since its start.
-        url: where it answers; empty for the worker.
-        port: loopback port; none for the worker.
+        url: where it answers; empty for those that nobody asks.
+        port: that it listens on; none for the same.
         log: file with its output.
     """
 
@@ -44,14 +45,18 @@ class ServiceState:
     log: Path
 
 
-def up(settings: Settings) -> tuple[ServiceState, ...]:
+def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ...]:
     """Start what doesn't run, and start anew what runs with other settings; a service waits for the one before it.
+
+    Args:
+        settings: what they are made from.
+        only: names of services; the others are left as they are.
 
     Raises:
         RefitError: a port is taken (all of them are looked at before anything starts), or a service doesn't answer.
     """
     with process.alone(settings):
-        services = all_services(settings)
+        services = [service for service in all_services(settings) if not only or service.name in only]
         missing = [service for service in services if not process.as_wanted(service)]
         for service in reversed(missing):
             process.end(service)

@@ -13,9 +13,14 @@ from typing import Any
 import httpx
 
 from flows import command, documents
+from flows.gateway import routes
+from flows.gateway.proxy import NODE
+from flows.sessions.forwarder import HEALTH, Forwarder
 from flows.settings import Settings, variables
 
 POOL = "refit"
+_NPM = Path(routes.__file__).parent / "npm"
+_LOCK, _PROXY = ("package.json", "package-lock.json"), "configurable-http-proxy"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Seconds. A flow run whose process is gone is called crashed after three heartbeats that didn't come (deploy.py).
 HEARTBEAT = 30
@@ -37,6 +42,7 @@ class Service:
         folder: where it runs and keeps what `prepare` writes.
         log: file for its output.
         health: URL that tells whether it does its work.
+        socket: name of a socket in `folder` at which `health` is asked, in the place of a port.
         healthy: reads the answer of `health`.
         login: user and password for `health`.
         after: names of the services that it needs.
@@ -44,6 +50,7 @@ class Service:
         url: where a person or a program reaches it.
         files: what it reads: path → content.
         passing: names of variables whose change is no reason to start it anew.
+        install: what its program is made of, as one that is called in `folder` once `files` are there.
     """
 
     name: str
@@ -63,6 +70,8 @@ class Service:
     url: str = ""
     files: Mapping[Path, str] = field(default_factory=dict)
     passing: tuple[str, ...] = ()
+    socket: str = ""
+    install: tuple[str, ...] = ()
 
 
 def all_services(settings: Settings) -> tuple[Service, ...]:
@@ -71,7 +80,82 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.registry else (registry(settings),)),
         *(() if settings.prefect_server else (prefect(settings),)),
     )
-    return (*needed, worker(settings))
+    wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
+    told = (metrics(settings),) if settings.metrics_port else ()
+    way = (gateway(settings), porter(settings)) if settings.gateway and not settings.prefect_server else ()
+    return (*needed, worker(settings), *wanted, *way, *told)
+
+
+def gateway(settings: Settings) -> Service:
+    """The gateway in front of sessions (configurable-http-proxy), on a Node of its own."""
+    folder = settings.folder("services", "gateway")
+    listening = ["--ip", settings.listen, "--port", str(settings.gateway_port)]
+    api = ["--api-ip", "127.0.0.1", "--api-port", str(settings.gateway_api_port)]
+    return Service(
+        name="gateway",
+        title="Gateway of sessions",
+        argv=(
+            *(str(NODE), str(folder / "node_modules" / _PROXY / "bin" / _PROXY)),
+            *(*listening, *api, "--log-level", "warn"),
+            *("--default-target", routes.PORTER, "--error-target", routes.PORTER),
+        ),
+        environment={"CONFIGPROXY_AUTH_TOKEN": _secret(folder / "token")},
+        inherited=_inherited(),
+        folder=folder,
+        log=settings.folder("logs") / "gateway.log",
+        health=f"{settings.gateway_url}/_chp_healthz",
+        healthy=lambda answer: answer.json() == {"status": "OK"},
+        address=settings.listen,
+        port=settings.gateway_port,
+        setting="gateway_port",
+        url=settings.gateway_url,
+        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in _LOCK},
+        install=_npm_ci(settings),
+    )
+
+
+def _npm_ci(settings: Settings) -> tuple[str, ...]:
+    """Installs exactly what the lock names, each with its hash; no package runs a script of its own."""
+    quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--cache=cache"]
+    elsewhere = [f"--registry={settings.npm_registry}"] if settings.npm_registry else []
+    trusted = [f"--cafile={settings.ca_bundle}"] if settings.ca_bundle else []
+    npm = NODE.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return (str(NODE), str(npm), "ci", "--omit=dev", *quiet, *elsewhere, *trusted)
+
+
+def porter(settings: Settings) -> Service:
+    """The porter: answers in the place of sessions that are away, and tells the gateway where the others are."""
+    return Service(
+        name="porter",
+        title="Porter of sessions",
+        argv=(sys.executable, "-m", "flows.porter"),
+        environment=variables(settings),
+        inherited=_inherited(),
+        folder=settings.folder("services", "porter"),
+        log=settings.folder("logs") / "porter.log",
+        health="http://porter/health",
+        healthy=lambda answer: answer.text == "ok",
+        socket="socket",
+        after=("gateway",),
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+def forwarder(settings: Settings) -> Service:
+    """The forwarder for ssh (HAProxy); sessions tell it where they are."""
+    told = Forwarder(settings)
+    return Service(
+        name="forwarder",
+        title="Forwarder for ssh",
+        argv=told.argv,
+        inherited=_inherited(),
+        folder=told.folder,
+        log=settings.folder("logs") / "forwarder.log",
+        health="http://forwarder/",
+        healthy=lambda _: True,
+        files=told.files,
+        socket=HEALTH,
+    )
 
 
 def registry(settings: Settings) -> Service:
@@ -161,6 +245,27 @@ def worker(settings: Settings) -> Service:
             if not elsewhere
         ),
         # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+def metrics(settings: Settings) -> Service:
+    """What answers Prometheus."""
+    url = f"http://127.0.0.1:{settings.metrics_port}"
+    return Service(
+        name="metrics",
+        title="Metrics",
+        argv=(sys.executable, "-m", "flows.metrics.serving"),
+        environment={**prefect_environment(settings), **variables(settings)},
+        inherited=_inherited(),
+        folder=settings.folder("services", "metrics"),
+        log=settings.folder("logs") / "metrics.log",
+        # The one path at which nothing is counted: to count, it asks how all services are, itself among them.
+        health=f"{url}/favicon.ico",
+        healthy=lambda answer: answer.is_success,
+        port=settings.metrics_port,
+        setting="metrics_port",
+        url=f"{url}/metrics",
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 

@@ -16,12 +16,14 @@ import psutil
 
 from flows import command
 from flows.alone import one_at_a_time
+from flows.command import ProgramFailed
 from flows.errors import RefitError
 from flows.services.embedded import Service
 from flows.settings import Settings
 
 START_SECONDS = 90.0
 END_SECONDS = 15.0
+INSTALL_SECONDS = 300.0
 _TAIL = 15
 
 
@@ -115,6 +117,28 @@ def prepare(service: Service) -> None:
         draft.touch(mode=0o600)
         draft.write_text(text)
         draft.replace(path)
+    _install(service)
+
+
+def _install(service: Service) -> None:
+    """Install what it is made of, unless that is there already."""
+    wanted = hashlib.sha256("\0".join(service.files.values()).encode()).hexdigest()
+    done = service.folder / "installed"
+    if not service.install or (done.is_file() and done.read_text() == wanted):
+        return
+    done.unlink(missing_ok=True)
+    proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    try:
+        command.run(service.install, cwd=service.folder, env={**service.inherited, **proxies}, limit=INSTALL_SECONDS)
+    except ProgramFailed as error:
+        raise RefitError(
+            f"The {service.title} can't be installed.",
+            why=error.tail,
+            fix="check the network and its proxy, and `npm_registry` and `ca_bundle` in settings.yaml; "
+            f"`{service.name}: false` there goes without.",
+        ) from None
+    done.touch(mode=0o600)
+    done.write_text(wanted)
 
 
 def start(service: Service) -> None:
@@ -134,13 +158,19 @@ def start(service: Service) -> None:
 
 def answers(service: Service) -> bool:
     """Whether it does its work now."""
+    folder = os.open(service.folder, os.O_RDONLY)
     try:
+        # The path of a socket must be short, and that of the folder may be long.
+        socket = f"/proc/self/fd/{folder}/{service.socket}" if service.socket else None
+        way = httpx.HTTPTransport(uds=socket)
         # A proxy of the shell has no business on loopback.
-        with httpx.Client(trust_env=False, timeout=5.0, auth=service.login) as client:
+        with httpx.Client(trust_env=False, timeout=5.0, auth=service.login, transport=way) as client:
             answer = client.get(service.health)
             return answer.status_code == httpx.codes.OK and service.healthy(answer)
     except (httpx.HTTPError, ValueError):
         return False
+    finally:
+        os.close(folder)
 
 
 def wait_until_answering(service: Service) -> None:

@@ -44,7 +44,7 @@ def reset_parts(settings: Settings) -> tuple[Part, ...]:
             _services(home),
         ),
         Part("database", "Refit's record of sessions and migrations", (*home.glob("refit.db*"), home / "activity")),
-        Part("homes", "the homes of all sessions, with everything that people saved in them", _homes(home)),
+        Part("homes", "the homes and volumes of all sessions, with everything that people saved in them", _homes(home)),
     )
     return tuple(part for part in _there(parts) if part.paths)
 
@@ -80,7 +80,8 @@ def _containers(settings: Settings) -> tuple[Path, ...]:
         host.containers(settings),
         host.builds(settings),
         host.runtime_folder(settings),
-        *(settings.home / name for name in ("host.json", "host.lock", "cache", "locks", "running")),
+        *(settings.home / name for name in ("host.json", "host.lock", "slots", "slots.json", "slots.lock")),
+        *(settings.home / name for name in ("cache", "locks", "room", "running")),
     )
 
 
@@ -89,7 +90,7 @@ def _services(home: Path) -> tuple[Path, ...]:
 
 
 def _homes(home: Path) -> tuple[Path, ...]:
-    names = ("homes", "snapshots", "sessions", "rehearsals", "pool", "pool.btrfs", "pool.lock")
+    names = ("homes", "volumes", "shared", "snapshots", "sessions", "rehearsals", "pool", "pool.btrfs", "pool.lock")
     return tuple(home / name for name in names)
 
 

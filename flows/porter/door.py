@@ -1,0 +1,148 @@
+"""The porter answers in the place of sessions that are away, and tells a gateway that has begun anew where they are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import psutil
+from sqlalchemy import Engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flows.database import held, open_database
+from flows.errors import RefitError
+from flows.gateway import routes
+from flows.migrations.journal import Journal
+from flows.porter import page
+from flows.porter.story import Seen, Story, Why, tell
+from flows.sessions.lifecycle import Sessions
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.porter")
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+LOOK_SECONDS = 2.0
+LONGEST_SECONDS = 60.0
+# How often it is looked whether a session that ought to run has come back by itself.
+AGAIN_SECONDS = 5.0
+# A story is told so long: everybody's browser asks, and not every answer needs the database.
+TOLD_SECONDS = 0.5
+LATELY = 20
+
+
+@dataclass(frozen=True)
+class _Told:
+    story: Story
+    at: float
+
+
+class Porter:
+    """Knows of all sessions why they are away."""
+
+    def __init__(self, settings: Settings, database: Engine) -> None:
+        self._database = database
+        self._sessions, self._journal = Sessions.open(settings, database), Journal(database)
+        self._told: dict[str, _Told] = {}
+        self._looked: dict[str, float] = {}
+
+    @classmethod
+    def open(cls, settings: Settings) -> Porter:
+        """The porter of these settings."""
+        return cls(settings, open_database(settings.database))
+
+    def story(self, name: str) -> Story:
+        """Why a session is away."""
+        known = self._told.get(name)
+        if known is None or time.monotonic() > known.at + TOLD_SECONDS:
+            known = self._told[name] = _Told(tell(self._seen(name)), time.monotonic())
+            if known.story.why is Why.missing:
+                self._look_for(name)
+        if known.story.why is Why.unknown:
+            self._told.pop(name, None)  # anybody can think of names
+        return known.story
+
+    def mind_gateway(self) -> None:
+        """Tell a gateway where all sessions are if it has begun anew, and of those that died; returns never."""
+        pause = LOOK_SECONDS
+        while True:
+            try:
+                table = self._sessions.gateway.table()
+                if table is not None and routes.COMPLETE not in table:
+                    self._sessions.tell_gateway()
+                for name in knocked_at(table or {}):
+                    self._look_for(name)
+                pause = LOOK_SECONDS
+            except Exception:
+                logger.exception("the gateway could not be told where sessions are")
+                pause = min(2 * pause, LONGEST_SECONDS)
+            time.sleep(pause)
+
+    def _look_for(self, name: str) -> None:
+        if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
+            return
+        self._looked[name] = time.monotonic()
+        try:
+            self._sessions.tell_gateway_of(name)
+        except RefitError as error:
+            logger.warning("%s could not be looked for: %s", name, error)
+
+    def _seen(self, name: str) -> Seen:
+        if (intent := self._sessions.store.intent(name)) is None:
+            return Seen(name, None)
+        wanted, asked = intent
+        busy = f"session {name}" in held(self._database, f"session {name}")
+        for move in self._journal.unfinished(name):
+            downtimes = self._journal.downtimes(LATELY)
+            return Seen(name, wanted, asked, busy, move, self._journal.entries(move), downtimes)
+        return Seen(name, wanted, asked, busy)
+
+
+def knocked_at(table: routes.Table) -> tuple[str, ...]:
+    """The sessions to which the gateway wants to connect just now: with one that died, nobody says that it did."""
+    places = {
+        f"http://{each.raddr.ip}:{each.raddr.port}"
+        for each in psutil.net_connections("tcp")
+        if each.raddr and each.status == psutil.CONN_SYN_SENT
+    }
+    return tuple(filter(None, (routes.session(path) for path, target in table.items() if target in places)))
+
+
+def answer(story: Story, *, html: bool) -> Response:
+    """What goes back to whoever came."""
+    content = page.as_html(story) if html else page.as_json(story)
+    kind = "text/html" if html else "application/json"
+    return Response(content, page.status(story), page.headers(story), kind)
+
+
+def door(porter: Porter) -> Starlette:
+    """The application: every path of every session, and what the gateway asks when a session breaks off."""
+
+    def health(_: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    def broken_off(request: Request) -> Response:
+        path = urlsplit(request.query_params.get("url", "")).path
+        return answer(porter.story(routes.session(path)), html="api" not in path.split("/"))
+
+    def away(request: Request) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        return answer(porter.story(routes.session(request.url.path)), html=wants_page)
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/{code:int}", broken_off),
+            Route("/{path:path}", away, methods=METHODS),
+        ]
+    )
+
+
+def start_minding(porter: Porter) -> None:
+    """Mind the gateway for as long as this process lives."""
+    threading.Thread(target=porter.mind_gateway, daemon=True).start()

@@ -1,0 +1,179 @@
+"""Sessions behind the gateway, for real: moved, killed, opened in a browser, at one address with one token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from flows import command, host, services
+from flows.gateway import routes
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.sessions.jupyter import Jupyter
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from flows.settings import Settings
+from tests.conftest import free_port, wait_until
+from tests.machine import FIRST, RegistryServer, private_home
+from tests.real.moving import to
+from tests.real.variants import JUPYTER, variant
+
+NAME = "ada"
+SERVICES = ("gateway", "porter")
+POLL_SECONDS = 0.05
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder, ports = tmp_path_factory.mktemp("gateway") / "home", {"gateway_port": free_port()}
+    with private_home(folder, registry_server.port, gateway=True, gateway_api_port=free_port(), **ports) as settings:
+        try:
+            services.up(settings, only=SERVICES)
+            yield settings
+        finally:
+            services.down(settings)
+
+
+@pytest.fixture(scope="module")
+def sessions(settings: Settings) -> Sessions:
+    return Sessions.open(settings)
+
+
+@pytest.fixture(scope="module")
+def ada(sessions: Sessions, jupyter_image: str) -> str:
+    """The URL of a session with JupyterLab."""
+    return sessions.url(sessions.create(NAME, FIRST, "2026a", jupyter_image, JUPYTER))
+
+
+def get(url: str, **headers: str) -> httpx.Response:
+    return httpx.get(url, headers=headers, trust_env=False, timeout=30)
+
+
+@dataclass
+class Seen:
+    """What somebody saw who kept asking."""
+
+    pages: list[httpx.Response]
+    stories: list[dict[str, Any]]
+    statuses: set[int]
+
+
+@contextmanager
+def asking(url: str, token: str) -> Iterator[Seen]:
+    """Keep asking for the page, as a browser, and for the API, as a program."""
+    seen, enough = Seen([], [], set()), threading.Event()
+
+    def ask() -> None:
+        while not enough.wait(POLL_SECONDS):
+            page = get(f"{url}/lab", Accept="text/html", Authorization=f"token {token}")
+            told = get(f"{url}/api/status", Authorization=f"token {token}")
+            seen.statuses |= {page.status_code, told.status_code}
+            seen.pages.append(page)
+            if told.status_code == 503:
+                seen.stories.append(told.json())
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        yield seen
+    finally:
+        enough.set()
+        asker.join()
+
+
+def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile_what_happens(
+    settings: Settings, sessions: Sessions, ada: str, jupyter_image: str
+) -> None:
+    assert ada == f"{settings.gateway_url}/session/{NAME}"
+    before = sessions.store.session(NAME)
+    address, token = sessions.address(NAME), sessions.token(before)
+    assert Jupyter(ada, token).execute("print(6 * 7)") == "42\n"  # by a websocket through the gateway
+    new = variant(settings, Registry(settings), jupyter_image, settings.repository, "behind the gateway")
+    with asking(ada, token) as seen:
+        result = Carrier.open(settings).carry_out(to(sessions, NAME, new))
+        assert result.moved, result.reason
+        wait_until(lambda: seen.pages and seen.pages[-1].status_code == 200)
+    assert sessions.store.session(NAME).image == new
+    assert (sessions.address(NAME), sessions.token(before)) == (address, token)
+    assert Jupyter(ada, token).execute("print(6 * 7)") == "42\n"
+    assert seen.statuses == {200, 503}
+    assert {story["session"] for story in seen.stories} == {NAME} and "moving" in {
+        story["why"] for story in seen.stories
+    }
+    moving = [page for page in seen.pages if "is being moved onto a new image" in page.text]
+    broken_off = [page for page in moving if "Retry-After" not in page.headers]
+    assert len(broken_off) <= 1 < len(moving)  # the request that was under way at the stop
+
+
+def test_a_gateway_that_begins_anew_is_told_where_sessions_are_and_meanwhile_nobody_needs_it(
+    settings: Settings, sessions: Sessions, ada: str
+) -> None:
+    (gateway,) = (state for state in services.status(settings) if state.name == "gateway")
+    psutil.Process(gateway.pid).kill()
+    wait_until(lambda: not sessions.gateway.runs)
+    session = sessions.store.session(NAME)
+    sessions.wait_ready(session)
+    assert get(f"{sessions.url(session)}/api").status_code == 200  # the container's own address
+    services.up(settings, only=SERVICES)
+    wait_until(lambda: get(f"{ada}/api").status_code == 200)
+    assert sessions.url(session) == ada
+
+
+def test_only_whoever_knows_its_token_tells_the_gateway_anything(settings: Settings, ada: str) -> None:
+    api = f"http://127.0.0.1:{settings.gateway_api_port}/api/routes"
+    assert get(api).status_code == get(api, Authorization="token guessed").status_code == 403
+    for state in services.status(settings):
+        if state.name in SERVICES:
+            token = (settings.home / "services/gateway/token").read_text()
+            assert token not in " ".join(psutil.Process(state.pid).cmdline())
+            listening = [c.laddr for c in psutil.Process(state.pid).net_connections("tcp") if c.status == "LISTEN"]
+            assert {place.ip for place in listening} <= {"127.0.0.1"}
+    assert (settings.home / "services/gateway/token").stat().st_mode & 0o077 == 0
+    assert (settings.home / "services/porter/socket").stat().st_mode & 0o077 == 0
+
+
+def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, sessions: Sessions, ada: str) -> None:
+    container = sessions.store.session(NAME).container
+    command.run([*host.podman(settings), "kill", container], root=True)
+    wait_until(lambda: get(f"{ada}/api").status_code == 503)
+    wait_until(lambda: get(f"{ada}/api").json().get("why") == "missing")
+    wait_until(lambda: (sessions.gateway.table() or {}).get(routes.path(NAME)) == routes.PORTER)
+    with pytest.raises(InvalidStatus, match="503"):
+        connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None)
+    sessions.engine.start(container)  # nobody tells the gateway, and its address is another one now
+    wait_until(lambda: get(f"{ada}/api").status_code == 200, 30)
+
+
+@pytest.mark.long
+def test_f10_who_comes_while_a_session_is_away_reads_why_and_is_let_in_by_itself(sessions: Sessions, ada: str) -> None:
+    sessions.stop(NAME)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        answer = page.goto(sessions.address(NAME))
+        assert answer is not None and answer.status == 503
+        expect(page.get_by_role("heading", name=f"{NAME} was stopped by its owner")).to_be_visible()
+        expect(page.locator("code")).to_have_text(f"refit session start {NAME}")
+        sessions.start(NAME)
+        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)  # nobody has touched anything
+        assert not problems
+        browser.close()
+
+
+def test_a_session_that_is_gone_leaves_no_route(sessions: Sessions, ada: str) -> None:
+    assert any(status.running is Running.running for status in sessions.all())
+    sessions.remove(NAME, purge=True)
+    assert get(f"{ada}/api").status_code == 404
+    assert routes.path(NAME) not in (sessions.gateway.table() or {})
