@@ -15,6 +15,7 @@ from flows.compatibility.changes import HandMade, hand_made
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
 from flows.console import Json, err, out, show, show_data
+from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations.plan import moved
@@ -24,6 +25,7 @@ from flows.publishing.publish import access_of
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.pool import Pool, Room, read_size
+from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings, load
 
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
@@ -65,15 +67,27 @@ def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def show_changes(name: SessionName, as_json: Json = False) -> None:
+def show_changes(
+    name: SessionName,
+    replay: Annotated[
+        bool | None,
+        typer.Option(help="Whether its system packages are installed again in each new image; as it is, if not given."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Show what was changed by hand in a session's container, outside its home: a move leaves it behind."""
     settings = load()
+    if replay is not None:
+        Wishes(open_database(settings.database)).change(name, caller(), replay=replay)
     sessions = Sessions.open(settings)
-    found = hand_made(settings, sessions.engine, sessions.that_runs(name))
+    session = sessions.that_runs(name)
+    found = hand_made(settings, sessions.engine, session)
     if as_json:
         out.print_json(to_json(found).decode())
-    else:
-        _show_changes(found)
+        return
+    _show_changes(found)
+    for change in sessions.engine.by_hand(session):
+        out.print(f"Because of this it isn't moved: {change}.", highlight=False)
 
 
 def rehearse_move(name: SessionName, to: To = "", as_json: Json = False) -> None:
@@ -163,6 +177,8 @@ def _show_changes(found: HandMade) -> None:
     if not found:
         out.print(f"The container of {found.session} is as its image was.")
     _show_recipe("To make the same packages anew, as root in the next container:", found.recipe)
+    if found.recipe:
+        out.print(f"`refit session changes {found.session} --replay` lets moves do so with those of the system.")
 
 
 def _show_recipe(title: str, lines: Sequence[str]) -> None:

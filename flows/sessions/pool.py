@@ -6,9 +6,10 @@ Each home is a subvolume. The pool is mounted when it is first needed: after a r
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,8 +45,8 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.home / "pool"
-        self.homes, self.snapshots, self.rehearsals = (
-            self.folder / name for name in ("homes", "snapshots", "rehearsals")
+        self.homes, self.snapshots, self.rehearsals, self.volumes = (
+            self.folder / name for name in ("homes", "snapshots", "rehearsals", "volumes")
         )
         self._settings, self._file = settings, settings.home / "pool.btrfs"
 
@@ -101,7 +102,7 @@ class Pool:
         return Room(usage.total, usage.free)
 
     def make(self, home: Path, uid: int) -> None:
-        """Make an empty home, if it isn't there: 0700, `uid`, group 0; there is no moment in which it is another's."""
+        """Make an empty home or volume, if there is none: 0700, `uid`, group 0; at no moment it is another's."""
         if not home.exists():
             with self.making(home, uid):
                 pass
@@ -110,6 +111,8 @@ class Pool:
     def making(self, home: Path, uid: int) -> Iterator[Path]:
         """Make a home in the place of what is there; it is filled inside the `with` block, and whole or not there."""
         draft = home.with_name(f".{home.name}.new")
+        if not home.parent.exists():
+            command.run(["install", "-d", "-m", "0755", home.parent], root=True)
         self.delete(draft)
         subvolumes.as_root("create", draft)
         command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", draft], root=True)
@@ -117,21 +120,22 @@ class Pool:
         self.delete(home)
         command.run(["mv", "-T", "--", draft, home], root=True)
 
-    def snapshot(self, source: Path, target: Path, *, writable: bool = False) -> None:
-        """Let `target` be what `source` is now, in the place of what it was.
+    def snapshot(self, pairs: Sequence[tuple[Path, Path]], *, writable: bool = False) -> None:
+        """Let each second of a pair be what the first is now, in the place of what it was: all of them, or none.
 
         Raises:
-            RefitError: there are subvolumes inside `source`: a snapshot would have an empty folder in their place.
+            RefitError: there are subvolumes inside a first: a snapshot would have an empty folder in their place.
         """
         try:
-            subvolumes.as_root("take-writable" if writable else "take", source, target)
+            subvolumes.as_root("take-writable" if writable else "take", *chain.from_iterable(pairs))
         except (OSError, ProgramFailed):
-            self.refuse_nested(source)
+            for source, _ in pairs:
+                self.refuse_nested(source)
             raise
 
-    def restore(self, snapshot: Path, home: Path) -> None:
-        """Let `home` be what `snapshot` is; at every instant it is the one or the other as a whole."""
-        subvolumes.as_root("restore", snapshot, home)
+    def restore(self, pairs: Sequence[tuple[Path, Path]]) -> None:
+        """Let each second of a pair be what the snapshot before it is: all of them, or none."""
+        subvolumes.as_root("restore", *chain.from_iterable(pairs))
 
     def delete(self, subvolume: Path) -> None:
         """Delete a subvolume, with those that are inside; none there is no error."""
@@ -145,7 +149,7 @@ class Pool:
     def touched(self, home: Path, snapshot: Path) -> frozenset[str] | None:
         """What of a home is not as in its snapshot, however large both are; none: nobody knows."""
         current = snapshot.with_name(f".{snapshot.name}.now")
-        self.snapshot(home, current)
+        self.snapshot([(home, current)])
         try:
             with TemporaryDirectory() as folder:
                 stream = Path(folder, "stream")

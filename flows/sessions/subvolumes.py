@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,24 +79,54 @@ class Nested(OSError):
     """There are subvolumes in a subvolume: a snapshot would lack what is in them."""
 
 
-def take(source: Path, target: Path, *, writable: bool = False) -> None:
-    """Let `target` be what `source` is now, in the place of what it was.
+def take(*paths: Path, writable: bool = False) -> None:
+    """Let every second path be what the path before it is now, in the place of what it was: all of them, or none.
 
     Raises:
-        Nested: that is not possible.
+        Nested: that is not possible, for any of them.
     """
-    if has_nested(source):
-        raise Nested(f"{source} has subvolumes inside")
-    delete(target)
-    snapshot(source, target, writable=writable)
+    pairs = _pairs(paths)
+    if nested := [source for source, _ in pairs if has_nested(source)]:
+        raise Nested(f"{nested[0]} has subvolumes inside")
+    for _, target in pairs:
+        delete(target)
+    try:
+        for source, target in pairs:
+            snapshot(source, target, writable=writable)
+    except BaseException:
+        for _, target in pairs:
+            delete(target)
+        raise
 
 
-def restore(snapshot: Path, home: Path) -> None:
-    """Let `home` be what `snapshot` is; at every instant it is the one or the other as a whole."""
-    following = home.with_name(f".{home.name}.next")
-    take(snapshot, following, writable=True)
-    exchange(following, home)
-    delete(following)
+def restore(*paths: Path) -> None:
+    """Let every second path be what the snapshot before it is: all of them, or none.
+
+    At every instant each is the one or the other as a whole; who is killed here does the rest by doing it again.
+    """
+    following = [(home.with_name(f".{home.name}.next"), home) for _, home in _pairs(paths)]
+    sources = [(snapshot, draft) for (snapshot, _), (draft, _) in zip(_pairs(paths), following, strict=True)]
+    take(*(path for pair in sources for path in pair), writable=True)
+    all_or_none(following, exchange)
+    for draft, _ in following:
+        delete(draft)
+
+
+def all_or_none(pairs: Iterable[tuple[Path, Path]], switch: Callable[[Path, Path], None]) -> None:
+    """Switch all pairs; where one fails, those before it are switched back. `switch` undoes itself."""
+    switched: list[tuple[Path, Path]] = []
+    try:
+        for pair in pairs:
+            switch(*pair)
+            switched.append(pair)
+    except BaseException:
+        for pair in reversed(switched):
+            switch(*pair)
+        raise
+
+
+def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
+    return list(zip(paths[::2], paths[1::2], strict=True))
 
 
 VERBS: Mapping[str, Callable[..., None]] = {
@@ -104,7 +134,7 @@ VERBS: Mapping[str, Callable[..., None]] = {
     "delete": delete,
     "restore": restore,
     "take": take,
-    "take-writable": lambda source, target: take(source, target, writable=True),
+    "take-writable": lambda *paths: take(*paths, writable=True),
 }
 
 

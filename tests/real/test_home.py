@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from flows.errors import RefitError
 from flows.sessions.home import Homes
 from flows.sessions.model import Session
 from flows.sessions.pool import LEAST, Pool
+from flows.sessions.volumes import Wanted
 from flows.settings import Settings
 from tests.conftest import some_long
 
@@ -80,6 +82,99 @@ def test_a_home_of_somebody_else_is_not_taken_over(homes: Homes) -> None:
     homes.make("ana", UID)
     with pytest.raises(RefitError, match=f"belongs to uid {UID}"):
         homes.make("ana", UID + 1)
+
+
+def with_volume(homes: Homes, session: Session) -> Session:
+    session = replace(session, volumes=(homes.mounted("ana", Wanted("data", "/data")),))
+    homes.make_volumes(session)
+    return session
+
+
+def test_home_and_volumes_are_one_set(homes: Homes, session: Session, tmp_path: Path) -> None:
+    session = with_volume(homes, session)
+    data = session.volumes[0].folder
+    shell("echo one > notes.txt", session.home)
+    shell("echo 1 > rows.csv", data)
+    homes.check_room(session)
+    homes.copy(session, "one")
+    shell("echo 2 >> rows.csv", data)
+    homes.delta(session, "one")
+    before = seen(session.home), seen(data)
+    copy = homes.spare(session, tmp_path / "spare", most=10**9)
+    assert (seen(copy.home), seen(copy.volumes[0].folder)) == before
+
+    shell("rm notes.txt", session.home)
+    shell("echo broken > rows.csv; echo x > more", data)
+    changed = {"gone: notes.txt", "changed: rows.csv (volume data)", "new: more (volume data)"}
+    assert set(homes.differences(session, "one")) == changed
+    homes.forget_spare("ana")
+    homes.restore(session, "one")
+    assert (seen(session.home), seen(data)) == before and homes.differences(session, "one") == ()
+
+    shell("rm notes.txt", session.home)
+    half = homes.snapshot("ana", "one")
+    command.run(["mv", f"{half}.data", f"{half}.away"], root=True)
+    with pytest.raises(RefitError, match="no snapshot 'one'"):
+        homes.restore(session, "one")
+    assert not (session.home / "notes.txt").exists()  # none, where not all
+    command.run(["mv", f"{half}.away", f"{half}.data"], root=True)
+    homes.forget("ana", "one")
+    assert not list(half.parent.iterdir())
+    assert list(homes.volumes("ana")) == ["data"]
+    homes.remove("ana")
+    assert not data.exists() and not homes.volumes("ana")
+
+
+@pytest.mark.long
+def test_what_sessions_share_is_for_all_of_them_to_write_and_never_goes_back(homes: Homes, session: Session) -> None:
+    folder = homes.make_shared("scratch")
+    with pytest.raises(RefitError, match="already"):
+        homes.make_shared("scratch")
+    session = replace(session, volumes=(homes.mounted("ana", Wanted("scratch", "/scratch")),))
+    homes.make_volumes(session)
+    shell("mkdir -m 755 deep; umask 022; echo one > deep/mine", folder)
+    as_other = ["setpriv", f"--reuid={UID + 1}", "--regid=0", "--clear-groups", "sh", "-c", "echo two >> deep/mine"]
+    command.run(as_other, root=True, cwd=folder)
+    homes.delta(session, "one")
+    shell("rm deep/mine", folder)
+    assert homes.differences(session, "one") == ()
+    homes.restore(session, "one")
+    assert not (folder / "deep/mine").exists()
+    homes.remove("ana")
+    assert (folder / "deep").is_dir()
+    homes.remove_volume(folder)
+    with pytest.raises(RefitError, match="'scratch' of the session 'ana' is gone"):
+        homes.make_volumes(session)
+
+
+@pytest.mark.long
+def test_volumes_go_into_the_pool_with_their_home(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "refit")
+    homes = Homes(settings)
+    session = with_volume(
+        homes, Session("ana", "p", "2026a", "sha256:0", UID, None, homes.make("ana", UID), tmp_path / "t", Access())
+    )
+    shell("echo 1 > rows.csv", session.volumes[0].folder)
+    Pool(settings).create(LEAST)
+    try:
+        homes = Homes(settings)
+        pooled = homes.copy_to_pool(session)
+        homes.forget_folder("ana")
+        assert not session.home.exists() and not session.volumes[0].folder.exists()
+        assert pooled.home in homes.pool and pooled.volumes[0].folder in homes.pool
+        assert homes.mounted("ana", Wanted("data", "/data")) == pooled.volumes[0]
+        homes.make_volumes(pooled)
+        assert (pooled.volumes[0].folder / "rows.csv").read_text() == "1\n"
+        homes.delta(pooled, "one")
+        command.run(["btrfs", "subvolume", "create", pooled.volumes[0].folder / "mine"], root=True)
+        with pytest.raises(RefitError, match=r"subvolumes .* mine"):
+            homes.check_room(pooled)
+        with pytest.raises(RefitError, match=r"subvolumes .* mine"):
+            homes.delta(pooled, "two")
+        assert not homes.snapshot("ana", "two").exists()
+        homes.remove("ana")
+    finally:
+        command.run(["umount", homes.pool.folder], root=True)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "../ana", "-rf", "Ana", "a" * 41])
@@ -215,7 +310,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     command.run(["umount", folder], root=True)
 
 
-def test_a_home_whose_snapshot_the_disk_cant_take_is_told_before_the_move(small_disk: Path, tmp_path: Path) -> None:
+def test_f08_a_home_whose_snapshot_the_disk_cant_take_is_told_before_the_move(small_disk: Path, tmp_path: Path) -> None:
     homes = Homes(Settings(home=small_disk))
     session = Session("ana", "p", "2026a", "sha256:0", UID, None, homes.make("ana", UID), tmp_path / "token", Access())
     (session.home / "holes").touch()
@@ -227,4 +322,12 @@ def test_a_home_whose_snapshot_the_disk_cant_take_is_told_before_the_move(small_
     assert "The home takes 42 MB, and 273 MB are free" in str(refused.value)
     (session.home / "data").unlink()
     homes.check_room(session)
-    assert sorted(path.name for path in small_disk.rglob("*")) == ["ana", "holes", "homes", "snapshots"]
+    assert sorted(path.name for path in small_disk.rglob("*")) == [
+        "ana",
+        "holes",
+        "homes",
+        "room",
+        "shared",
+        "snapshots",
+        "volumes",
+    ]

@@ -100,7 +100,7 @@ def test_where_files_share_blocks_a_copy_takes_no_space_without_a_pool_either(se
     session = session_of(homes)
     (session.home / "data").write_bytes(os.urandom(600 << 20))  # there is no room for another
     homes.check_room(session)
-    copy = homes.spare(session, pool.folder / "copy", most=0)
+    copy = homes.spare(session, pool.folder / "copy", most=0).home
     assert (copy / "data").stat().st_size == 600 << 20
     homes.copy(session, "move")
     assert homes.differences(session, "move") == ()

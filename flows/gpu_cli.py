@@ -1,0 +1,69 @@
+"""The part of the `refit` command that is about GPUs: who has which of this machine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from flows import tables
+from flows.console import Json, out, show_data
+from flows.database import now
+from flows.errors import RefitError
+from flows.sessions.gpu import Taken
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.wishes import caller
+from flows.settings import load
+
+app = typer.Typer(no_args_is_help=True, help="GPUs of this machine: sessions take them when they start.")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A GPU: its device nodes on the host, and who has it."""
+
+    gpu: str
+    nodes: tuple[str, ...]
+    taken: tuple[Taken, ...]
+
+
+@app.command("list")
+def list_gpus(as_json: Json = False) -> None:
+    """List the GPUs of this machine, and who has them."""
+    pool = Sessions.open(load()).gpus
+    taken = pool.taken()
+    found = [
+        Listed(gpu.name, tuple(gpu.nodes.values()), tuple(one for one in taken if one.gpu == gpu.name))
+        for gpu in pool.gpus()
+    ]
+    rows = ((one.gpu, ", ".join(one.nodes), "\n".join(map(_holder, one.taken)) or "free") for one in found)
+    show_data(as_json, found, tables.table("GPUs", ("GPU", "devices", "who has it"), rows))
+
+
+@app.command("hold")
+def hold_gpu(
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="Name of the GPU, as `refit gpu list` shows it.")],
+    hours: Annotated[float | None, typer.Option(min=0, help="For how long; without it, until it is released.")] = None,
+    why: Annotated[str, typer.Option(help="What for; whoever waits for it is told.")] = "",
+) -> None:
+    """Keep a GPU from all sessions, for something else or for nobody."""
+    until = None if hours is None else now() + timedelta(hours=hours)
+    Sessions.open(load()).gpus.hold(gpu, by=caller(), why=why, until=until)
+
+
+@app.command("release")
+def release_gpu(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A GPU that a person holds, or a session.")],
+) -> None:
+    """Let others have a GPU that a person holds, or those of a session that doesn't run."""
+    sessions = Sessions.open(load())
+    given = sessions.release_gpus(name)
+    if not given:
+        raise RefitError(f"{name!r} has no GPU, and nobody holds one of that name.", fix="`refit gpu list` shows all.")
+    out.print(f"Free now: {', '.join(given)}.", highlight=False)
+
+
+def _holder(taken: Taken) -> str:
+    return str(taken).removeprefix(f"{taken.gpu}: ")

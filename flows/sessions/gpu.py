@@ -1,0 +1,149 @@
+"""GPUs of a machine, as its CDI specifications name them, and which of them a session is given. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.errors import RefitError
+
+_EVERYTHING = "all"  # what the tools that write specifications call all devices of a machine together
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its name, e.g. `nvidia.com/gpu=0`, and its device nodes, inside a container → on the host."""
+
+    name: str
+    nodes: Mapping[str, str]
+
+    @property
+    def kind(self) -> str:
+        """What it is, e.g. `nvidia.com/gpu`."""
+        return self.name.partition("=")[0]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A GPU that somebody has.
+
+    Attributes:
+        gpu: its name.
+        session: the session that has it; empty: a person holds it, and no session gets it.
+        by: who took it.
+        why: why a person holds it.
+        since: since when.
+        until: until when a person holds it; none: until it is released.
+    """
+
+    gpu: str
+    session: str
+    by: str
+    why: str
+    since: datetime
+    until: datetime | None = None
+
+    def __str__(self) -> str:
+        who = f"session {self.session}" if self.session else f"{self.by}{f' ({self.why})' if self.why else ''}"
+        until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.until else ""
+        return f"{self.gpu}: {who}, since {self.since:%Y-%m-%d %H:%M} UTC{until}"
+
+
+class NoGpu(RefitError):
+    """There are not as many free GPUs as a session wants."""
+
+    def __init__(self, name: str, wanted: int, gpus: Sequence[Gpu], taken: Sequence[Taken]) -> None:
+        holders = "\n".join(f"  {one}" for one in taken)
+        there = f"This machine has {len(gpus)}; taken are:\n{holders}" if taken else f"This machine has {len(gpus)}."
+        super().__init__(
+            f"The session {name!r} waits for {'a GPU' if wanted == 1 else f'{wanted} GPUs'}.",
+            why=there,
+            fix="wait until a session that has one is stopped, or `refit gpu release` what nobody needs.",
+        )
+
+
+def read_spec(text: str, file: Path) -> tuple[Gpu, ...]:
+    """The devices that a CDI specification names.
+
+    Raises:
+        RefitError: it is none.
+    """
+    try:
+        spec: Any = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        return tuple(Gpu(f"{spec['kind']}={device['name']}", _nodes(device)) for device in spec["devices"])
+    except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+        raise RefitError(
+            f"{file} is no CDI specification.",
+            why=f"{type(error).__name__}: {error}",
+            fix="make it anew, e.g. by `nvidia-ctk cdi generate`, or remove it.",
+        ) from None
+
+
+def gpus_among(devices: Iterable[Gpu], kinds: Collection[str]) -> tuple[Gpu, ...]:
+    """The GPUs among devices, each once: of these kinds, or of any kind that ends in `/gpu` if there are none."""
+    found: dict[frozenset[str], Gpu] = {}
+    for device in sorted(devices, key=lambda one: one.name):
+        wanted = device.kind in kinds if kinds else device.kind.endswith("/gpu")
+        if wanted and not device.name.endswith(f"={_EVERYTHING}"):
+            # The same GPU may be there by its number and by its long name.
+            found.setdefault(frozenset(device.nodes.values()) or frozenset({device.name}), device)
+    return tuple(found.values())
+
+
+def choose(
+    gpus: Iterable[Gpu], taken: Iterable[Taken], wanted: int, share: int, had: Collection[str] = ()
+) -> tuple[str, ...] | None:
+    """The GPUs that a session gets: those that it had, if they are free, then those that fewest others have.
+
+    Args:
+        gpus: those of the machine.
+        taken: what others have.
+        wanted: how many it wants.
+        share: how many sessions may have the same one.
+        had: what it had before.
+
+    Returns:
+        their names, in order; none: there are not enough.
+    """
+    free = _free(gpus, taken, share)
+    best = sorted(free, key=lambda name: (name not in had, -free[name], name))[:wanted]
+    return tuple(sorted(best)) if len(best) == wanted else None
+
+
+def nodes_of(gpus: Iterable[Gpu], names: Collection[str]) -> dict[str, str]:
+    """The device nodes of the GPUs with these names: inside a container → on the host."""
+    return {inside: outside for gpu in gpus if gpu.name in names for inside, outside in gpu.nodes.items()}
+
+
+def count_free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> int:
+    """How many times a session could be given a GPU."""
+    return sum(_free(gpus, taken, share).values())
+
+
+def free_from(taken: Iterable[Taken]) -> datetime | None:
+    """When the first GPU is given back of which that is known; none: nobody knows."""
+    return min((one.until for one in taken if one.until), default=None)
+
+
+def _free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> dict[str, int]:
+    """GPU → how many sessions more may have it, if any; what a person holds, none may."""
+    known = list(taken)
+    held = {one.gpu for one in known if not one.session}
+    count = Counter(one.gpu for one in known)
+    seats = {gpu.name: share - count[gpu.name] for gpu in gpus if gpu.name not in held}
+    return {name: left for name, left in seats.items() if left > 0}
+
+
+def _nodes(device: Mapping[str, Any]) -> dict[str, str]:
+    return dict(_node(node) for node in device["containerEdits"].get("deviceNodes") or ())
+
+
+def _node(node: Mapping[str, str]) -> tuple[str, str]:
+    return node["path"], node.get("hostPath") or node["path"]

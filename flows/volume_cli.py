@@ -1,0 +1,91 @@
+"""The part of the `refit` command that is about volumes: what persists of sessions beside their homes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows import tables
+from flows.console import Json, Yes, out, show_data
+from flows.errors import UnknownName
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.volumes import check_unused, read_wanted, users
+from flows.settings import load
+
+app = typer.Typer(no_args_is_help=True, help="Volumes: folders of sessions beside their homes, and those they share.")
+
+VolumeName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the volume; of a session's own, SESSION/NAME.")
+]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A volume: its name, the sessions that have it, whether they share it, and where it is."""
+
+    name: str
+    sessions: tuple[str, ...]
+    shared: bool
+    folder: Path
+
+
+@app.command("list")
+def list_volumes(as_json: Json = False) -> None:
+    """List all volumes, those that were kept of sessions that are gone as well."""
+    found = list(_all(Sessions.open(load())))
+    rows = (
+        (v.name, ", ".join(v.sessions) or ("" if v.shared else "kept"), "yes" if v.shared else "", v.folder)
+        for v in found
+    )
+    show_data(as_json, found, tables.table("Volumes", ("volume", "session", "shared", "folder"), rows))
+
+
+@app.command("create")
+def create_volume(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the volume.")],
+    shared: Annotated[
+        bool, typer.Option("--shared", help="For all sessions: the only kind to be made by itself.")
+    ] = False,
+) -> None:
+    """Make a volume that sessions share: all of them read and write what is in it, and no way back undoes it."""
+    if not shared:
+        raise typer.BadParameter("a volume of a session's own is made with it: `refit session create --volume`")
+    folder = Sessions.open(load()).homes.make_shared(name)
+    out.print(f"The volume {name} is {folder}.", highlight=False, soft_wrap=True)
+
+
+@app.command("add")
+def add_volume(
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")],
+    volume: Annotated[
+        list[str], typer.Argument(metavar="VOLUME", help="What it is to have: NAME:/path or NAME:/path:ro.")
+    ],
+) -> None:
+    """Let a stopped session have further volumes; its container is made anew when it starts."""
+    had = Sessions.open(load()).add_volumes(session, read_wanted(volume)).volumes
+    out.print(f"{session} has {', '.join(f'{one.name} at {one.path}' for one in had)}.", highlight=False)
+
+
+@app.command("rm")
+def remove_volume(name: VolumeName, yes: Yes = False) -> None:
+    """Remove a volume that no session has, with everything in it."""
+    sessions = Sessions.open(load())
+    known = {volume.name: volume for volume in _all(sessions)}
+    if name not in known:
+        raise UnknownName("volume", name, known)
+    check_unused(name, known[name].sessions)
+    if yes or typer.confirm(f"Remove {known[name].folder} with everything in it?", abort=True):
+        sessions.remove_volume(name, known[name].folder)
+
+
+def _all(sessions: Sessions) -> Iterator[Listed]:
+    known, homes = sessions.store.sessions(), sessions.homes
+    for name, folder in homes.shared().items():
+        yield Listed(name, users(known, folder), True, folder)
+    for session in sessions.store.homes():
+        for name, folder in homes.volumes(session).items():
+            yield Listed(f"{session}/{name}", users(known, folder), False, folder)

@@ -1,0 +1,79 @@
+"""Volumes of real sessions: the same after a move, and as they were after one that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flows.errors import RefitError
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.migrations.move import State
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.volumes import read_wanted
+from flows.settings import Settings
+from tests.machine import RegistryServer, private_home
+from tests.real.moving import check_nothing_is_left, manifest, to
+from tests.real.variants import LIGHT, light
+
+NAME = "vola"
+FILL = "echo one >~/notes; echo 1 >/data/rows; echo ours >/scratch/ours; ls ~/models; ! touch ~/models/mine 2>/dev/null"
+SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm ~/notes /data/rows /scratch/ours; exit 3; }'
+# In its rehearsal it may do with its copies what it likes, and nothing with what is shared.
+TRIES = '[ -z "$REFIT_REHEARSAL" ] || { rm ~/notes /data/rows && ! touch /scratch/rehearsed; }'
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    folder = tmp_path_factory.mktemp("volumes") / "home"
+    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5, "migration": {"rehearse": True}}
+    with private_home(folder, registry_server.port, **more) as settings:
+        yield settings
+
+
+def test_home_and_volumes_move_and_go_back_together(
+    settings: Settings, registry: Registry, shared: Settings, base: Built
+) -> None:
+    old, spoils, fine = (light(shared, registry, base, f"v{s}", s) for s in ("true", SPOILS, TRIES))
+    carrier = Carrier.open(settings)
+    sessions: Sessions = carrier.sessions
+    scratch = sessions.homes.make_shared("scratch")
+    wanted = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])
+    session = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
+    sessions.execute(NAME, ["sh", "-euc", FILL])
+    own, _, models = session.volumes
+    before = [manifest(folder) for folder in (session.home, own.folder, models.folder)]
+
+    result = carrier.carry_out(to(sessions, NAME, spoils))
+    assert result.state is State.rolled_back, result
+    assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before
+    assert not (scratch / "ours").exists()  # others may have written there since
+    check_nothing_is_left(settings, sessions, carrier.journal, NAME)
+
+    result = carrier.carry_out(to(sessions, NAME, fine))
+    assert result.state is State.cleaned, result
+    assert sessions.store.session(NAME).volumes == session.volumes
+    assert [manifest(folder) for folder in (session.home, own.folder, models.folder)] == before
+    assert sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
+    assert not (scratch / "rehearsed").exists()
+
+    with pytest.raises(RefitError, match=f"{NAME} has it"):
+        sessions.remove_volume(f"{NAME}/data", own.folder)
+    sessions.remove(NAME)
+    assert manifest(own.folder) == before[1]
+    again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
+    assert again.volumes == session.volumes and sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
+    with pytest.raises(RefitError, match="runs"):
+        sessions.add_volumes(NAME, read_wanted(["more:/more"]))
+    sessions.stop(NAME)
+    with pytest.raises(RefitError, match="twice"):
+        sessions.add_volumes(NAME, read_wanted(["data:/more"]))
+    sessions.add_volumes(NAME, read_wanted(["more:/more"]))
+    sessions.start(NAME)
+    assert sessions.execute(NAME, ["sh", "-c", "touch /more/x && cat /data/rows"]) == "1\n"
+    sessions.remove(NAME, purge=True)
+    assert not own.folder.exists() and scratch.is_dir()
+    sessions.remove_volume("scratch", scratch)
+    assert not scratch.exists()
