@@ -14,6 +14,9 @@ class Engine(Protocol):
     Failures that a person can mend are `RefitError`.
     """
 
+    at_once: int
+    """How many sessions are moved at the same time at most: more would only make each of them wait longer."""
+
     def containers(self, session: str = "") -> tuple[Container, ...]:
         """All containers that Refit made, or those of one session, lowest generation first."""
 
@@ -24,13 +27,35 @@ class Engine(Protocol):
         """Create the container of this session and generation without starting it."""
 
     def start(self, container: str) -> None:
-        """Start a created or stopped container."""
+        """Start a created or stopped container, with its home.
 
-    def stop(self, container: str, grace: float) -> None:
-        """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL."""
+        Raises:
+            RefitError: another container may write into that home.
+        """
+
+    def binds_late(self) -> bool:
+        """Whether a home can come into a container that runs already."""
+
+    def warm(self, session: Session) -> None:
+        """Start a created container whose home comes later, and wait until it waits for nothing but that."""
+
+    def stop(self, container: str, grace: float, settle: bool = True) -> None:
+        """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL; nothing of it has the home any more.
+
+        What else the engine has to do for the end of a container is waited for if it is to `settle`.
+        """
+
+    def childless(self, container: str) -> bool:
+        """Whether the main program of a running container has started nothing that still runs; no: nobody knows."""
 
     def remove(self, container: str) -> None:
         """Remove a container; its home stays."""
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        """Host and port at which this port of a running container is reached from here; each start may change it."""
+
+    def by_hand(self, session: Session) -> tuple[str, ...]:
+        """What somebody changed about a session's container behind Refit's back, each in words."""
 
     def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
         """Run a program inside a running container, as its user, `limit` seconds at most; returns its output."""

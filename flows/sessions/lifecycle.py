@@ -7,29 +7,38 @@ Whether a session runs, the engine says; whether it ought to, the record. Every 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
 
 from sqlalchemy import Engine as Database
 
 from flows import command, forwarding
-from flows.catalog.model import Access
-from flows.database import Lease, open_database
+from flows.catalog.model import Access, Resources
+from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError, UnknownName
+from flows.gateway import routes
+from flows.gateway.proxy import Gateway
 from flows.progress import reported
 from flows.sessions import end_kernels
 from flows.sessions.engine import Engine
+from flows.sessions.gpu_pool import GpuPool
 from flows.sessions.home import Homes
 from flows.sessions.jupyter import Jupyter, JupyterError, check_page, wait_answer
-from flows.sessions.model import Running, Session, check_name
+from flows.sessions.keys import PublicKey
+from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.podman import Podman
+from flows.sessions.ssh import Ssh
 from flows.sessions.store import NameTaken, Store
+from flows.sessions.volumes import Wanted, check_together, check_unused, users
+from flows.sessions.wishes import caller
 from flows.settings import Settings
 
 LAST_LINES = 15
+Keys = tuple[PublicKey, ...]
 _END_KERNELS = Path(end_kernels.__file__)
 
 
@@ -59,6 +68,9 @@ class Sessions:
 
     def __init__(self, settings: Settings, engine: Engine, homes: Homes, store: Store) -> None:
         self.engine, self.homes, self.store = engine, homes, store
+        self.ssh = Ssh(settings, engine)
+        self.gpus = GpuPool(settings, store.database)
+        self.gateway = Gateway(settings)
         self._settings = settings
 
     @classmethod
@@ -95,8 +107,12 @@ class Sessions:
         image: str,
         access: Access,
         environment: Mapping[str, str] | None = None,
+        volumes: Sequence[Wanted] = (),
+        resources: Resources = Resources(),  # noqa: B008 - it is frozen
     ) -> Session:
-        """Make a session and start it; a home of this name that was kept is used again.
+        """Make a session and start it; a home of this name that was kept is used again, and so are its volumes.
+
+        Where the gateway runs, the session is reached through it for as long as it lives, else on a port of its own.
 
         Raises:
             IllegalName: no session can be called so.
@@ -106,13 +122,19 @@ class Sessions:
         if check_name(name) in {session.name for session in self.store.sessions()}:
             raise NameTaken(name)
         self.engine.pull(image)
+        behind = bool(access.port) and self.gateway.runs
+        variables = {**(environment or {}), **({PREFIX: routes.path(name)} if behind else {})}
 
         def make(uid: int, port: int | None) -> Session:
             home, token_file = self.homes.path(name), self._folder(name) / "token"
-            return Session(name, profile, release, image, uid, port, home, token_file, access, environment or {})
+            ssh = self.ssh.folder(name)
+            made = Session(name, profile, release, image, uid, port, home, token_file, access, variables, ssh=ssh)
+            made = replace(made, volumes=tuple(self.homes.mounted(name, volume) for volume in volumes))
+            made = replace(made, gpus=resources.gpus, memory=resources.memory or 0, cpus=resources.cpus or 0.0)
+            return replace(made, late_home=self.binds_late(made))
 
         with self.alone(name):
-            ports = self._settings.session_ports if access.port else None
+            ports = self._settings.session_ports if access.port and not behind else None
             session = self.store.add(
                 name,
                 make,
@@ -121,6 +143,7 @@ class Sessions:
                 avoid=self.homes.owners(),
                 avoid_ports=forwarding.taken_ports() if ports else (),
             )
+            session = self._equipped(session)
             self._start(session)
         return session
 
@@ -133,7 +156,7 @@ class Sessions:
         """
         self.engine.pull(self.store.session(name).image)
         with self.alone(name):
-            session = self.store.session(name)
+            session = self._equipped(self.store.session(name))
             self._start(session)
         return session
 
@@ -143,6 +166,7 @@ class Sessions:
         with self.alone(name), reported(name, "stopping"):
             self.store.want(name, False)
             self._halt_all(self.store.session(name))
+            self.gpus.keep(name, ())
 
     def remove(self, name: str, purge: bool = False) -> None:
         """Remove a session; its home stays, unless it is to be purged.
@@ -157,12 +181,114 @@ class Sessions:
             for container in self.engine.containers(name):
                 self.engine.stop(container.name, self._settings.stop_grace)
                 self.engine.remove(container.name)
+            self.ssh.forget(name)
             command.run(["rm", "-rf", "--", self._folder(name)], root=True)
             self.store.forget(name)
+            self.gpus.keep(name, ())
+            self.gateway.forget(name)
             if purge:
                 # The record goes last: as long as a file of that uid is left, nobody else may get the uid.
                 self.homes.remove(name)
                 self.store.forget_home(name)
+
+    def change_keys(self, name: str, change: Callable[[Keys], Keys]) -> Keys:
+        """Let other people come in by ssh, from now on: those whom `change` makes of who may now.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it runs, and was made before there was ssh; or no port is left.
+        """
+        with self.alone(name):
+            session = self._with_ssh(self.store.session(name))
+            keys = change(self.ssh.keys(name))
+            self.ssh.authorize(session, keys)
+            if self._running(session) is Running.running:
+                self.ssh.start(session)
+        return keys
+
+    def _with_ssh(self, session: Session) -> Session:
+        """The session, if need be with another container, which is made when it starts."""
+        if session.ssh:
+            return session
+        if self._running(session) is Running.running:
+            fix = f"`refit session stop {session.name}`, then again; or move it, then again."
+            raise RefitError(f"The container of {session.name!r} was made before there was ssh.", fix=fix)
+        self.engine.remove(session.container)
+        session = replace(session, ssh=self.ssh.folder(session.name))
+        self.store.update(session)
+        return session
+
+    def with_gpus(self, session: Session, wait: float = 0.0) -> Session:
+        """The session with GPUs that are on record as its own from now on; those that it had, if it can.
+
+        If it has had more until now, these stay its own, too, until `settle_gpus`.
+
+        Raises:
+            NoGpu: there aren't enough after `wait` seconds.
+        """
+        if not session.gpus:
+            return replace(session, devices=())
+        devices = self.gpus.take(session.name, session.gpus, session.devices, by=caller(), wait=wait)
+        return replace(session, devices=devices)
+
+    def settle_gpus(self, name: str) -> None:
+        """Let others have what a session doesn't need any more, now that it has moved or hasn't."""
+        session, wanted = self.store.find(name) or (None, False)
+        self.gpus.keep(name, session.devices if session and wanted else ())
+
+    def release_gpus(self, name: str) -> tuple[str, ...]:
+        """Let others have the GPU of this name that a person holds, or those of a session; returns which those are.
+
+        Raises:
+            RefitError: the session runs: its programs have the GPUs open.
+        """
+        if "=" in name:
+            return (name,) if self.gpus.let_go(name) else ()
+        with self.alone(name):
+            if any(found.running is Running.running for found in self.engine.containers(name)):
+                raise RefitError(f"The session {name!r} runs.", fix=f"`refit session stop {name}` gives its GPUs back.")
+            return self.gpus.keep(name, ())
+
+    def _equipped(self, session: Session) -> Session:
+        """The session as it can be started: where others have its GPUs now, with a container for those that it gets."""
+        if self._running(session) is Running.running:
+            return session
+        equipped = self.with_gpus(session, self._settings.gpu_wait)
+        if equipped != session:
+            self.engine.remove(session.container)
+            self.store.update(equipped)
+        self.gpus.keep(session.name, equipped.devices)
+        return equipped
+
+    def add_volumes(self, name: str, wanted: Sequence[Wanted]) -> Session:
+        """Let a session that is stopped have further volumes; its container is made anew when it starts.
+
+        Raises:
+            UnknownName: there is no such session.
+            RefitError: it runs, or has a volume of that name or at that path.
+        """
+        with self.alone(name):
+            session = self.store.session(name)
+            if any(found.running is Running.running for found in self.engine.containers(name)):
+                raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
+            check_together([*(Wanted(had.name, had.path) for had in session.volumes), *wanted])
+            volumes = (*session.volumes, *(self.homes.mounted(name, volume) for volume in wanted))
+            session = replace(session, volumes=volumes)
+            session = replace(session, late_home=self.binds_late(session))
+            self.engine.remove(session.container)
+            self.store.update(session)
+        return session
+
+    def remove_volume(self, name: str, folder: Path) -> None:
+        """Remove a volume with everything in it; of a session's own one the name begins with that of the session.
+
+        Raises:
+            RefitError: a session has it.
+        """
+        owner = name.rpartition("/")[0]
+        with self.alone(owner) if owner else nullcontext():
+            check_unused(name, users(self.store.sessions(), folder))
+            self.homes.remove_volume(folder)
 
     def put_into_pool(self, name: str) -> Session:
         """Bring the home of a session that is stopped into the pool; its container is made anew when it starts.
@@ -180,7 +306,7 @@ class Sessions:
             if any(found.running is Running.running for found in self.engine.containers(name)):
                 raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
             if session.home not in self.homes.pool:
-                session = replace(session, home=self.homes.copy_to_pool(session))
+                session = self.homes.copy_to_pool(session)
                 self.store.update(session)
             for container in self.engine.containers(name):
                 if container.made_from != session:
@@ -188,8 +314,8 @@ class Sessions:
             self.homes.forget_folder(name)
         return session
 
-    def up(self) -> Mapping[str, str]:
-        """Start every session that ought to run and doesn't, as after a reboot.
+    def up(self, start: Callable[[str], object] | None = None) -> Mapping[str, str]:
+        """Start every session that ought to run and doesn't, as after a reboot; `start` in the place of our own.
 
         Returns the problems, by name of the session: one that doesn't start keeps no other from starting.
         """
@@ -197,7 +323,7 @@ class Sessions:
         for status in self.all():
             if status.wanted and status.running is not Running.running:
                 try:
-                    self.start(status.session.name)
+                    (start or self.start)(status.session.name)
                 except RefitError as error:
                     problems[status.session.name] = str(error)
         return problems
@@ -211,10 +337,12 @@ class Sessions:
 
     def all(self) -> tuple[Status, ...]:
         """All sessions, by name."""
-        running = {container.name: container.running for container in self.engine.containers()}
+        # Not by name: somebody may have renamed one.
+        running = {(found.session, found.generation): found.running for found in self.engine.containers()}
         wanted = self.store.wanted()
         return tuple(
-            Status(session, running.get(session.container), session.name in wanted) for session in self.store.sessions()
+            Status(session, running.get((session.name, session.generation)), session.name in wanted)
+            for session in self.store.sessions()
         )
 
     def show(self, name: str) -> Status:
@@ -256,7 +384,32 @@ class Sessions:
     def address(self, name: str) -> str:
         """The URL that a person opens: with the token, so not for logs; empty where there is no IDE."""
         session = self.store.session(name)
-        return session.url and session.url + session.access.page.replace("{token}", self.token(session))
+        url = self.url(session)
+        return url and url + session.access.page.replace("{token}", self.token(session))
+
+    def url(self, session: Session) -> str:
+        """Where a person finds the IDE of a session, without the token; empty: nowhere."""
+        return self.urls([session])[session.name]
+
+    def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
+        """Session → `url`. Behind a gateway that doesn't run, it is the address of its container, if that runs."""
+        known = tuple(sessions)
+        led = any(session.behind_gateway for session in known) and self.gateway.runs
+        return {session.name: self._url(session, led) for session in known}
+
+    def _url(self, session: Session, led: bool) -> str:
+        if session.behind_gateway and led:
+            return self.gateway.url(session.path)
+        with suppress(RefitError):
+            return self.direct_url(session)
+        return ""
+
+    def direct_url(self, session: Session) -> str:
+        """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none."""
+        if not session.behind_gateway:
+            return session.url
+        host, port = self.engine.address(session.container, session.access.port or 0)
+        return f"http://{host}:{port}{session.path}"
 
     def token(self, session: Session) -> str:
         """The session's token; kept out of logs from now on."""
@@ -266,10 +419,14 @@ class Sessions:
 
     def jupyter(self, session: Session) -> Jupyter:
         """The session's Jupyter server."""
-        return Jupyter(session.url, self.token(session))
+        return Jupyter(self.direct_url(session), self.token(session))
+
+    def binds_late(self, session: Session) -> bool:
+        """Whether the container of a session gets its home by its slot: its image and this machine can do that."""
+        return session.access.late_home and not session.volumes and self.engine.binds_late()
 
     def wait_ready(self, session: Session) -> float:
-        """Wait until the IDE of a session that was started lets people in; returns the seconds that it took.
+        """Wait until the IDE of a session that was started answers, and let people in; returns the seconds it took.
 
         Raises:
             JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
@@ -278,28 +435,73 @@ class Sessions:
         def alive() -> bool:
             return self._running(session) is Running.running
 
-        limit, health = self._settings.ready_limit, session.access.health
+        limit, health = self._settings.ready_limit * session.access.patience, session.access.health
+        seconds = 0.0
+        url = self.direct_url(session)
         if session.access.protocol == "jupyter":
-            return self.jupyter(session).wait_ready(health, limit, alive)
-        if session.port:
-            seconds = wait_answer(session.url + health, limit, alive)
-            self._check_page(session)
-            return seconds
-        if not alive():
+            seconds = Jupyter(url, self.token(session)).wait_ready(health, limit, alive)
+        elif session.access.port:
+            seconds = wait_answer(url + health, limit, alive)
+            self._check_page(session, url)
+        elif not alive():
             raise JupyterError(f"The session {session.name!r} has ended.")
-        return 0.0
+        self._let_people_in(session, url)
+        return seconds
 
-    def _check_page(self, session: Session) -> None:
+    def _let_people_in(self, session: Session, url: str) -> None:
+        self.ssh.open(session)
+        if session.behind_gateway:
+            self.gateway.lead(session.name, url.removesuffix(session.path))
+
+    @contextmanager
+    def turned_away(self, session: Session) -> Iterator[None]:
+        """Stop the container of a session in the `with` block: who comes, or still waits, hears from the porter why."""
+        led = self.gateway.turn_away(session.name) if session.behind_gateway else ""
+        yield
+        if led:
+            with suppress(RefitError):  # then they wait until the system gives up
+                _hang_up(urlsplit(led))
+
+    def tell_gateway(self) -> None:
+        """Let the gateway lead to every session that runs, as it has to when it has begun anew, and to no other.
+
+        Sessions on which somebody acts are left to them.
+        """
+        sessions = self.store.sessions()
+        for session in sessions:
+            self.tell_gateway_of(session.name)
+        self.gateway.keep({session.name for session in sessions})
+
+    def tell_gateway_of(self, name: str) -> None:
+        """Let the gateway lead to a session if it runs; one on which somebody acts is left to them.
+
+        Raises:
+            UnknownName: there is no such session.
+        """
+        with suppress(LeaseTaken), self.alone(name, wait=0):
+            session = self.store.session(name)
+            if session.behind_gateway and self._running(session) is Running.running:
+                self.gateway.lead(name, self.direct_url(session).removesuffix(session.path))
+            elif session.behind_gateway:
+                with self.turned_away(session):
+                    pass  # it has ended already
+
+    def _check_page(self, session: Session, url: str) -> None:
         """Open the page as its person would, if it takes a token, and as somebody else would."""
         if "{token}" in (page := session.access.page):
-            check_page(session.url, page, self.token(session))
+            check_page(url, page, self.token(session))
 
-    def halt(self, session: Session) -> None:
-        """Stop a session's container: its kernels over the API, then its processes; still wanted if it was."""
-        if session.access.protocol == "jupyter" and self._running(session) is Running.running:
-            with suppress(RefitError):  # a server that is ill has to be stopped all the more
-                self.end_kernels(session)
-        self.engine.stop(session.container, self._settings.stop_grace)
+    def halt(self, session: Session, settle: bool = True) -> None:
+        """Stop a session's container: its kernels over the API, then its processes; still wanted if it was.
+
+        Without `settle` this returns as soon as nothing of it has its home any more.
+        """
+        self.ssh.close(session)
+        with self.turned_away(session):
+            if session.access.protocol == "jupyter" and not self.engine.childless(session.container):
+                with suppress(RefitError):  # a server that is ill or away has to be stopped all the more
+                    self.end_kernels(session)
+            self.engine.stop(session.container, self._settings.stop_grace, settle)
 
     def end_kernels(self, session: Session) -> int:
         """End the kernels of a session that runs Jupyter; returns how many there were.
@@ -340,9 +542,11 @@ class Sessions:
             self.store.want(session.name, True)
             try:
                 self.homes.make(session.name, session.uid)
+                self.homes.make_volumes(session)
                 self._make_token(session)
+                self.ssh.prepare(session)
                 self.engine.create(session)
-                if session.port and self._running(session) is Running.running:
+                if session.doors and self._running(session) is Running.running:
                     self.engine.let_in(session.container)  # a move that was killed may have closed it
                 self.engine.start(session.container)
                 self.wait_ready(session)
@@ -350,7 +554,8 @@ class Sessions:
                 raise NotStarted(session.name, error, self._given_up(session)) from error
 
     def _given_up(self, session: Session) -> str:
-        """Stop what didn't get ready; returns the last lines that it wrote."""
+        """Stop what didn't get ready, and let others have its GPUs; returns the last lines that it wrote."""
+        self.gpus.keep(session.name, ())
         if self._running(session) is None:
             return ""
         last_lines = self.engine.logs(session.container, LAST_LINES)
@@ -374,3 +579,9 @@ class Sessions:
         token = secrets.token_urlsafe(32)
         command.run(["install", *options, "/dev/stdin", draft], root=True, stdin=token)
         command.run(["mv", "-T", "--", draft, session.token_file], root=True)
+
+
+def _hang_up(place: SplitResult) -> None:
+    """End the connections of this machine to a place that is gone, where nobody would ever answer that it is."""
+    ended = ["ss", "--kill", "--no-header", "--numeric", "--tcp", "state", "connected"]
+    command.run([*ended, "dst", str(place.hostname), "dport", "=", f":{place.port}"], root=True, limit=10)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -14,6 +15,10 @@ from flows.catalog.model import Access
 from flows.errors import RefitError
 
 LONGEST_NAME = 40
+# Where sshd listens inside a container: snippets/base/files/sshd_config.
+SSH_PORT = 2222
+# What whoever sits in a session is called there: sshd refuses a user without a name.
+USER = "dev"
 # The variable that tells an IDE below which path of an address it is; the name is that of OpenDataHub.
 PREFIX = "NB_PREFIX"
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
@@ -49,6 +54,25 @@ def nearest_legal(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class Volume:
+    """A folder that a session has beside its home.
+
+    Attributes:
+        name: as the session knows it.
+        path: where it is inside the container.
+        folder: where it is on the host.
+        read_only: the session can't write there.
+        shared: it belongs to no session, and others may have it as well.
+    """
+
+    name: str
+    path: str
+    folder: Path
+    read_only: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True)
 class Session:
     """One developer's environment: what is needed to make its container anew, at any time.
 
@@ -58,10 +82,17 @@ class Session:
         release: e.g. `2026a`.
         image: digest (`sha256:…`) of its image.
         uid: host uid, its own; the group is 0.
-        port: loopback port on the host; none where the profile has no IDE.
+        port: loopback port on the host that is its own; none where the profile has no IDE, or the gateway leads to it.
         home: folder on the host that persists.
         token_file: file on the host that holds the token (never the token itself: this is written to labels).
         generation: counts containers of this session; the next move creates generation + 1.
+        late_home: its container has a slot, into which the home is bound (`slot`); else the home is mounted in it.
+        volumes: what it has beside its home.
+        gpus: how many GPUs it wants while it runs.
+        devices: the names of those that it has, or had last.
+        memory: bytes that it may take; 0: as the machine lets.
+        cpus: cores that it may take; 0: as the machine lets.
+        ssh: folder on the host with what its sshd reads; none for a session from before there was one.
     """
 
     name: str
@@ -75,6 +106,13 @@ class Session:
     access: Access
     environment: Mapping[str, str] = field(default_factory=dict)
     generation: int = 1
+    late_home: bool = False
+    volumes: tuple[Volume, ...] = ()
+    gpus: int = 0
+    devices: tuple[str, ...] = ()
+    memory: int = 0
+    cpus: float = 0.0
+    ssh: Path | None = None
 
     @property
     def container(self) -> str:
@@ -82,9 +120,24 @@ class Session:
         return f"refit-{self.name}-{self.generation}"
 
     @property
+    def path(self) -> str:
+        """Below which path of its address its IDE is, e.g. `/session/ada`; empty: at the top."""
+        return self.environment.get(PREFIX, "").rstrip("/")
+
+    @property
+    def doors(self) -> tuple[int, ...]:
+        """The ports inside its container at which people come in."""
+        return tuple(port for port in (self.access.port, self.ssh and SSH_PORT) if port)
+
+    @property
+    def behind_gateway(self) -> bool:
+        """Whether people reach its IDE through the gateway, not on a port of its own."""
+        return bool(self.access.port and not self.port)
+
+    @property
     def url(self) -> str:
-        """Where its IDE answers, without a token; empty where the profile has none."""
-        return f"http://127.0.0.1:{self.port}{self.environment.get(PREFIX, '').rstrip('/')}" if self.port else ""
+        """Where its IDE answers on a port of its own, without a token; empty where it has none."""
+        return f"http://127.0.0.1:{self.port}{self.path}" if self.port else ""
 
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""
@@ -97,10 +150,20 @@ class Session:
         Raises:
             ValueError: the text is something else.
         """
-        return _AS_JSON.validate_json(text)
+        return _read(text)
 
 
 _AS_JSON = TypeAdapter(Session)
+
+
+@lru_cache(maxsize=1 << 15)  # a run of ten thousand sessions asks for the same ones again and again
+def _read(text: str) -> Session:
+    return _AS_JSON.validate_json(text)
+
+
+def session_of(container: str) -> str:
+    """The name of the session that a container is called after (`Session.container`)."""
+    return container.removeprefix("refit-").rpartition("-")[0]
 
 
 class Running(StrEnum):
@@ -113,7 +176,7 @@ class Running(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """A container as the engine sees it; `made_from` is the session that is written on it."""
+    """A container as the engine sees it; `made_from` is the session that is written on it, `pid` its first process."""
 
     name: str
     session: str
@@ -121,3 +184,4 @@ class Container:
     image: str
     running: Running
     made_from: Session | None = None
+    pid: int = field(default=0, compare=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 
-from sqlalchemy import Engine, ForeignKey, select
+from sqlalchemy import Engine, ForeignKey, bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
@@ -35,7 +35,7 @@ class HomeRow(Table):
 
 
 class SessionRow(Table):
-    """A session; its home bears the same name. `wanted`: whether it ought to run."""
+    """A session; its home bears the same name. `wanted`: whether it ought to run, and `asked` since when."""
 
     __tablename__ = "sessions"
 
@@ -43,7 +43,11 @@ class SessionRow(Table):
     port: Mapped[int | None] = mapped_column(unique=True)
     spec: Mapped[str]
     wanted: Mapped[bool]
+    asked: Mapped[datetime | None] = mapped_column(Instant)
     created: Mapped[datetime] = mapped_column(Instant)
+
+
+_FIND = select(SessionRow.spec, SessionRow.wanted).where(SessionRow.name == bindparam("of"))
 
 
 class NameTaken(RefitError):
@@ -71,6 +75,11 @@ class Store:
 
     def __init__(self, database: Engine) -> None:
         self._database = database
+
+    @property
+    def database(self) -> Engine:
+        """The database in which the records are."""
+        return self._database
 
     def hold(self, name: str, wait: float = 10.0) -> AbstractContextManager[Lease]:
         """Be the only one who changes this session inside the `with` block; waits up to `wait` seconds for another."""
@@ -112,10 +121,15 @@ class Store:
         Raises:
             UnknownName: there is none.
         """
-        sessions = {session.name: session for session in self.sessions()}
-        if name not in sessions:
-            raise UnknownName("session", name, sessions)
-        return sessions[name]
+        if (found := self.find(name)) is None:
+            raise UnknownName("session", name, [session.name for session in self.sessions()])
+        return found[0]
+
+    def find(self, name: str) -> tuple[Session, bool] | None:
+        """The session of that name, and whether it ought to run; none: there is none."""
+        with Transaction(self._database) as transaction:
+            row = transaction.execute(_FIND, {"of": name}).first()
+            return (Session.from_json(row.spec), row.wanted) if row else None
 
     def sessions(self) -> tuple[Session, ...]:
         """All sessions, by name."""
@@ -134,9 +148,16 @@ class Store:
             return frozenset(transaction.scalars(select(SessionRow.name).where(SessionRow.wanted)))
 
     def want(self, name: str, running: bool) -> None:
-        """Remember whether a session ought to run."""
+        """Remember whether a session ought to run, and since when."""
         with Transaction(self._database) as transaction, transaction.begin():
-            transaction.get_one(SessionRow, name).wanted = running
+            row = transaction.get_one(SessionRow, name)
+            row.wanted, row.asked = running, row.asked if row.asked and row.wanted == running else now()
+
+    def intent(self, name: str) -> tuple[bool, datetime | None] | None:
+        """Whether a session ought to run, and since when, if that is known; none: there is no such session."""
+        with Transaction(self._database) as transaction:
+            row = transaction.get(SessionRow, name)
+            return (row.wanted, row.asked) if row else None
 
     def update(self, session: Session) -> None:
         """From now on the session is this one: another image, another generation."""
@@ -190,7 +211,7 @@ def _free_uid(transaction: Transaction, uids: Span, avoid: Collection[int]) -> i
 def _free_port(transaction: Transaction, ports: Span, avoid: Collection[int]) -> int:
     taken = {*transaction.scalars(select(SessionRow.port)), *avoid}
     for port in range(ports.first, ports.last + 1):
-        if port not in taken and _is_free(port):
+        if port not in taken and is_free(port):
             return port
     raise Exhausted("loopback port", ports, "session_ports")
 
@@ -203,7 +224,8 @@ def _is_somebody(uid: int) -> bool:
     return True
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this loopback port."""
     with socket.socket() as probe:
         # A port where a connection has just ended is free; only a listener holds it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

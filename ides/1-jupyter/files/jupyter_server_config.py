@@ -1,6 +1,7 @@
 """JupyterLab in a session: one person, one container, a home that outlives both."""
 
 import os
+import sys
 from pathlib import Path
 
 c = get_config()  # noqa: F821  (Jupyter defines it)
@@ -16,6 +17,10 @@ c.ServerApp.terminado_settings = {"shell_command": ["/bin/bash", "-l"]}
 c.ServerApp.cookie_secret_file = str(Path.home() / ".local/share/jupyter/cookie_secret")
 
 c.FileContentsManager.delete_to_trash = False
+
+# Shows what Refit has to say. Kernels don't see the folder: it is in the path of the server alone.
+sys.path.append("/opt/ide/notices")
+c.ServerApp.jpserver_extensions = {"refit_notices": True}
 
 # No calls home; page_config.json hides the question whether to make them.
 c.LabApp.news_url = None

@@ -1,0 +1,251 @@
+"""Homes that are bound in late: what a container has as /home is its slot, and the home comes into it when it may.
+
+A slot is a folder of one container, below a mount that the host shares with containers: what is mounted there appears
+in a container that runs already. Without a home a slot is root's and read-only, so nobody can mistake it for an empty
+home. So a container may be started, and its IDE imported, while another one still has the home.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from flows import command, containers, host
+from flows.alone import one_at_a_time
+from flows.command import ProgramFailed
+from flows.errors import RefitError
+from flows.sessions.model import Container, Running, Session, session_of
+from flows.settings import Settings
+
+PARENT, NAME = "/home", "dev"
+# Set in containers whose home comes later: their start command waits for it, after every start.
+VARIABLE = "REFIT_LATE_HOME"
+# What waits there for its home leaves this file.
+WAITING = "dev/shm/refit-waits"
+
+# From sys/mount.h.
+_MS_BIND, _UMOUNT_NOFOLLOW = 4096, 8
+_LINGER_SECONDS = 10.0
+_POLL_SECONDS, _AT_ONCE_SECONDS = 0.05, 0.01
+_QUICK = 30.0
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A line of `/proc/…/mountinfo`; `shared`: what is mounted below it appears elsewhere, too."""
+
+    point: Path
+    shared: bool
+
+
+def objection(session: Session, found: Iterable[Container], bound: Collection[str]) -> str:
+    """Why the home must not come to the container of this session now: another one may write into it. Pure.
+
+    Args:
+        session: the one whose container is to get the home.
+        found: all containers of that name.
+        bound: the containers, whether or not they are there still, in whose slots this home is.
+    """
+    if others := sorted(set(bound) - {session.container}):
+        return f"{others[0]} has it"
+    for other in found:
+        made = other.made_from
+        direct = made is None or (made.home == session.home and not made.late_home)
+        if other.name != session.container and direct and other.running is Running.running:
+            return f"{other.name} runs with it"
+    return ""
+
+
+class Slots:
+    """The slots of this machine's containers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._folder = settings, settings.home.resolve() / "slots"
+
+    def path(self, container: str) -> Path:
+        """What a container has as /home."""
+        return self._folder / container
+
+    def make(self, container: str) -> Path:
+        """An empty slot."""
+        self._share()
+        slot = self.path(container)
+        if not (slot / NAME).is_dir():
+            command.run(["install", "-d", "-m", "0555", slot, slot / NAME], root=True)
+        return slot
+
+    def give(self, session: Session, found: Iterable[Container]) -> None:
+        """Bind a session's home into the slot of its container, or see that it may be mounted without one.
+
+        Args:
+            session: the one whose container is to have it; its lease has to be held.
+            found: all containers of that session, as they are now.
+
+        Raises:
+            RefitError: another container may write into that home.
+        """
+        if why := objection(session, found, self._with_home_of(session)):
+            raise RefitError(
+                f"{session.container} doesn't get the home of {session.name!r}: {why}.",
+                why="Two containers must never write into one home.",
+                fix="a move of it was not finished: `refit migrate resume`.",
+            )
+        if not session.late_home:
+            return
+        place = self.make(session.container) / NAME
+        if _is(place, session.home):
+            return
+        self.take(session.container)  # another one, from before the home was moved or restored
+        _bind(session.home, place)
+
+    def take(self, container: str) -> None:
+        """Take the home out of the slot of a container that has ended.
+
+        Raises:
+            RefitError: something in it still uses the home.
+        """
+        until = time.monotonic() + _LINGER_SECONDS
+        while (place := self.path(container) / NAME) in self._places():
+            try:
+                _unbind(place)
+            except (OSError, ProgramFailed) as error:
+                if time.monotonic() > until:
+                    raise RefitError(f"{container} doesn't give its home back.", why=str(error)) from error
+                time.sleep(_AT_ONCE_SECONDS)  # what its last process leaves is just taken down
+
+    def remove(self, container: str) -> None:
+        """Remove a slot; it never removes what is in it."""
+        slot = self.path(container)
+        if slot.exists():
+            self.take(container)
+            command.run(["rmdir", "--", slot / NAME, slot], root=True)
+
+    def arrived(self, pid: int) -> bool:
+        """Whether the home is there for a process, a container's first one."""
+        try:
+            seen = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8")
+        except PermissionError:
+            seen = command.run(["cat", f"/proc/{pid}/mountinfo"], root=True, accepted=(0, 1)).stdout
+        except OSError:  # it has ended
+            return False
+        return any(mount.point == Path(PARENT, NAME) for mount in mounted(seen))
+
+    def waits(self, pid: int, seconds: float) -> bool:
+        """Whether what a container began waits for its home, or will within some seconds; `pid`: its first process."""
+        until = time.monotonic() + seconds
+        told = ["test", "-e", f"/proc/{pid}/root/{WAITING}"]
+        while not (waits := command.run(told, root=True, accepted=(0, 1)).exit_code == 0):
+            if time.monotonic() > until:
+                break
+            time.sleep(_POLL_SECONDS)
+        return waits
+
+    def works(self) -> bool:
+        """Whether what is bound into a slot appears in a container that runs: tried out once for each boot."""
+        facts = host.facts(self._settings)
+        known = {"boot": facts.boot, "asked": facts.asked}
+        file = self._settings.home / "slots.json"
+        with suppress(OSError, ValueError):
+            if (read := json.loads(file.read_text(encoding="utf-8"))).items() >= known.items():
+                return bool(read["works"])
+        works = self._tried()
+        draft = file.with_suffix(f".{uuid4().hex[:8]}")
+        draft.write_text(json.dumps({**known, "works": works}), encoding="utf-8")
+        draft.replace(file)
+        return works
+
+    def _tried(self) -> bool:
+        trial = f"trial-{uuid4().hex[:12]}"
+        try:
+            with host.trial_tree(self._settings) as tree, TemporaryDirectory() as home:
+                return self._try(trial, tree, Path(home))
+        except ProgramFailed:
+            return False
+        finally:
+            self.remove(trial)
+
+    def _try(self, trial: str, tree: Path, home: Path) -> bool:
+        podman, name = host.podman(self._settings), f"refit-{trial}"
+        options = ["--detach", "--name", name, "--label", f"{containers.LABEL}={containers.creator()}"]
+        alone = ["--network", "none", "--cap-drop", "all", *host.run_limits(self._settings)]
+        start = ["--mount", mount(self.make(trial)), "--rootfs", str(tree), "/bin/catatonit", "-P"]
+        try:
+            command.run([*podman, "run", *options, *alone, *start], root=True, limit=_QUICK)
+            asked = [*podman, "container", "inspect", "--format", "{{.State.Pid}}", name]
+            pid = int(command.run(asked, root=True, limit=_QUICK).stdout)
+            command.run(["mount", "--bind", home, self.path(trial) / NAME], root=True, limit=_QUICK)
+            return self.arrived(pid)
+        finally:
+            command.run([*podman, "rm", "--force", "--ignore", "--time", "0", name], root=True, limit=_QUICK)
+
+    def _with_home_of(self, session: Session) -> frozenset[str]:
+        """The containers in whose slots a session's home is, or what was its home before it was restored."""
+        return frozenset(
+            place.parent.name
+            for place in self._places()
+            if session_of(place.parent.name) == session.name or _is(place, session.home)
+        )
+
+    def _places(self) -> tuple[Path, ...]:
+        """Where in slots something is bound."""
+        return tuple(point for point in host.mounts_below(self._folder) if point.parent.parent == self._folder)
+
+    def _share(self) -> None:
+        """Let containers see what is mounted below the folder of all slots, and nobody else."""
+        if self._shared():
+            return
+        with one_at_a_time(self._settings.folder() / "slots.lock"):
+            if self._folder not in host.mounts_below(self._folder):
+                command.run(["install", "-d", "-m", "0755", self._folder], root=True)
+                command.run(["mount", "--bind", self._folder, self._folder], root=True, limit=_QUICK)
+            if not self._shared():
+                # By way of private: else it is shared with whatever the folder's own file system is shared with.
+                command.run(["mount", "--make-private", self._folder], root=True, limit=_QUICK)
+                command.run(["mount", "--make-shared", self._folder], root=True, limit=_QUICK)
+
+    def _shared(self) -> bool:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+        return any(found.point == self._folder and found.shared for found in mounted(lines))
+
+
+def mount(slot: Path) -> str:
+    """What Podman is told of a slot. Pure."""
+    return f"type=bind,src={slot},dst={PARENT},bind-propagation=rslave"
+
+
+def mounted(lines: str) -> tuple[Mounted, ...]:
+    """What `/proc/<pid>/mountinfo` says. Pure."""
+    return tuple(Mounted(host.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines())
+
+
+def _bind(source: Path, place: Path) -> None:
+    """`mount --bind`; somebody waits, and to start a program takes longer than the mount."""
+    if os.geteuid() != 0:
+        command.run(["mount", "--bind", source, place], root=True, limit=_QUICK)
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+
+
+def _unbind(place: Path) -> None:
+    if os.geteuid() != 0:
+        command.run(["umount", place], root=True, limit=_QUICK)
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.umount2(os.fsencode(place), _UMOUNT_NOFOLLOW):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+
+
+def _is(place: Path, home: Path) -> bool:
+    with suppress(OSError):
+        return place.samefile(home)
+    return False

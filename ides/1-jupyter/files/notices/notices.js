@@ -1,0 +1,104 @@
+// Shows Refit's notices in JupyterLab: as long as a page is looked at, a notice is on it until somebody closes it.
+// It is loaded as it is, as a module federation container that shares nothing; so nothing has to be built.
+"use strict";
+
+(() => {
+  const SCHEMA = "https://refit/notices";
+  const MOVED = "moved"; // the notice that a session has after it was moved
+  const LOOK_AGAIN = 30_000; // milliseconds
+  const STYLE = {
+    panel: `position: fixed; right: 16px; bottom: 36px; z-index: 10000; max-width: 34em; max-height: 70vh; overflow: auto;
+      padding: 12px 16px; border: 1px solid var(--jp-border-color1); border-left: 4px solid var(--jp-warn-color1);
+      background: var(--jp-layout-color1); color: var(--jp-ui-font-color1); font-size: var(--jp-ui-font-size1);
+      box-shadow: var(--jp-elevation-z6); white-space: pre-line`,
+    button: "margin: 12px 8px 0 0",
+  };
+
+  function element(name, text, style = "") {
+    const made = document.createElement(name);
+    made.textContent = text;
+    made.style.cssText = style;
+    return made;
+  }
+
+  function button(label, action) {
+    const made = element("button", label, STYLE.button);
+    made.className = "jp-Button jp-mod-styled jp-mod-accept";
+    made.onclick = action;
+    return made;
+  }
+
+  // Refit has given each document whose kernel ended a fresh one at the same path, and JupyterLab looks for that only when a
+  // document is opened. So documents without a kernel are told to look again; where that can't be, a person picks a kernel.
+  async function findKernels(app) {
+    await app.serviceManager.sessions.refreshRunning();
+    const running = [...app.serviceManager.sessions.running()];
+    for (const widget of app.shell.widgets("main")) {
+      const context = widget.sessionContext;
+      const lost = context && !running.some((session) => session.id === context.session?.id);
+      if (lost && running.some((session) => session.path === context.path)) await context._initialize?.();
+    }
+  }
+
+  class Notices {
+    constructor(app) {
+      this.app = app;
+      this.url = `${app.serviceManager.serverSettings.baseUrl}refit/notices`;
+    }
+
+    async ask(said) {
+      const xsrf = /(?:^|; )_xsrf=([^;]*)/.exec(document.cookie);
+      const headers = { "X-XSRFToken": xsrf ? xsrf[1] : "" };
+      const answer = await fetch(this.url, said ? { method: "POST", headers, body: JSON.stringify(said) } : {});
+      return answer.ok ? answer.json() : [];
+    }
+
+    // Nobody sees what is shown on a page in the background.
+    async look() {
+      if (document.visibilityState !== "visible") return;
+      const latest = (await this.ask()).at(-1);
+      if (!latest || latest.closed) this.show();
+      else if (latest.text !== this.shown) {
+        this.show(latest);
+        await this.ask({ id: latest.id, shown: true });
+        if (latest.id === MOVED) await findKernels(this.app);
+      }
+    }
+
+    // In the place of the one before; nothing: only that goes.
+    show(notice) {
+      this.panel?.remove();
+      this.shown = notice?.text;
+      if (!notice) return;
+      const panel = (this.panel = element("div", "", STYLE.panel));
+      panel.className = "refit-notice";
+      panel.setAttribute("role", "alertdialog");
+      panel.setAttribute("aria-label", notice.title);
+      panel.append(element("strong", notice.title), element("div", notice.text));
+      for (const [answer, label] of notice.answers) panel.append(button(label, () => this.close(notice, { answer })));
+      panel.append(button("Close", () => this.close(notice)));
+      document.body.append(panel);
+    }
+
+    close(notice, said = {}) {
+      this.show();
+      return this.ask({ id: notice.id, closed: true, ...said });
+    }
+  }
+
+  const plugin = {
+    id: "refit-notices:plugin",
+    autoStart: true,
+    activate: (app) => {
+      const notices = new Notices(app);
+      const look = () => notices.look().catch(console.warn); // a server that is away is looked at again when it is back
+      app.serviceManager.events.stream.connect((_, event) => event.schema_id === SCHEMA && look());
+      document.addEventListener("visibilitychange", look);
+      setInterval(look, LOOK_AGAIN); // an event that came while the page had no connection is lost
+      app.restored.then(look);
+    },
+  };
+
+  window._JUPYTERLAB = window._JUPYTERLAB || {};
+  window._JUPYTERLAB["refit-notices"] = { init: () => {}, get: async () => () => ({ __esModule: true, default: plugin }) };
+})();

@@ -1,0 +1,38 @@
+"""Whom the end of a container waits for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from flows.sessions import ending
+from flows.sessions.ending import Process, main_program, read_status, waited_for
+
+SERVER = Process(500, 100, 7, deaf=False)
+SSHD = Process(90, 100, 9, deaf=False)  # younger, though its pid is lower: pids begin anew
+KERNEL = Process(501, 500, 8, deaf=False)
+SHELL = Process(502, 500, 9, deaf=True)
+ALL = (SSHD, SERVER, KERNEL, SHELL)
+
+
+def test_the_main_program_is_the_oldest_child_of_the_first_process() -> None:
+    assert main_program(100, ALL) == SERVER.pid
+    assert main_program(100, [KERNEL]) == 0
+
+
+def test_whoever_may_still_save_something_is_waited_for_before_the_main_program_is_told() -> None:
+    assert waited_for(SERVER.pid, ALL) == [SSHD.pid, KERNEL.pid]
+    assert waited_for(SERVER.pid, [SERVER, SHELL]) == []
+
+
+@pytest.mark.parametrize(("ignored", "deaf"), [("0000000000004000", True), ("0000000000001000", False)])
+def test_who_ignores_sigterm_is_told_by_the_kernel(ignored: str, deaf: bool) -> None:
+    seen = read_status(502, {"State": "S (sleeping)", "PPid": "500", "SigIgn": ignored}, 9)
+    assert seen == Process(502, 500, 9, deaf)
+    assert read_status(502, {"State": "Z (zombie)", "PPid": "500", "SigIgn": ignored}, 9) is None
+
+
+def test_what_is_in_no_container_is_never_ended() -> None:
+    with pytest.raises(OSError, match="is in no container"):
+        ending.end(os.getpid(), 0.0)
