@@ -1,5 +1,7 @@
 """Start a session from the newest tested image of a profile."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from prefect import flow, get_run_logger, task
@@ -13,6 +15,7 @@ from flows.images.registry import Registry
 from flows.publishing.publish import access_of, current
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.volumes import Wanted, read_wanted
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
@@ -30,15 +33,23 @@ def find_image(profile: Profile, settings: Settings) -> str:
 
 
 @task(task_run_name="start {name}", cache_policy=NO_CACHE)
-def start(name: str, profile: Profile, image: str, settings: Settings) -> Session:
-    """Make home, token and container, and wait until the IDE answers."""
+def start(name: str, profile: Profile, image: str, settings: Settings, volumes: Sequence[Wanted]) -> Session:
+    """Make home, volumes, token and container, and wait until the IDE answers."""
     # The image knows how it is reached; the catalog may have changed since it was built.
     access = access_of(image, Registry(settings)) or profile.ide.config.access
-    return Sessions.open(settings).create(name, profile.stem, profile.release, image, access)
+    sessions, resources = Sessions.open(settings), profile.resources
+    return sessions.create(name, profile.stem, profile.release, image, access, volumes=volumes, resources=resources)
 
 
 @flow(name="create-session", flow_run_name="create session {name}")
-def create_session(name: str, profile: str, release: str = "2026a", catalog: Path | None = None) -> Session:
+def create_session(
+    name: str,
+    profile: str,
+    release: str = "2026a",
+    catalog: Path | None = None,
+    volumes: tuple[str, ...] = (),
+    gpus: int | None = None,
+) -> Session:
     """Start a session from the newest tested image of a profile.
 
     Args:
@@ -46,11 +57,17 @@ def create_session(name: str, profile: str, release: str = "2026a", catalog: Pat
         profile: What it starts from, e.g. jupyter-minimal-deb12-py311.
         release: Name of the release, e.g. 2026a.
         catalog: Folder of the catalog. Empty means the one of the settings.
+        volumes: What it has beside its home and what its profile says, each as NAME:/path or NAME:/path:ro.
+        gpus: How many GPUs it has while it runs. Empty means as many as its profile says.
     """
     settings = load_settings()
     chosen = load.profile(load.load_catalog(catalog or settings.catalog), release, profile)
-    session = start(name, chosen, find_image(chosen, settings), settings)
-    get_run_logger().info("session %s runs at %s", name, session.url)
-    if session.port:
-        create_link_artifact(key=f"session-{name}", link=session.url, description=f"Session {name}")
+    if gpus is not None:
+        chosen = replace(chosen, resources=chosen.resources.model_copy(update={"gpus": gpus}))
+    wanted = read_wanted((*chosen.volumes, *volumes))
+    session = start(name, chosen, find_image(chosen, settings), settings, wanted)
+    url = Sessions.open(settings).url(session)
+    get_run_logger().info("session %s runs at %s", name, url)
+    if url:
+        create_link_artifact(key=f"session-{name}", link=url, description=f"Session {name}")
     return session

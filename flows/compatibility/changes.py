@@ -17,7 +17,10 @@ from flows.settings import Settings
 
 LOOK_SECONDS = 300.0
 # What a container writes by itself, and what records of packages are kept in: the packages are told by name.
-_OWN = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/log", "/var/tmp")
+_OWN = (
+    *("/dev", "/proc", "/run", "/sys", "/tmp", "/var/cache", "/var/log", "/var/tmp"),
+    *("/var/lib/apt", "/var/lib/dpkg", "/var/lib/dnf", "/var/lib/rpm", "/usr/lib/sysimage"),
+)
 _OF_THE_ENGINE = frozenset(
     {"/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
 )
@@ -33,6 +36,7 @@ class HandMade:
         system: packages of the operating system.
         python: Python packages, those in the home left out.
         files: other files and folders that were added or changed.
+        manager: what installs packages of the operating system, `apt-get` or `dnf`.
         recipe: commands that make the same packages anew, to be run as root in the next container.
     """
 
@@ -40,6 +44,7 @@ class HandMade:
     system: evidence.Changes
     python: evidence.Changes
     files: tuple[str, ...]
+    manager: str
     recipe: tuple[str, ...]
 
     def __bool__(self) -> bool:
@@ -55,21 +60,31 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     image, now = of_image(settings, session.image), in_container(engine, session)
     system = evidence.changes(image.system, now.system)
     python = evidence.changes(image.distributions, now.distributions)
-    of_packages = _brought(engine, session, (*system.added, *system.changed))
-    files = told(_different(settings, session.container), of_packages, now.home)
-    return HandMade(session.name, system, python, files, replayed(system, python))
+    of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
+    mounted = {volume.path for volume in session.volumes}  # the engine makes folders for them
+    files = told(_different(settings, session.container), {*of_packages, *mounted}, now.home)
+    recipe = (*of_system(system, now.manager), *of_python(python))
+    return HandMade(session.name, system, python, files, now.manager, recipe)
 
 
-def replayed(system: evidence.Changes, python: evidence.Changes) -> tuple[str, ...]:
-    """The commands that make the same changes to packages again. Pure."""
-    apt = [f"{name}={version}" for name, version in _there(system).items()]
-    pip = [f"{name}=={version}" for name, version in _there(python).items()]
-    calls = (
-        ("apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades", apt),
-        ("apt-get remove --yes", [*system.removed]),
-        ("python3 -m pip install", pip),
-        ("python3 -m pip uninstall --yes", [*python.removed]),
-    )
+def of_system(system: evidence.Changes, manager: str) -> tuple[str, ...]:
+    """The commands that make the same changes to packages of the operating system again, as root. Pure."""
+    if manager == "dnf":
+        rpms = [f"{name}-{version}" for name, version in _there(system).items()]
+        install = "dnf install --assumeyes --setopt=install_weak_deps=False"
+        return _calls((install, rpms), ("dnf remove --assumeyes", [*system.removed]))
+    wanted = [f"{name}={version}" for name, version in _there(system).items()]
+    install = "apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades"
+    return _calls((install, wanted), ("apt-get remove --yes", [*system.removed]))
+
+
+def of_python(python: evidence.Changes) -> tuple[str, ...]:
+    """The commands that make the same changes to Python packages again. Pure."""
+    wanted = [f"{name}=={version}" for name, version in _there(python).items()]
+    return _calls(("python3 -m pip install", wanted), ("python3 -m pip uninstall --yes", [*python.removed]))
+
+
+def _calls(*calls: tuple[str, Collection[str]]) -> tuple[str, ...]:
     return tuple(f"{call} {' '.join(map(quote, words))}" for call, words in calls if words)
 
 
@@ -92,11 +107,12 @@ def _there(changes: evidence.Changes) -> dict[str, str]:
     return {**changes.added, **{name: after for name, (_, after) in changes.changed.items()}}
 
 
-def _brought(engine: Engine, session: Session, packages: Iterable[str]) -> frozenset[str]:
+def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[str]) -> frozenset[str]:
     """The files that packages of the operating system brought along."""
     if not (names := sorted(packages)):
         return frozenset()
-    listed = engine.execute(session.container, ["dpkg-query", "--listfiles", *names], limit=LOOK_SECONDS)
+    ask = ["rpm", "--query", "--list"] if manager == "dnf" else ["dpkg-query", "--listfiles"]
+    listed = engine.execute(session.container, [*ask, *names], limit=LOOK_SECONDS)
     # Debian's /bin is a link to /usr/bin, and packages name either.
     both = ((line, f"/usr{line}") for line in listed.splitlines())
     return frozenset(path for pair in both for path in pair)

@@ -121,6 +121,7 @@ class Image:
         user_wins: whether it finds those before its own.
         distributions: name → version of the Python packages that it has.
         system: the same of the packages of the operating system.
+        manager: what installs those, `apt-get` or `dnf`.
         path: folders of PATH, in their order.
         programs: name → path of the one that PATH finds.
         files: every path of a program that PATH or the usual folders have.
@@ -140,3 +141,4 @@ class Image:
     files: frozenset[str]
     libraries: frozenset[str]
     interfaces: Mapping[str, str]
+    manager: str = "apt-get"

@@ -10,7 +10,9 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import site
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,7 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr
 PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/cuda/bin", "/opt/*/bin")
 INTERFACES = (b"GLIBCXX", b"CXXABI")
 
+_STATUS = Path("/var/lib/dpkg/status")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _SONAME = re.compile(r".+\.so(\.[\d.]+)?$")
 
@@ -40,7 +43,8 @@ def facts() -> dict[str, object]:
         "user_site": bool(site.ENABLE_USER_SITE),
         "user_wins": sys.prefix == sys.base_prefix,  # a virtual environment's own packages come before those of a home
         "distributions": _distributions(),
-        "system": dict(_system(Path("/var/lib/dpkg/status"))),
+        "system": dict(_system(_STATUS) if _STATUS.is_file() else _rpms()),
+        "manager": "apt-get" if _STATUS.is_file() else "dnf",
         "path": path,
         "programs": programs,
         "files": sorted(files),
@@ -99,10 +103,19 @@ def _interfaces(library: Path | None) -> dict[str, str]:
 
 
 def _system(status: Path) -> Iterator[tuple[str, str]]:
-    for entry in status.read_text(errors="replace").split("\n\n") if status.is_file() else ():
+    for entry in status.read_text(errors="replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Version): (.*)$", entry, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
             yield fields["Package"], fields["Version"]
+
+
+def _rpms() -> Iterator[tuple[str, str]]:
+    """What rpm has installed; of a package that is there in several versions, the last."""
+    if rpm := shutil.which("rpm"):
+        asked = [rpm, "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
+        for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines():
+            name, _, version = line.partition(" ")
+            yield name, version
 
 
 if __name__ == "__main__":

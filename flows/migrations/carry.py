@@ -7,33 +7,39 @@ written down, and `decide` finds the way back; what is interrupted is found by `
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
+import psutil
 from sqlalchemy.orm import Session as Transaction
 
 from flows import command
+from flows.compatibility.changes import hand_made
+from flows.compatibility.replay import replay
 from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
-from flows.migrations.consent import objection
+from flows.migrations import parting
+from flows.migrations.consent import frozen, objection
 from flows.migrations.journal import Journal, Move, downtime
-from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Phase, Seen, State, Undo, decide, unsettled
+from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Next, Phase, Seen, State, Undo, decide, unsettled
 from flows.migrations.plan import Action, Decision, moved
 from flows.migrations.policies import policies
 from flows.migrations.rehearsal import rehearse
-from flows.migrations.rollout import Candidate, ImageKey, Rollout, Way
+from flows.migrations.rollout import FORCED, STARTS, Candidate, ImageKey, Reason, Rollout, Way
 from flows.migrations.standing import Standings
 from flows.policy import SessionPolicy
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.publishing.publish import access_of
-from flows.sessions import terminals
+from flows.sessions import hook
+from flows.sessions.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running
+from flows.sessions.model import Container, Running, Session
 from flows.sessions.probes import Seen as Look
 from flows.sessions.probes import Watch
 from flows.sessions.store import record
@@ -42,11 +48,16 @@ from flows.settings import Settings
 
 logger = logging.getLogger("refit.migrations")
 
+# Which of these paths is no device that can be read and written.
+_LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 MOST_NAMED = 10
-MOVES_NOW = "This session moves to a new image now. Its home stays as it is; open it again in a minute."
+# The steps after which the world is known for an instant.
+WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
 # A session is stopped only as long as the last look at it is younger than this.
 LOOK_AGE = timedelta(seconds=30)
+# How often the engine is asked again what there is, and how long it is given to recover in between.
+LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
 # What `halt` and `restore` tell the steps after them, through the journal.
 ALONE = "nobody has used the new container"
 KEPT = "the home was changed, maybe by its user, and left so"
@@ -102,11 +113,14 @@ class Carrier:
         self._settings, self.sessions, self.journal = settings, sessions, journal
         self._registry = Registry(settings)
         self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
+        self._started: set[str] = set()  # the moves whose new containers this process has started
+        self._seen: dict[str, Seen] = {}
         self._effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
             "pull": self._pull,
             "rehearse": self._rehearse,
             "create": self._create,
+            "warm": self._warm,
             "copy": self._copy,
             "look": self._look_last,
             "stop": self._stop,
@@ -121,6 +135,7 @@ class Carrier:
             "revive": self._revive,
             "reopen": self._reopen,
             "forget": self._forget,
+            "cool": self._cool,
             "discard": self._discard,
         }
 
@@ -130,12 +145,15 @@ class Carrier:
         database = open_database(settings.database)
         return cls(settings, Sessions.open(settings, database), Journal(database))
 
-    def carry_out(self, decision: Decision, packages: str = "") -> Result:
+    def carry_out(
+        self, decision: Decision, packages: str = "", becomes: Callable[[Session], Session] = lambda after: after
+    ) -> Result:
         """Move one session, or say why it isn't moved; a move that fails is undone.
 
         Args:
             decision: the line of the plan.
             packages: what changes between the images, in words.
+            becomes: what else than its image is another one afterwards: its profile, for instance.
 
         Raises:
             RefitError: another run holds the session, the new image doesn't fit it, or registry or database don't do
@@ -148,14 +166,30 @@ class Carrier:
             if reason := self._outdated(decision):
                 return replace(stays, reason=reason)
             before = self.sessions.store.session(decision.session)
-            after = moved(before, decision.new, access_of(decision.new, self._registry))
+            after = becomes(moved(before, decision.new, access_of(decision.new, self._registry)))
+            try:
+                after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
+            except NoGpu as error:
+                return replace(stays, reason=f"{Reason.gpu}; {error.why}")
             consent, wave = decision.consent, decision.wave
             move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
             return self._drive(held, move)
 
     def resume_all(self) -> tuple[Result, ...]:
-        """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left."""
-        return tuple(result for move in self.journal.unfinished() if (result := self._resume(move)))
+        """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
+
+        Raises:
+            RefitError: some could not be resumed just now; it was tried with all.
+        """
+        results, problems = [], []
+        for move in self.journal.unfinished():
+            try:
+                results.append(self._resume(move))
+            except RefitError as error:
+                problems.append(f"{move.before.name}: {error}")
+        if problems:
+            raise RefitError("Not every move could be resumed.", why="\n".join(problems), fix="try again later.")
+        return tuple(filter(None, results))
 
     def reopen(self, session: str) -> Result | None:
         """Try once more to end the held move of a session; none if its latest move is not held.
@@ -165,10 +199,8 @@ class Carrier:
             RefitError: another run holds the session.
         """
         with self.sessions.alone(session) as held:
-            latest = self.journal.latest()
-            if session not in latest:
-                raise UnknownName("move of a session", session, latest)
-            move = latest[session]
+            if (move := self.journal.last(session)) is None:
+                raise UnknownName("move of a session", session, self.journal.latest())
             if move.state is not State.held:
                 return None
             self.journal.write(held, move, Entry("", Phase.reopened))
@@ -183,12 +215,14 @@ class Carrier:
 
     def _outdated(self, decision: Decision) -> str:
         """What has changed since the plan was made; empty: nothing that matters."""
-        found = {session.name: session for session in self.sessions.store.sessions()}.get(decision.session)
-        last = self.journal.latest().get(decision.session)
+        found = self.sessions.store.find(decision.session)
+        last = self.journal.last(decision.session)
         if found is None:
             return "the session was deleted meanwhile"
-        if found.image != decision.old:
+        if found[0].image != decision.old:
             return "it was given another image meanwhile"
+        if changes := self.sessions.engine.by_hand(found[0]):
+            return f"its container was changed by hand: {_some(changes)}"
         standing = Standings(self.journal.database).all().get(decision.new)
         if standing and standing.way is not Way.running and not decision.agreed:
             return f"the rollout is {standing.way}"
@@ -208,7 +242,7 @@ class Carrier:
     def _drive(self, held: Lease, move: Move) -> Result:
         """Take the next step until there is none."""
         interrupted: BaseException | None = None
-        while not isinstance(chosen := decide(self.journal.entries(move), self._look(move)), End):
+        while not isinstance(chosen := self._decide(move), End):
             try:
                 self._turn(held, move, chosen)
             except (KeyboardInterrupt, SystemExit) as error:
@@ -252,6 +286,8 @@ class Carrier:
         reason = "\n".join(filter(None, (end.reason, kept, advice)))
         damaged = end.state is State.held or bool(kept)
         ended = self.journal.end(held, move, end.state, reason, damaged=damaged)
+        if (move.before.gpus or move.after.gpus) and end.state is not State.held:
+            self.sessions.settle_gpus(move.before.name)
         done = end.state in (State.cleaned, State.deferred)
         report(move.before.name, Shown.done if done else Shown.failed, end.state)
         return self.result(ended)
@@ -269,19 +305,56 @@ class Carrier:
             f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
         )
 
-    def _look(self, move: Move) -> Seen:
+    def _decide(self, move: Move) -> Next:
+        entries = self.journal.entries(move)
+        return decide(entries, self._foreseen(move, entries) or self._look(move, entries))
+
+    def _foreseen(self, move: Move, entries: Sequence[Entry]) -> Seen | None:
+        """What the world says while people wait, without asking the engine, which takes longer than the steps.
+
+        This run has just seen or done it itself; an old container that gets started meanwhile finds no home in its
+        slot. None: the engine has to be asked.
+        """
+        last, known = next(reversed(entries), None), self._seen.get(move.id)
+        if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
+            return None
+        session, wanted = self.sessions.store.find(move.before.name) or (None, False)
+        recorded = session == move.before
+        old = known.old if last.step == "look" else Running.stopped
+        return replace(known, session=recorded, wanted=recorded and wanted, old=old, fresh=_is_fresh(entries))
+
+    def _look(self, move: Move, entries: Sequence[Entry] = ()) -> Seen:
         before, after = move.before, move.after
-        found = {container.name: container.running for container in self.sessions.engine.containers(before.name)}
-        recorded = before in self.sessions.store.sessions()
-        wanted = recorded and before.name in self.sessions.store.wanted()
-        fresh = _is_fresh(self.journal.entries(move))
-        return Seen(recorded, wanted, found.get(before.container), found.get(after.container), fresh)
+        found = {container.name: container.running for container in self._containers(before.name)}
+        known, wanted = self.sessions.store.find(before.name) or (None, False)
+        recorded = known == before
+        fresh = _is_fresh(entries or self.journal.entries(move))
+        old, new = found.get(before.container), found.get(after.container)
+        seen = Seen(recorded, recorded and wanted, old, new, fresh, starts=move.consent == STARTS)
+        if before.late_home:
+            self._seen[move.id] = seen
+        return seen
+
+    def _containers(self, session: str) -> tuple[Container, ...]:
+        """An engine that doesn't answer once must not leave a session where it is: half way, perhaps stopped."""
+        for _ in range(LISTED_AGAIN):
+            with suppress(RefitError):
+                return self.sessions.engine.containers(session)
+            time.sleep(LIST_PAUSE_SECONDS)
+        return self.sessions.engine.containers(session)
 
     # The steps, in their order. Each returns a note for the journal.
 
     def _check(self, move: Move) -> str:
+        if any(
+            found.name == move.before.container and found.made_from != move.before
+            for found in self._containers(move.before.name)
+        ):
+            raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
-        self.sessions.wait_ready(move.before)
+        if move.consent != STARTS:
+            self.sessions.wait_ready(move.before)
+            self._ask_hook(move)
         self.sessions.homes.check_room(move.before)
         return ""
 
@@ -293,6 +366,8 @@ class Carrier:
         """What a killed rehearsal has left, the next one removes."""
         if not self._settings.migration.rehearse:
             return "the settings want none"
+        if move.consent == STARTS:
+            return "not rehearsed: its owner waits, and nobody is in it whom its failure would disturb"
         found = rehearse(self._settings, self.sessions.homes, move.after)
         if found.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
@@ -301,7 +376,22 @@ class Carrier:
 
     def _create(self, move: Move) -> str:
         self.sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        self.sessions.ssh.prepare(move.after)
         self.sessions.engine.create(move.after)
+        return self._replay(move)
+
+    def _replay(self, move: Move) -> str:
+        """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
+        if not self._wishes.all().get(move.before.name, Wish()).replay:
+            return ""
+        made = hand_made(self._settings, self.sessions.engine, move.before)
+        return replay(self._settings, made, move.after.container)
+
+    def _warm(self, move: Move) -> str:
+        """Its IDE is imported while the old one still runs; where that can't be, it starts only after the stop."""
+        if why := self._not_warm(move.after):
+            return f"not warm: {why}"
+        self.sessions.engine.warm(move.after)
         return ""
 
     def _copy(self, move: Move) -> str:
@@ -309,25 +399,42 @@ class Carrier:
         return ""
 
     def _look_last(self, move: Move) -> str:
-        """From here on nobody comes in; who has agreed to be interrupted, or whose deadline has come, is only told."""
-        if move.consent:
-            with suppress(RefitError):  # it is moved whether it can be told or not
-                terminals.write_to_all(self.sessions.engine, move.before, MOVES_NOW)
+        """From here on nobody comes in; who has agreed to be interrupted, or whose deadline has come, is only told.
+
+        The last line of the note is what is open in it, which the stop ends.
+        """
+        if move.consent == STARTS:
             return move.consent
-        policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
-        wish = self._wishes.all().get(move.before.name, Wish())
+        self._ask_hook(move)
+        if move.consent == FORCED and (why := frozen(self._candidate(move), self._rollout())):
+            raise Deferred(why)
+        ends = parting.open_in(self._settings, self.sessions, move.before).to_json()
+        if move.consent:
+            parting.warn(self.sessions, move.before)
+            return f"{move.consent}\n{ends}"
 
         def objection_to(seen: Look) -> str:
-            candidate = Candidate(move.before, running=True, policy=policy, wish=wish, seen=seen)
-            rollout = Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
-            return objection(candidate, move.after.image, rollout)
+            return objection(replace(self._candidate(move), seen=seen), move.after.image, self._rollout())
 
         if why := self._watch.look_last(move.before, objection_to):
             raise Deferred(why)
-        return "nobody works in it"
+        return f"nobody works in it\n{ends}"
+
+    def _candidate(self, move: Move) -> Candidate:
+        policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
+        wish = self._wishes.all().get(move.before.name, Wish())
+        return Candidate(move.before, running=True, policy=policy, wish=wish)
+
+    def _rollout(self) -> Rollout:
+        return Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
+
+    def _ask_hook(self, move: Move) -> None:
+        """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""
+        if (why := hook.ask(self.sessions.engine, move.before, whether=not move.consent)) and not move.consent:
+            raise Deferred(why)
 
     def _stop(self, move: Move) -> str:
-        self.sessions.halt(move.before)
+        self.sessions.halt(move.before, settle=False)
         return ""
 
     def _snapshot(self, move: Move) -> str:
@@ -335,6 +442,10 @@ class Carrier:
         return ""
 
     def _start(self, move: Move) -> str:
+        self._started.add(move.id)
+        # On record it is the session's all the time; a program outside sessions doesn't ask.
+        if users := self.sessions.gpus.users(move.after.devices, _stopped_at(self.journal.entries(move))):
+            raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
         self.sessions.engine.start(move.after.container)
         return ""
 
@@ -352,18 +463,27 @@ class Carrier:
             said = self.sessions.jupyter(move.after).execute(CELL)
             if said.strip() != CELL_SAYS:
                 raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
+        self.sessions.ssh.check(move.after)
+        self._check_gpus(move.after)
         return self._kept(move, changed) if changed else ""
+
+    def _check_gpus(self, session: Session) -> None:
+        """The GPU is visible: each of its device nodes is there, and the session's user may use it."""
+        nodes = sorted(self.sessions.gpus.nodes(session.devices)) if session.devices else []
+        if nodes and (lacks := self.sessions.engine.execute(session.container, ["sh", "-c", _LACKS, "sh", *nodes])):
+            raise Unproven(f"Its GPU can't be used in the new container: {', '.join(lacks.split())}.")
 
     def _clean(self, move: Move) -> str:
         self.sessions.engine.remove(move.before.container)
-        return self._forget(move)
+        told = parting.reopen(self.sessions, move.after, parting.ended_by(self.journal.entries(move)))
+        return "\n".join(filter(None, (told, self._forget(move))))
 
     # The way back.
 
     def _halt(self, move: Move) -> str:
-        answered = Entry("answer", Phase.done) in self.journal.entries(move)
-        alone = not answered or self._used(move) is False
-        self.sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        alone = self._alone(move)
+        with self.sessions.turned_away(move.after):
+            self.sessions.engine.stop(move.after.container, self._settings.stop_grace)
         return ALONE if alone else ""
 
     def _restore(self, move: Move) -> str:
@@ -385,19 +505,38 @@ class Carrier:
         return ""
 
     def _reopen(self, move: Move) -> str:
-        if move.before.port and self._look(move).old is Running.running:
+        if move.before.doors and self._look(move).old is Running.running:
             self.sessions.engine.let_in(move.before.container)
         return ""
 
     def _forget(self, move: Move) -> str:
-        if any(entry.note.startswith(KEPT) for entry in self.journal.entries(move)):
+        entries = self.journal.entries(move)
+        if any(entry.note.startswith(KEPT) for entry in entries):
             return "the snapshot was kept"
-        self.sessions.homes.forget(move.before.name, move.id)
+        name, homes = move.before.name, self.sessions.homes
+        there = name in self.sessions.store.homes() and homes.has_snapshot(name, move.id)
+        if there and _left_unrestored(entries) and (changed := self._changed(move)):
+            return self._kept(move, changed)
+        homes.forget(name, move.id)
+        return ""
+
+    def _cool(self, move: Move) -> str:
+        self.sessions.engine.stop(move.after.container, self._settings.stop_grace)
         return ""
 
     def _discard(self, move: Move) -> str:
         self.sessions.engine.remove(move.after.container)
         return ""
+
+    def _not_warm(self, session: Session) -> str:
+        if session.port:
+            return "its port is the old one's as long as that runs"
+        if not session.late_home:
+            return "its home can't come later"
+        running = [each.session for each in self.sessions.engine.containers() if each.running is Running.running]
+        waiting = len(running) - len(set(running))
+        most, needed = self._settings.warm_containers, self._settings.warm_memory
+        return no_room(waiting, most, psutil.virtual_memory().available / 1e9, needed)
 
     def _changed(self, move: Move) -> tuple[str, ...]:
         return self.sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
@@ -405,6 +544,16 @@ class Carrier:
     def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
         snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
         return f"{KEPT}: {_some(changed)}; as it was before: {snapshot}"
+
+    def _alone(self, move: Move) -> bool:
+        """Whether surely nobody has used the new container.
+
+        One that never answered nobody used; but one that runs while no process of ours looked may have answered.
+        """
+        used, answered = self._used(move), Entry("answer", Phase.done) in self.journal.entries(move)
+        if used is not None or answered:
+            return used is False
+        return move.id in self._started or self._look(move).new is not Running.running
 
     def _used(self, move: Move) -> bool | None:
         """Whether anybody has used the new container since it started; none if that can't be told."""
@@ -414,6 +563,25 @@ class Carrier:
             return self.sessions.jupyter(move.after).used()
         except RefitError:
             return None
+
+
+def no_room(waiting: int, most: int, free: float, needed: float) -> str:
+    """Why no further container may wait for its home; empty: one may. In GB. Pure."""
+    if waiting >= most:
+        return f"{waiting} others wait already"
+    return f"{free:.1f} GB of memory are free, and {needed:g} GB are needed" if free < needed else ""
+
+
+def _stopped_at(entries: Sequence[Entry]) -> datetime:
+    """When the stop of the session began."""
+    return max((entry.at for entry in entries if entry.step == "stop" and entry.at), default=now())
+
+
+def _left_unrestored(entries: Sequence[Entry]) -> bool:
+    """Whether a new container may have touched a home that nobody compares any more: its session was deleted."""
+    begun = {entry.step for entry in entries if entry.phase is Phase.intent}
+    done = {entry.step for entry in entries if entry.phase is Phase.done}
+    return "start" in begun and not {"commit", "restore"} & done
 
 
 def _is_fresh(entries: Sequence[Entry]) -> bool:

@@ -59,7 +59,8 @@ def svg(events: Iterable[Event], begun: datetime, now: datetime) -> str:
         f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 6}" text-anchor="end">{now:%Y-%m-%d %H:%M} UTC</text>'
     )
     line = f'<line x1="{_MARGIN}" y1="{axis}" x2="{_WIDTH - _MARGIN}" y2="{axis}" stroke="#ccc"/>'
-    size = f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12"'
+    # A grey that can be read on white and on the black of Prefect's UI.
+    size = f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" fill="#888"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{line}{times}{"".join(drawn)}</svg>'
 
 

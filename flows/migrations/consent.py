@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from flows import hours
+from flows.hours import Hours
 from flows.migrations.rollout import Candidate, Reason, Rollout
+from flows.migrations.timetable import Calendar
 from flows.policy import Mode
 from flows.sessions.activity import Verdict
+from flows.sessions.probes import Seen
 
 UNTOLD = "no notice was delivered, so its deadline doesn't count"
 _DAY, _HOUR = 86_400, 3600
@@ -61,7 +64,36 @@ def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
     found = terms(candidate, new, rollout)
     if found.waits:
         return "; ".join(filter(None, (found.waits, found.detail)))
-    return str(found.reason) if found.reason and found.ready > rollout.now.timestamp() else ""
+    if found.reason and found.ready > rollout.now.timestamp():
+        return str(found.reason)
+    quiet = (*candidate.policy.quiet, *candidate.wish.quiet)
+    return "" if found.free else str(_closed(candidate, rollout, candidate.policy.windows, quiet) or "")
+
+
+def frozen(candidate: Candidate, rollout: Rollout) -> str:
+    """Why a session isn't to be stopped on this day, not by force either; empty: it may be."""
+    return str(_closed(candidate, rollout) or "")
+
+
+def _closed(
+    candidate: Candidate, rollout: Rollout, windows: Sequence[Hours] = (), quiet: Sequence[Hours] = ()
+) -> Reason | None:
+    """What of the calendar keeps a session from being stopped at this very second."""
+    calendar = Calendar(zone_of(candidate), rollout.policy.freezes, windows, quiet, length=1)
+    return calendar.why(math.floor(rollout.now.timestamp()))
+
+
+def starting(candidate: Candidate, now: datetime) -> Candidate:
+    """A session as it is while its owner starts it: nobody is in it, so that nothing but freezes keeps it. Pure."""
+    anytime = {"mode": Mode.when_idle, "windows": (), "quiet": ()}
+    return replace(
+        candidate,
+        running=True,
+        policy=candidate.policy.model_copy(update=anytime),
+        wish=replace(candidate.wish, mode=Mode.when_idle, snoozed_until=None, quiet=()),
+        seen=Seen(candidate.session.name, Verdict.idle, now, True, ()),
+        rests_until=None,
+    )
 
 
 def deadline_if_told(candidate: Candidate, new: str, rollout: Rollout) -> datetime | None:

@@ -41,6 +41,11 @@ class RolloutLine:
         """Whether nobody is left whom it could move."""
         return self.way is Way.running and not any(wave.left for wave in self.waves)
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes of it, unless a person steers it."""
+        return self.complete or self.way in (Way.aborted, Way.superseded)
+
 
 @dataclass(frozen=True)
 class SessionLine:

@@ -20,10 +20,10 @@ from flows.policy import RolloutPolicy
 
 logger = logging.getLogger("refit.migrations")
 
+# Who has no seat for so many slots waits for the next plan: by then its hours may be over.
+ROUNDS = 5
 # A part of a wave: as many as are moved before it is looked at again how the wave does.
 PART = 20
-# Who has no seat for so many slots waits for the next plan: by then its hours may be over.
-_SLOTS_AHEAD = 5
 _OVER = {Reason.aborted, Reason.superseded}
 
 
@@ -45,11 +45,13 @@ class Course:
         plan: decides for all sessions, with what is known now.
         move: carries out the moves of a part, which has a number.
         rest: is told of a plan by which nobody can be moved just now, and until when at most it is waited (none: not).
+        part: how many are moved at most before it is looked at again how their wave does.
     """
 
     plan: Callable[[], Sequence[Decision]]
     move: Callable[[int, Sequence[Decision]], Sequence[Result]]
     rest: Callable[[Sequence[Decision], datetime | None], None] = lambda _, __: None
+    part: int = PART
 
 
 def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
@@ -72,7 +74,7 @@ def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = 
     while True:
         decisions = _plan(course, clock, pause, patience)
         now, patience = clock.now(), start if once else end
-        going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][:PART]
+        going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][: course.part]
         if going:
             parts += 1
             done = course.move(parts, going)
@@ -102,7 +104,7 @@ def _plan(course: Course, clock: Clock, pause: timedelta, until: datetime) -> Se
 
 def due(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> list[Decision]:
     """Those whose time has come, in their order. Pure."""
-    soon = now + timedelta(seconds=_SLOTS_AHEAD * policy.move_seconds)
+    soon = now + timedelta(seconds=ROUNDS * policy.move_seconds)
     ready = [
         (line.wave or 0, line.at, line.session, line)
         for line in decisions

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     move_ended = "move ended"
     noticed = "notice delivered"
     not_noticed = "notice not delivered"
+    reminded = "owner reminded"
     rollout_begun = "rollout begun"
     superseded = "rollout superseded"
     paused = "rollout paused"

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 from uuid import uuid4
 
-from sqlalchemy import Engine, ForeignKey, select
+import sqlalchemy
+from sqlalchemy import Engine, ForeignKey, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Lease, Table, now, still_held
 from flows.migrations.history import Kind, append
-from flows.migrations.move import FINAL, Entry, Phase, State, state
+from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
 
 Also = Callable[[Transaction], None]
@@ -55,6 +57,17 @@ class StepRow(Table):
     phase: Mapped[str]
     at: Mapped[datetime] = mapped_column(Instant)
     note: Mapped[str]
+
+
+# Made once: to make a statement takes longer than to execute it, and each move has a hundred.
+_STEPS, _MOVES = (cast(sqlalchemy.Table, row.__table__) for row in (StepRow, MoveRow))
+_ADD = insert(_STEPS)
+_REACH = update(_MOVES).where(_MOVES.c.id == bindparam("of")).values(state=bindparam("reached"))
+_ENTRIES = (
+    select(_STEPS.c.step, _STEPS.c.phase, _STEPS.c.note, _STEPS.c.at)
+    .where(_STEPS.c.move == bindparam("of"))
+    .order_by(_STEPS.c.number)
+)
 
 
 @dataclass(frozen=True)
@@ -132,11 +145,15 @@ class Journal:
         Raises:
             LeaseLost: somebody else acts on this session now; nothing was written.
         """
+        written = {"move": move.id, "step": entry.step, "phase": entry.phase, "at": now(), "note": entry.note}
         with self._writing(held) as transaction:
-            transaction.add(StepRow(move=move.id, step=entry.step, phase=entry.phase, at=now(), note=entry.note))
-            transaction.flush()
-            row = transaction.get_one(MoveRow, move.id)
-            row.state = state(_entries(transaction, move.id))
+            transaction.execute(_ADD, written)
+            if entry.phase is Phase.reopened:
+                reached: State | None = state(_entries(transaction, move.id))
+            else:
+                reached = leads_to(entry)
+            if reached:
+                transaction.execute(_REACH, {"of": move.id, "reached": reached})
             if also:
                 also(transaction)
 
@@ -161,11 +178,20 @@ class Journal:
         with Transaction(self.database) as transaction:
             return _entries(transaction, move.id)
 
-    def unfinished(self) -> tuple[Move, ...]:
-        """The moves that have not ended, oldest first."""
+    def unfinished(self, session: str = "") -> tuple[Move, ...]:
+        """The moves that have not ended, of one session or of all, oldest first."""
+        chosen = select(MoveRow).where(MoveRow.state.not_in(FINAL)).order_by(MoveRow.created)
         with Transaction(self.database) as transaction:
-            rows = transaction.scalars(select(MoveRow).where(MoveRow.state.not_in(FINAL)).order_by(MoveRow.created))
+            rows = transaction.scalars(chosen.where(MoveRow.session == session) if session else chosen)
             return tuple(map(_move, rows))
+
+    def downtimes(self, number: int) -> tuple[float, ...]:
+        """How many seconds sessions were away in the latest moves that came to their end, so many at most."""
+        chosen = select(MoveRow.id).where(MoveRow.state == State.cleaned).order_by(MoveRow.created.desc())
+        with Transaction(self.database) as transaction:
+            moves = transaction.scalars(chosen.limit(number)).all()
+            found = (downtime(_entries(transaction, move)) for move in moves)
+            return tuple(seconds for seconds in found if seconds is not None)
 
     def history(self, session: str = "") -> tuple[Move, ...]:
         """The moves of one session, or of all, oldest first."""
@@ -177,6 +203,21 @@ class Journal:
     def latest(self) -> dict[str, Move]:
         """Session → its latest move."""
         return {move.before.name: move for move in self.history()}
+
+    def last(self, session: str) -> Move | None:
+        """The latest move of a session; none: it was never moved."""
+        chosen = select(MoveRow).where(MoveRow.session == session).order_by(MoveRow.created.desc(), MoveRow.id.desc())
+        with Transaction(self.database) as transaction:
+            row = transaction.scalar(chosen.limit(1))
+            return _move(row) if row else None
+
+    def since(self, moment: datetime | None) -> tuple[Move, ...]:
+        """The moves that have not ended, or not before a moment (none: all moves), oldest first."""
+        chosen = select(MoveRow).order_by(MoveRow.created, MoveRow.id)
+        if moment:
+            chosen = chosen.where(or_(MoveRow.ended.is_(None), MoveRow.ended >= moment))
+        with Transaction(self.database) as transaction:
+            return tuple(map(_move, transaction.scalars(chosen)))
 
     @contextmanager
     def _writing(self, held: Lease) -> Iterator[Transaction]:
@@ -197,8 +238,8 @@ def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | Non
 
 
 def _entries(transaction: Transaction, move: str) -> tuple[Entry, ...]:
-    rows = transaction.scalars(select(StepRow).where(StepRow.move == move).order_by(StepRow.number))
-    return tuple(Entry(row.step, Phase(row.phase), row.note, row.at) for row in rows)
+    rows = transaction.execute(_ENTRIES, {"of": move})
+    return tuple(Entry(step, Phase(phase), note, at) for step, phase, note, at in rows)
 
 
 def _move(row: MoveRow) -> Move:

@@ -59,6 +59,7 @@ STEPS = (
     Step("pull", State.preflight),
     Step("rehearse", State.preflight),
     Step("create", State.preflight, undo="discard"),
+    Step("warm", State.preflight, undo="cool"),
     Step("copy", State.staged, undo="forget"),
     Step("look", State.locked, undo="reopen"),
     Step("stop", State.stopped, undo="revive"),
@@ -67,7 +68,8 @@ STEPS = (
     Step("answer", State.started),
     Step("verify", State.verified),
     Step("commit", State.committed),
-    Step("clean", State.cleaned),
+    # What follows is only told: until it is, whoever was killed has left a move that isn't finished.
+    Step("clean", State.committed),
 )
 
 _LOOK = next(step for step in STEPS if step.name == "look")
@@ -109,6 +111,7 @@ class Seen:
         old: its old container; none: not there.
         new: its new container.
         fresh: the last look at it is so young that it may be stopped.
+        starts: its owner starts it just now, and it is moved before; so its old container doesn't run.
     """
 
     session: bool
@@ -116,6 +119,7 @@ class Seen:
     old: Running | None
     new: Running | None
     fresh: bool = True
+    starts: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,16 @@ def state(entries: Sequence[Entry]) -> State:
     return max(done, key=list(State).index, default=State.planned)
 
 
+def leads_to(entry: Entry) -> State | None:
+    """The state that a move is in after this line, if the line by itself changes it; see `state`."""
+    step = next((step for step in STEPS if step.name == entry.step), None)
+    if step is None:
+        return None
+    if entry.phase in _GIVEN_UP and step is not STEPS[-1]:
+        return State.rolling_back
+    return step.reaches if entry.phase is Phase.done else None
+
+
 def given_up(entries: Sequence[Entry]) -> Entry | None:
     """The line with which the move was given up: the first step that failed, or the reason to skip or defer it."""
     forward = {step.name for step in STEPS}
@@ -213,7 +227,7 @@ def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None
     stopping, stopped = _has(entries, "stop", Phase.intent), _has(entries, "stop", Phase.done)
     if not seen.session:
         return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
-    if not seen.wanted or (not stopping and seen.old is not Running.running):
+    if not seen.wanted or (not stopping and seen.old is not Running.running and not seen.starts):
         return GiveUp(step, Phase.skipped, "the session was stopped meanwhile")
     if stopped and seen.old is Running.running:
         return GiveUp(step, Phase.failed, "the old container was started by somebody else during the move")

@@ -1,30 +1,22 @@
-"""Telling the owners of sessions that they are to move: what changes, what would end, when, and how to answer.
-
-A notice counts as delivered when an outside channel has accepted it, or when it was written to a terminal at which
-somebody sits; only then does a deadline begin.
-"""
+"""What owners of sessions are told before these move: what changes, what would end, when, and how to answer. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Engine as Database
-
-from flows import notices
-from flows.errors import RefitError
-from flows.migrations.history import Event, History, Kind
+from flows.migrations.history import Event, Kind
 from flows.migrations.rollout import Action, Decision, Reason
-from flows.sessions import terminals
-from flows.sessions.activity import Activity, Verdict, judge
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.probes import see
-from flows.settings import Settings
+from flows.policy import Mode
+from flows.sessions.activity import Activity, Verdict
+from flows.sessions.wishes import Wish, read_duration
 
-AT_ONCE = 8
-_FROM = "from "
+AGREES = "now"
+ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
+"""What an owner may answer by a button, and what that is called."""
+FROM = "from "
 # Whoever can't move for these is told when that is over.
 _SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
 
@@ -41,6 +33,7 @@ class Notice:
         seconds: how long it is foreseen to be away at most.
         when: when it moves, in words.
         deadline: when it is moved whatever works in it, were this delivered now; none: never.
+        left: hours that are left until then, if this is a reminder.
     """
 
     session: str
@@ -50,10 +43,13 @@ class Notice:
     seconds: float
     when: str
     deadline: datetime | None
+    left: float | None = None
 
     @property
     def title(self) -> str:
         """One line."""
+        if self.left is not None:
+            return f"The session {self.session} gets a new image within {self.left:g} h"
         return f"The session {self.session} is to get a new image"
 
     @property
@@ -86,6 +82,8 @@ def when(line: Decision) -> str:
     """When a session moves of itself, in words. Pure."""
     if line.reason in (Reason.ask, Reason.blocked):
         return f"once you agree ({line.why})"
+    if line.reason is Reason.next_start:
+        return "when it is started the next time"
     if line.at and not line.forced:
         return f"at {line.at:%Y-%m-%d %H:%M} UTC, if nobody works in it then"
     return "when nobody works in it"
@@ -94,89 +92,66 @@ def when(line: Decision) -> str:
 def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
     known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
-    return [
-        line
-        for line in decisions
-        if line.action in (Action.later, Action.wait) and line.reason not in _SILENT
-        if (line.session, line.new) not in known
-    ]
+    return [line for line in decisions if _waits(line) and (line.session, line.new) not in known]
+
+
+def to_be_reminded(
+    decisions: Iterable[Decision],
+    told: Iterable[Event],
+    wishes: Mapping[str, Wish],
+    steps: Collection[float],
+    now: datetime,
+) -> list[tuple[Decision, float]]:
+    """Those whose deadline is near, and how many hours before it that is; each step comes once for each deadline.
+
+    Whoever has put it off or pinned it has answered, and isn't reminded as long as that holds.
+
+    Args:
+        decisions: a plan.
+        told: the notices that were delivered, and the reminders that were sent.
+        wishes: session → what its owner wants.
+        steps: hours before a deadline.
+        now: when.
+    """
+    events = list(told)
+    marks = {(event.session, event.image, event.what) for event in events if event.kind is Kind.reminded}
+    noticed = {(event.session, event.image): event.at for event in events if event.kind is Kind.noticed}
+    found = []
+    for line in decisions:
+        if not _waits(line) or not line.deadline or line.deadline <= now or _answered(wishes.get(line.session), now):
+            continue
+        # Who was asleep over a step isn't told of two at once.
+        step = min((hours for hours in steps if line.deadline - timedelta(hours=hours) <= now), default=None)
+        last = noticed.get((line.session, line.new))
+        if step is None or (last and last >= line.deadline - timedelta(hours=step)):
+            continue
+        if (line.session, line.new, mark(line, step)) not in marks:
+            found.append((line, step))
+    return found
+
+
+def mark(line: Decision, step: float) -> str:
+    """What is written down of a reminder, before it is sent. Pure."""
+    return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
+
+
+def wish_of(answer: str, image: str, now: datetime) -> dict[str, Any]:
+    """The fields of a wish that an answer sets; none for what isn't an answer. Pure."""
+    if answer not in dict(ANSWERS):
+        return {}
+    return {"agreed": image} if answer == AGREES else {"snoozed_until": now + read_duration(answer)}
+
+
+def _waits(line: Decision) -> bool:
+    return line.action in (Action.later, Action.wait) and line.reason not in _SILENT
+
+
+def _answered(wish: Wish | None, now: datetime) -> bool:
+    if wish is None:
+        return False
+    return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
 
 
 def moving_from(event: Event) -> str:
     """The image that a session had when its owner was told. Pure."""
-    return event.what.removeprefix(_FROM).partition(";")[0]
-
-
-class Teller:
-    """Tells owners, and writes down whether that was delivered."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        sessions: Sessions,
-        database: Database,
-        changes: Callable[[str, str], str],
-        deadline: Callable[[str], datetime | None],
-    ) -> None:
-        """A teller.
-
-        Args:
-            settings: those in force.
-            sessions: the sessions of this machine.
-            database: where the history is.
-            changes: says what changes between two images, in words.
-            deadline: says when a session would be moved by force, were its owner told now; none: never.
-        """
-        self._settings, self._sessions, self._history = settings, sessions, History(database)
-        self._changes, self._deadline = changes, deadline
-
-    def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
-        """Tell all who are to be told; the names of the sessions whose owners know now."""
-        lines = to_be_told(decisions, self._history.events(kinds=(Kind.noticed,)))
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return tuple(line.session for line, done in zip(lines, pool.map(self._tell, lines), strict=True) if done)
-
-    def _tell(self, line: Decision) -> bool:
-        delivered, problems = self._deliver(line)
-        told = "; ".join([f"{_FROM}{line.old}", *delivered, *problems])
-        last = self._history.events(session=line.session, image=line.new, kinds=(Kind.not_noticed,))
-        if delivered:
-            self._history.add(Kind.noticed, session=line.session, image=line.new, what=told)
-        elif not last or last[-1].what != told:
-            self._history.add(Kind.not_noticed, session=line.session, image=line.new, what=told)
-        return bool(delivered)
-
-    def _deliver(self, line: Decision) -> tuple[list[str], list[str]]:
-        """By which ways a notice was delivered; and by which not, and why."""
-        try:
-            session = self._sessions.that_runs(line.session)
-            look = see(self._sessions.engine, session)
-            notice = self._notice(line, would_end(judge(look, session.access.helpers, self._settings.quiet * 60)))
-            took = terminals.write(self._sessions.engine, session, notice.text, sorted(look.terminals))
-            shown, problems = [name for name in took if name in terminals.watched(look)], []
-        except RefitError as error:
-            notice, took, shown, problems = self._notice(line, ()), (), [], [error.what]
-        addresses = notices.addresses_of(line.session, self._settings)
-        failures = notices.send_to(addresses, notice.title, notice.text, "notify_owners")
-        accepted = len(addresses) - len(failures)
-        delivered = [
-            *([f"shown at {_names(shown)}"] if shown else []),
-            *([f"accepted by {accepted} of {len(addresses)} addresses"] if accepted else []),
-        ]
-        if unseen := [name for name in took if name not in shown]:
-            problems.append(f"nobody may have seen it at {_names(unseen)}")
-        if not delivered and not failures:
-            problems.append("nobody sits at a terminal, and `notify_owners` names no address")
-        return delivered, [*problems, *failures]
-
-    def _notice(self, line: Decision, ends: tuple[str, ...]) -> Notice:
-        try:
-            changes = self._changes(line.old, line.new)
-        except RefitError:  # to tell who can be told is more than to tell all
-            changes = ""
-        seconds = self._settings.migration.move_seconds
-        return Notice(line.session, line.new, changes, ends, seconds, when(line), self._deadline(line.session))
-
-
-def _names(found: Iterable[str]) -> str:
-    return ", ".join(name.removeprefix("/dev/") for name in found)
+    return event.what.removeprefix(FROM).partition(";")[0]

@@ -100,6 +100,7 @@ _FIXES = {
     Reason.no_image: "`refit build {release}` makes it.",
     Reason.unfinished: "`refit migrate resume`.",
     Reason.held: "`refit migrate history {name}`.",
+    Reason.gpu: "`refit gpu list` shows who has them.",
     Reason.pinned: "`refit session mode {name} when-idle` takes the pin away.",
 }
 
@@ -116,12 +117,13 @@ def moved(session: Session, image: str, access: Access | None) -> Session:
         RefitError: the one has an IDE to reach and the other has not.
     """
     access = access or session.access
-    if bool(access.port) != bool(session.port):
+    if bool(access.port) != bool(session.access.port):
         raise RefitError(
             f"The session {session.name!r} can't be moved to {image}.",
-            why="That image has an IDE, and the session has no port on which it could be reached."
+            why="That image has an IDE, and the session was made without an address of one."
             if access.port
             else "That image has no IDE, and the session has one.",
             fix=f"`refit session rm {session.name}` keeps its home; then create it anew.",
         )
-    return replace(session, image=image, generation=session.generation + 1, access=access)
+    ssh = session.ssh or session.token_file.parent / "ssh"  # it may be from before there was ssh
+    return replace(session, image=image, generation=session.generation + 1, access=access, ssh=ssh)

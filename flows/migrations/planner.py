@@ -310,8 +310,13 @@ class Planner:
             return Reason.room, ""
         moves = not case.terms.waits or case.terms.deadline is not None
         if moves and candidate.gpus > self._gpus.get(candidate.host, candidate.gpus):
-            return Reason.gpu, ""
+            return Reason.gpu, self._free_from(candidate.host)
         return None
+
+    def _free_from(self, host: str) -> str:
+        """When a GPU is given back, in words; empty: nobody knows."""
+        at = self._rollout.hosts[host].gpus_from
+        return f"one is free from {at:%Y-%m-%d %H:%M} UTC on" if at else ""
 
     def _gate(self, case: _Case) -> str:
         for wave in range(case.wave + 1):

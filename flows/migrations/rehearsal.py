@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -24,9 +23,11 @@ from flows.command import ProgramFailed
 from flows.errors import RefitError
 from flows.migrations import gates
 from flows.publishing.checks import Finding
-from flows.sessions.home import Homes, NoRoom
+from flows.sessions.home import Homes
 from flows.sessions.model import Session, check_name
-from flows.sessions.podman import HOME, PROCESSES, TOKEN_FILE
+from flows.sessions.podman import HOME, PROCESSES, TOKEN_FILE, mount_option
+from flows.sessions.room import NoRoom
+from flows.sessions.ssh import START, lets_in
 from flows.settings import Settings
 
 VARIABLE = "REFIT_REHEARSAL"
@@ -34,6 +35,12 @@ SPARE_MEMORY = 1 << 30  # bytes that others keep
 STEADY_SECONDS = 1.0
 QUICK, REMOVE_SECONDS = 60.0, 3600.0
 CELL, CELL_SAYS = "print(6 * 7)", "42"
+# With a key made up for it: a rehearsal has nothing that lets people in.
+_SSHD = f"""
+folder=$(mktemp -d)
+ssh-keygen -q -t ed25519 -N '' -f "$folder/key"
+[ -x {START} ] && /usr/sbin/sshd -t -f /etc/ssh/session_config -h "$folder/key"
+"""
 _SCRIPT, _NOTES = Path(gates.__file__), "rehearsal-"
 
 
@@ -80,8 +87,8 @@ def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
         if why := _no_memory(settings):
             return Rehearsal(session.name, session.image, skipped=why)
         try:
-            with _prepared(settings, homes, session) as (home, token):
-                findings = tuple(_gates(settings, session, _Start(image, home, token)))
+            with _prepared(settings, homes, session) as (copy, token):
+                findings = tuple(_gates(settings, copy, _Start(image, copy.home, token)))
         except NoRoom as error:
             return Rehearsal(session.name, session.image, skipped=str(error))
     return Rehearsal(session.name, session.image, findings, seconds=round(time.monotonic() - started, 2))
@@ -106,8 +113,8 @@ def _left(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def _prepared(settings: Settings, homes: Homes, session: Session) -> Iterator[tuple[Path, Path]]:
-    """The copy of the home, and a token of its own; both are gone afterwards."""
+def _prepared(settings: Settings, homes: Homes, session: Session) -> Iterator[tuple[Session, Path]]:
+    """The session with copies of its home and volumes, and a token of its own; all are gone afterwards."""
     programs = _programs(settings, session.name)
     try:
         with command.recorded(programs):
@@ -151,6 +158,7 @@ def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Find
         ("start", lambda: _start(settings, session, begin)),
         ("home", inside.home),
         *([("ide", inside.ide)] if session.access.port else []),
+        *([("ssh", inside.ssh)] if session.ssh and lets_in(session.ssh) else []),
         *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
         ("steady", inside.steady),
     ]
@@ -191,6 +199,7 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
             "--mount",
             f"type=bind,src={begin.token},dst={TOKEN_FILE},ro",
         ),
+        *map(mount_option, session.volumes),
         *(f"--env={name}={value}" for name, value in variables.items()),
     ]
     command.run([*host.podman(settings), "run", *options, begin.image], root=True, limit=QUICK)
@@ -212,11 +221,15 @@ class _Inside:
 
     def cell(self) -> str:
         way = self._gate("kernel")
-        limit = str(self._settings.ready_limit)
+        limit = str(self._limit)
         said = self._execute([way["python"], "-c", gates.CELL, way["file"], limit, CELL]).strip()
         if said != CELL_SAYS:
             raise RefitError(f"A kernel answered {said!r} to {CELL!r}.")
         return f"a kernel executes {CELL!r}"
+
+    def ssh(self) -> str:
+        self._execute(["sh", "-euc", _SSHD])
+        return "sshd could start"
 
     def steady(self) -> str:
         time.sleep(STEADY_SECONDS)
@@ -231,9 +244,14 @@ class _Inside:
         said = command.run([*self._podman, "logs", "--tail", "15", self._container], root=True, limit=QUICK)
         return f"Its last words:\n{said.stdout}{said.stderr}".strip()
 
+    @property
+    def _limit(self) -> float:
+        """Seconds in which the IDE has to answer."""
+        return self._settings.ready_limit * self._session.access.patience
+
     def _gate(self, name: str) -> dict[str, str]:
-        access, prefix = self._session.access, urlsplit(self._session.url).path
-        asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._settings.ready_limit}
+        access, prefix = self._session.access, self._session.path
+        asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._limit}
         script = _SCRIPT.read_text(encoding="utf-8")
         told = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
         if problem := told.get("problem"):
@@ -242,7 +260,7 @@ class _Inside:
         return seen
 
     def _execute(self, argv: list[str], stdin: str = "") -> str:
-        limit = self._settings.ready_limit + QUICK
+        limit = self._limit + QUICK
         call = [*self._podman, "exec", "--interactive", self._container, *argv]
         return command.run(call, root=True, stdin=stdin, limit=limit).stdout
 

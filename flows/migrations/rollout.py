@@ -16,6 +16,10 @@ ImageKey = tuple[str, str]
 """Profile (the stem of its tag) and release."""
 
 
+AGREED, FORCED, STARTS = "its owner agreed", "its deadline has come", "its owner starts it"
+"""Why a session may be stopped whatever works in it."""
+
+
 class Action(StrEnum):
     """What happens to one session: it moves in its turn, later, when something has happened, or not at all."""
 
@@ -41,7 +45,7 @@ class Reason(StrEnum):
     ask = "its owner has to agree"
     next_start = "it moves when it is started the next time"
     blocked = "the new image doesn't fit what is in its home; its owner has to agree"
-    gpu = "its host has no GPU left for the new image"
+    gpu = "it waits for a GPU"
     room = "its host has no room for the new image"
     paused = "the rollout is paused"
     aborted = "the rollout was aborted"
@@ -106,7 +110,7 @@ class Candidate:
         seen: whether somebody or something works in it; none: nobody has looked.
         notified: when its owner was told of this image, by a notice that was delivered; none: not yet.
         blocked: what in its home doesn't fit the new image; empty: nothing.
-        gpus: how many GPUs more the new image needs than the session has.
+        gpus: how many GPUs more it needs on the new image than are on record as its own.
         away_since: since when it is stopped or starting, by a move that goes on; none: it isn't.
         failed: digest of the image from which its last move was rolled back; empty: none.
         rests_until: until when it is left alone after its last move was deferred; none: it wasn't.
@@ -137,12 +141,14 @@ class Host:
         rate: bytes a second that it pulls, one image after the other.
         room: bytes that pulls may take; none: enough.
         gpus: how many GPUs nobody has; none: enough.
+        gpus_from: when one of the others is given back, as far as that is known; none: nobody knows.
     """
 
     pulls: Mapping[str, int] = field(default_factory=dict)
     rate: float = 50e6
     room: int | None = None
     gpus: int | None = None
+    gpus_from: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,7 @@ class Decision:
         forced: whether `at` is there by force of the deadline, whatever the session does and whatever the hour is.
         agreed: whether its owner has agreed to be interrupted.
         due: from when on it moves, were there room for all; none: nobody knows.
+        starts: its owner starts it just now, so that nobody is in it.
     """
 
     session: str
@@ -201,13 +208,16 @@ class Decision:
     forced: bool = False
     agreed: bool = False
     due: datetime | None = field(default=None, compare=False)
+    starts: bool = False
 
     @property
     def consent(self) -> str:
         """Why it may be stopped whatever works in it; empty: it may only while nothing does."""
+        if self.starts:
+            return STARTS
         if self.agreed:
-            return "its owner agreed"
-        return "its deadline has come" if self.forced else ""
+            return AGREED
+        return FORCED if self.forced else ""
 
     @property
     def why(self) -> str:

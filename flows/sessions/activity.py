@@ -26,6 +26,8 @@ HELPERS = (
     *("*-language-server", "*-language-server.js", "*-langserver", "*-langserver.js", "*-lsp", "clangd", "gopls"),
     *("jdtls", "pylsp", "rust-analyzer", "tsserver.js", "typingsInstaller.js", "multiprocessing.resource_tracker"),
 )
+# What OpenSSH calls the server of a connection, in its first word; the second name is that of 9.8 and later.
+SSHD = ("sshd", "sshd-session")
 # What a program without work may use: share of a core, bytes a second.
 IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
 # What the image itself starts, it starts with the main program (seconds).
@@ -65,6 +67,7 @@ class Process:
         foregrounds: the process groups that the terminal's input went to.
         started: seconds since 1970.
         stdin: what its standard input is.
+        memory: bytes of it that are in memory.
         gpu: whether it has a GPU open.
     """
 
@@ -82,6 +85,7 @@ class Process:
     waited: float = 0.0
     moved: float = 0.0
     stdin: str = ""
+    memory: int = 0
     gpu: bool = False
 
     def __str__(self) -> str:
@@ -239,7 +243,9 @@ def _signs(look: Look) -> Iterator[tuple[str, float]]:
 
 
 def _kernel(kernel: Kernel, look: Look) -> Evidence:
-    used, short = _is_used(kernel, look), f"kernel {kernel.name} {kernel.id[:8]}"
+    memory = sum(process.memory for process in look.processes if any(kernel.id in word for word in process.argv))
+    size = f" ({memory / 1e6:.0f} MB)" if memory else ""
+    used, short = _is_used(kernel, look), f"kernel {kernel.name} {kernel.id[:8]}{size}"
     if kernel.execution_state == "dead":
         return Evidence(Verdict.idle, f"{short} has died")
     if kernel.execution_state != "idle" and (used or kernel.execution_state != "starting"):
@@ -324,12 +330,12 @@ class _Processes:
 
     def _login(self, process: Process) -> tuple[Verdict, str] | None:
         """What a server of one ssh connection says; it writes into its argv whose it is and at which terminal."""
-        title = " ".join(process.argv)
-        if not title.startswith("sshd: "):
+        server, _, title = " ".join(process.argv).partition(": ")
+        if server not in SSHD:
             return None
         if "[listener]" in title:
             return Verdict.idle, "waits for logins"
-        user, _, terminal = title.removeprefix("sshd: ").partition("@")
+        user, _, terminal = title.partition("@")
         if "[priv]" in user:
             return Verdict.idle, "the monitor of an ssh connection"
         typed = self._look.terminals.get(f"/dev/{terminal}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,15 +12,19 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
 from flows.errors import RefitError
 
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS = 0.02
 _ASK_ALIVE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
+# Sessions speak plain http on this machine; to read all authorities for nothing takes longer than a request.
+_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_NOTICES = "/refit/notices"
 
 
 class JupyterError(RefitError):
@@ -35,6 +40,18 @@ class Kernel:
     state: str
 
 
+@dataclass(frozen=True)
+class OnPage:
+    """A notice as JupyterLab knows it: whether a page that somebody looks at has shown it, and what was answered."""
+
+    id: str
+    shown: bool
+    answer: str
+
+
+_ON_PAGE = TypeAdapter(list[OnPage])
+
+
 class Jupyter:
     """The server at `url`, e.g. `http://127.0.0.1:18000`. All failures are `JupyterError`."""
 
@@ -46,6 +63,7 @@ class Jupyter:
             headers=self._headers,
             timeout=_ANSWER_SECONDS,
             trust_env=False,  # a proxy for the outside world has no way to this machine's loopback
+            verify=_NOBODY,
         )
 
     def wait_ready(self, path: str, limit: float, alive: Callable[[], bool] = lambda: True) -> float:
@@ -88,6 +106,44 @@ class Jupyter:
         finally:
             self._send("DELETE", f"/api/kernels/{kernel}", accepted=(204, 404))
 
+    def open_document(self, path: str, name: str, kind: str, kernel: str) -> None:
+        """Give a document a kernel of that name, unless it has one; pages that have it open find it by its path."""
+        self._send("POST", "/api/sessions", json={"path": path, "name": name, "type": kind, "kernel": {"name": kernel}})
+
+    def open_terminal(self, name: str) -> None:
+        """Open a terminal by that name, unless there is one."""
+        known = self._send("GET", f"/api/terminals/{quote(name, safe='')}?no_track_activity=1", accepted=(200, 404))
+        if known.status_code == 404:
+            self._send("POST", "/api/terminals", json={"name": name})
+
+    def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
+        """Let the pages that are open show a notice, with a button for each answer (what it means, its label).
+
+        Doesn't count as activity. Needs the server extension `refit_notices` of Refit's images.
+        """
+        self._send("POST", _NOTICES, json={"id": id, "title": title, "text": text, "answers": list(answers)})
+
+    def notices(self) -> dict[str, OnPage]:
+        """Id → what became of that notice."""
+        try:
+            listed = _ON_PAGE.validate_json(self._send("GET", _NOTICES).content)
+        except ValidationError as error:  # people may run what they like in their session
+            raise JupyterError(f"The notices at {self._url} can't be understood.", why=str(error)) from None
+        return {one.id: one for one in listed}
+
+    def shown(self, id: str, limit: float) -> bool:
+        """Whether a page has shown that notice; waits for it up to `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while not (known := self.notices().get(id)) or not known.shown:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_PAUSE_SECONDS)
+        return True
+
+    def forget_answer(self, id: str) -> None:
+        """What was answered to that notice has been heard."""
+        self._send("POST", _NOTICES, json={"id": id, "answer": ""})
+
     def write_file(self, path: str, content: str) -> None:
         """Write a text file into the home; its folder has to be there."""
         self._write(path, {"type": "file", "format": "text", "content": content})
@@ -127,19 +183,20 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     """
     started = asked = time.monotonic()
     why = ""
-    while (present := time.monotonic()) - started < limit:
-        try:
-            answer = httpx.get(url, timeout=limit, trust_env=False)
-            if answer.status_code == 200:
-                return time.monotonic() - started
-            why = f"It answers {answer.status_code}."
-        except httpx.HTTPError as error:
-            why = str(error)
-        if present - asked > _ASK_ALIVE_SECONDS:
-            asked = present
-            if not alive():
-                raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
-        time.sleep(_PAUSE_SECONDS)
+    with httpx.Client(timeout=limit, trust_env=False, verify=_NOBODY) as client:
+        while (present := time.monotonic()) - started < limit:
+            try:
+                answer = client.get(url)
+                if answer.status_code == 200:
+                    return time.monotonic() - started
+                why = f"It answers {answer.status_code}."
+            except httpx.HTTPError as error:
+                why = str(error) or why
+            if present - asked > _ASK_ALIVE_SECONDS:
+                asked = present
+                if not alive():
+                    raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
+            time.sleep(_PAUSE_SECONDS)
     raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
 
 

@@ -118,6 +118,7 @@ def _process(folder: Path) -> Row:
         "started": _boot() + int(more[13]) / _TICKS,
         "moved": _moved(folder),
         "stdin": _link(folder / "fd" / "0"),
+        "memory": int(more[15]) * os.sysconf("SC_PAGE_SIZE"),
         "gpu": any(_link(file).startswith(_GPU) for file in _files(folder / "fd")),
     }
 

@@ -108,8 +108,7 @@ class Watch:
         Returns:
             that objection.
         """
-        ports = [session.access.port] if session.access.port else []
-        reopen = self._engine.shut_out(session.container, ports) if ports else lambda: None
+        reopen = self._engine.shut_out(session.container, session.doors) if session.doors else lambda: None
         try:
             why = objection(self._look(session, LAST))
         except BaseException:

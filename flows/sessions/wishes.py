@@ -36,6 +36,7 @@ class WishRow(Table):
     quiet: Mapped[str]
     volunteer: Mapped[bool]
     agreed: Mapped[str]
+    replay: Mapped[bool] = mapped_column(default=False)
 
 
 class WishChangeRow(Table):
@@ -63,6 +64,7 @@ class Wish:
         quiet: hours in which it is left alone, besides those of the policy.
         volunteer: it is among the first.
         agreed: digest of the image that the owner has agreed to move to now, busy or not; empty: none.
+        replay: system packages that were installed by hand are installed in its new image, too.
     """
 
     mode: Mode | None = None
@@ -72,6 +74,7 @@ class Wish:
     quiet: tuple[Hours, ...] = ()
     volunteer: bool = False
     agreed: str = ""
+    replay: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""Installs again, in the container that a session is to move to, what was installed by hand in the one that it has.
+
+It happens before that container is started, in its file system alone: nobody waits for it, and what packages run while
+they are installed sees neither the home nor the token. Sessions themselves have no way to become root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows import command, containers, host
+from flows.compatibility.changes import HandMade, of_system
+from flows.errors import RefitError
+from flows.locks import apt
+from flows.settings import Settings
+
+# What it takes to unpack packages and to run their scripts, and nothing that reaches beyond the container.
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
+LIMIT = 1800.0
+
+
+class NotReplayed(RefitError):
+    """The same packages can't be had any more, or not together with the new image."""
+
+
+def replay(settings: Settings, made: HandMade, container: str) -> str:
+    """Make the changes to system packages again in a container that was never started; says what was done.
+
+    Python packages are left to their owner: another image may have another Python.
+
+    Raises:
+        NotReplayed: a package can't be installed or removed.
+    """
+    lines = of_system(made.system, made.manager)
+    if not lines:
+        return ""
+    with _mounted(settings, container) as root:
+        try:
+            containers.run_once(
+                settings,
+                root,
+                ["sh", "-euc", "\n".join(lines)],
+                env={"DEBIAN_FRONTEND": "noninteractive", **apt.proxy(settings)},
+                user="0:0",
+                capabilities=CAPABILITIES,
+                network="host",
+                limit=LIMIT,
+            )
+        except command.ProgramFailed as error:
+            raise NotReplayed(
+                "What was installed by hand can't be installed in the new image.",
+                why=error.why,
+                fix=f"`refit session changes {made.session} --no-replay` lets it move without.",
+            ) from error
+    there, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
+    done = (f"installed again: {there}" if there else "", f"removed again: {gone}" if gone else "")
+    return "; ".join(filter(None, done))
+
+
+@contextmanager
+def _mounted(settings: Settings, container: str) -> Iterator[Path]:
+    """The file system of a container that doesn't run."""
+    podman = host.podman(settings)
+    root = command.run([*podman, "mount", container], root=True).stdout.strip()
+    try:
+        yield Path(root)
+    finally:
+        command.run([*podman, "unmount", container], root=True)

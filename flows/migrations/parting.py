@@ -1,0 +1,67 @@
+"""Around the stop of a session: warn who is in it, write down what ends, and open again afterwards what can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from flows.errors import RefitError
+from flows.migrations.journal import Journal
+from flows.migrations.move import Entry, Phase, State
+from flows.migrations.notice import would_end
+from flows.sessions import reopening, terminals
+from flows.sessions.activity import judge
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.probes import LAST, see
+from flows.sessions.reopening import Opened
+from flows.settings import Settings
+
+MOVES_NOW = "This session moves to a new image now. Its home stays as it is; open it again in a minute."
+
+
+def warn(sessions: Sessions, session: Session) -> None:
+    """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
+    with suppress(RefitError):
+        terminals.write_to_all(sessions.engine, session, MOVES_NOW)
+    if session.access.protocol == "jupyter":
+        with suppress(RefitError):
+            sessions.jupyter(session).leave_notice("moves", f"The session {session.name} moves", MOVES_NOW)
+
+
+def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
+    """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
+    with suppress(RefitError):
+        seen = see(sessions.engine, session, LAST)
+        programs = would_end(judge(seen, session.access.helpers, settings.quiet * 60))
+        return reopening.look(sessions.engine, session, programs)
+    return Opened()
+
+
+def ended_by(entries: Sequence[Entry]) -> Opened:
+    """What was open in a session before its move stopped it, by the last line of the last look's note. Pure."""
+    looks = [entry.note for entry in entries if (entry.step, entry.phase) == ("look", Phase.done)]
+    return Opened.from_json(looks[-1].rpartition("\n")[2]) if looks else Opened()
+
+
+def aftermath(journal: Journal, session: str) -> str:
+    """What the last move of a session has ended, and what was opened again, as its person was told; empty: nothing."""
+    moves = journal.history(session)
+    if not moves or moves[-1].state is not State.cleaned:
+        return ""
+    entries = journal.entries(moves[-1])
+    return next((entry.note for entry in reversed(entries) if entry == Entry("clean", Phase.done, entry.note)), "")
+
+
+def reopen(sessions: Sessions, session: Session, ended: Opened) -> str:
+    """Open again what can be in a session that was moved, and tell its person; returns what they are told."""
+    told = reopening.told(ended, Opened())
+    with suppress(RefitError):
+        terminals.leave(sessions.engine, session, "")
+    if session.access.protocol != "jupyter":
+        return told
+    with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing
+        jupyter = sessions.jupyter(session)
+        if told := reopening.told(ended, reopening.reopen(jupyter, ended)):
+            jupyter.leave_notice("moved", f"The session {session.name} has its new image", told)
+    return told

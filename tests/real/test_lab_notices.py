@@ -1,0 +1,125 @@
+"""What Refit has to say, in JupyterLab in a real browser: shown, answered, and only then delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+from sqlalchemy import Engine as Database
+
+from flows.database import now, open_database
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.migrations.history import History, Kind
+from flows.migrations.move import State
+from flows.migrations.rollout import Action, Decision, Reason
+from flows.migrations.teller import Teller
+from flows.sessions.jupyter import Kernel
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.wishes import Wishes
+from flows.settings import Settings
+from tests.conftest import wait_until
+from tests.real.moving import to
+from tests.real.test_form import QUIET
+from tests.real.variants import JUPYTER, variant
+
+NAME, NEW = "lou", f"sha256:{64 * '7'}"
+
+
+@pytest.fixture(scope="module")
+def sessions(shared: Settings) -> Iterator[Sessions]:
+    sessions = Sessions.open(shared)
+    yield sessions
+    if NAME in sessions.store.homes():
+        sessions.remove(NAME, purge=True)
+
+
+@pytest.fixture(scope="module")
+def session(sessions: Sessions, jupyter_image: str) -> Session:
+    return sessions.create(NAME, "jupyter-minimal-deb12-py311", "2026a", jupyter_image, JUPYTER)
+
+
+@pytest.fixture
+def page(sessions: Sessions, session: Session) -> Iterator[Page]:
+    """JupyterLab as its owner has it open."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
+        opened = browser.new_page()
+        opened.goto(sessions.address(NAME))
+        expect(opened.get_by_role("tab", name="Launcher").first).to_be_visible(timeout=120_000)
+        yield opened
+        browser.close()
+
+
+@pytest.fixture
+def database(shared: Settings) -> Database:
+    return open_database(shared.database)
+
+
+def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
+    shared: Settings, sessions: Sessions, session: Session, database: Database, request: pytest.FixtureRequest
+) -> None:
+    deadline = now() + timedelta(days=7)
+    teller = Teller(shared, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline)
+    line = Decision(NAME, Action.wait, session.image, NEW, Reason.busy, deadline=deadline)
+    jupyter = sessions.jupyter(session)
+    assert teller.tell([line]) == ()  # nobody is there
+    assert NEW in jupyter.notices() and not jupyter.used()  # and none of this counts as somebody
+    page: Page = request.getfixturevalue("page")
+    notice = page.locator(".refit-notice")
+    for text in ("lou is to get a new image", "+humanize 4.17.0", "less than 60 s", f"{deadline:%Y-%m-%d %H:%M}"):
+        expect(notice).to_contain_text(text)
+    wait_until(lambda: jupyter.notices()[NEW].shown)
+    assert teller.tell([line]) == (NAME,)
+    delivered = History(database).events(NAME, NEW, [Kind.noticed])
+    assert [event.what for event in delivered] == [f"from {session.image}; shown in JupyterLab"]
+    near = replace(line, deadline=now() + timedelta(hours=1))
+    assert teller.tell([near]) == (NAME,)  # a reminder reaches a page that is open
+    assert teller.tell([near]) == ()
+    expect(notice).to_contain_text("within 1 h")
+
+    page.get_by_role("button", name="In 2 hours").click()
+    expect(notice).to_have_count(0)
+    wait_until(lambda: teller.hear([near]) == (NAME,))
+    assert teller.hear([near]) == ()
+    snoozed = Wishes(database).all()[NAME].snoozed_until
+    assert snoozed and timedelta(hours=1, minutes=58) < snoozed - now() <= timedelta(hours=2)
+
+
+@pytest.mark.long
+def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_open(
+    shared: Settings, sessions: Sessions, session: Session, jupyter_image: str, registry: Registry, page: Page
+) -> None:
+    jupyter = sessions.jupyter(session)
+    jupyter.write_notebook("open.ipynb", ["answer = 6 * 7", "print('the answer is', answer)"])
+    jupyter.open_terminal("1")
+    page.goto(f"{session.url}/lab/tree/open.ipynb")
+    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    (old,) = wait_for_kernels(sessions, session)
+    # JupyterLab may say that it had no server for a moment.
+    away = page.locator(".jp-Dialog", has_text="Server Connection Error")
+    page.add_locator_handler(away, lambda: away.get_by_role("button", name="Close").click())
+    new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
+    result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    assert result.state is State.cleaned, result.reason
+    (kernel,) = wait_for_kernels(sessions, session)
+    assert kernel.name == old.name and kernel.id != old.id
+    notice = page.locator(".refit-notice")
+    expect(notice).to_contain_text("has its new image", timeout=90_000)
+    expect(notice).to_contain_text("Opened again, and empty: the kernel python3 of open.ipynb; the terminal 1.")
+    notice.get_by_role("button", name="Close").click()
+    page.locator(".jp-Notebook .jp-Cell").first.click()
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42", timeout=60_000)
+    assert [one.id for one in sessions.jupyter(session).kernels()] == [kernel.id]
+
+
+def wait_for_kernels(sessions: Sessions, session: Session) -> tuple[Kernel, ...]:
+    jupyter = sessions.jupyter(session)
+    wait_until(jupyter.kernels, 60)
+    return jupyter.kernels()
