@@ -1,0 +1,108 @@
+"""JupyterLab gets a new image: for how long is it away?
+
+All start from images that are on the machine already, and the client is the same. Refit rehearses each move and looks
+whether anybody works in the session; the others do neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median, quantiles
+
+from bench.lab import Lab, client, lab
+from bench.results import Row
+from flows import command, host
+from flows.images.registry import Registry
+from flows.sessions.podman import HOME, TOKEN_FILE
+from tests.conftest import free_port
+
+MOVES = 15
+MIDDLE, SLOW = 1.0, 2.5  # seconds
+AUTO_UPDATE, BY_HAND = "podman auto-update's pull, stop, rm, run", "podman stop, rm, run"
+WHY_NOT = "not measured, it restarts units of systemd, and this machine's are not to be touched"
+
+Way = tuple[str, str, Callable[[str], None]]
+"""Where JupyterLab answers, its token, and what brings it onto the image with a digest."""
+
+
+def run() -> list[Row]:
+    """JupyterLab gets a new image, seen by a client that asks every 50 ms: Refit, and Podman by itself."""
+    with lab(gateway_port=free_port(), gateway_api_port=free_port()) as found:
+        images = (found.origin, found.image("the next"))
+        for image in images:
+            found.sessions.engine.pull(image)
+        # On ports of their own: the gateway isn't there yet.
+        ways = {"refit": _by_refit(found), AUTO_UPDATE: _plain(found, "pulls", pull=True)}
+        ways[BY_HAND] = _plain(found, "by-hand", pull=False)
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
+            for name, (url, token, update) in ways.items():
+                with client(url, token) as somebody:
+                    update(images[(number + 1) % 2])
+                    seconds[name].append(somebody.away())
+    return rows(seconds.pop("refit"), seconds)
+
+
+def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
+    """What is written down of the seconds for which sessions were away."""
+    what = (
+        f"downtime of a JupyterLab session with staged image, {len(ours)} moves, seen by a client polling every 50 ms"
+    )
+    found = []
+    for name, limit, figure in (("p50", MIDDLE, median), ("p95", SLOW, slow)):
+        taken = figure(ours)
+        others = {peer: figure(seconds) for peer, seconds in peers.items()}
+        goal = f"{name} ≤ {limit:g} s"
+        found.append(Row(f"{what}: {name}", "s", goal, taken, taken <= limit, others, {"podman auto-update": WHY_NOT}))
+    return found
+
+
+def slow(seconds: list[float]) -> float:
+    """What one in twenty exceeds."""
+    return quantiles(seconds, n=20, method="inclusive")[-1]
+
+
+def _by_refit(found: Lab) -> Way:
+    session = found.create("refit")
+
+    def update(image: str) -> None:
+        result = found.move(session.name, image)
+        if not result.moved:
+            raise SystemExit(f"{session.name} was not moved: {result.reason}")
+
+    return found.sessions.url(session), found.sessions.token(session), update
+
+
+def _plain(found: Lab, name: str, *, pull: bool) -> Way:
+    """A container that is Podman's alone; home and token are those of a session that is stopped."""
+    session, settings, port = found.create(name), found.settings, free_port()
+    found.sessions.stop(name)
+    repository = f"{settings.registry_host}/{settings.repository}"
+    options = [
+        *("--detach", "--replace", "--name", name, "--init", "--user", f"{session.uid}:0"),
+        *host.run_limits(settings),
+        *("--publish", f"127.0.0.1:{port}:{session.access.port}", "--env", f"REFIT_TOKEN_FILE={TOKEN_FILE}"),
+        *("--mount", f"type=bind,src={session.home},dst={HOME}"),
+        *("--mount", f"type=bind,src={session.token_file},dst={TOKEN_FILE},ro"),
+    ]
+
+    def podman(*words: str) -> None:
+        command.run([*host.podman(settings), *words], root=True)
+
+    def update(image: str) -> None:
+        _point(name, image, found)
+        if pull:
+            podman("pull", "--quiet", "--tls-verify=false", f"{repository}:{name}")
+        podman("stop", name)
+        podman("rm", "--force", name)
+        podman("run", *options, f"{repository}:{name}" if pull else f"{repository}@{image}")
+
+    podman("run", *options, f"{repository}@{found.origin}")
+    return f"http://127.0.0.1:{port}", found.sessions.token(session), update
+
+
+def _point(tag: str, image: str, found: Lab) -> None:
+    """Let a tag name an image, as whoever publishes a new one does."""
+    registry, repository = Registry(found.settings), found.settings.repository
+    manifest = registry.manifest(repository, image)
+    registry.put_manifest(repository, tag, manifest.content, manifest.media_type)

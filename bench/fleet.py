@@ -1,0 +1,104 @@
+"""All sessions of a machine get a new image, as `refit migrate` does it: look, waves, rehearsals, moves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+from bench.lab import Lab, lab
+from bench.results import Row
+from flows.images.registry import Registry
+from flows.migrate_sessions import migrate_sessions
+from flows.migrations.move import State
+from flows.settings import variables
+from tests.real.moving import furnish
+
+# Each takes about 100 MB of memory: on a smaller machine, let this variable say another number.
+SESSIONS = int(os.environ.get("REFIT_BENCH_SESSIONS", "40"))
+CREATED_AT_ONCE = 4
+BUSY = 0.8  # share of the CPU from which on it is what everything waits for
+
+Content = Mapping[str, bytes]
+
+
+def run() -> list[Row]:
+    """40 real sessions with JupyterLab get a new image by the flow, and every byte in their homes is looked at."""
+    with lab() as found:
+        names = [f"person-{number:02}" for number in range(SESSIONS)]
+        with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
+            list(pool.map(lambda name: _create(found, name), names))
+        before = {name: _content(found, name) for name in names}
+        _publish(found, found.image("the next"))
+        busy, started = _busy(), monotonic()
+        with _environment(variables(found.settings)):
+            results = {result.session: result.state for result in migrate_sessions()}
+        seconds, cpu = monotonic() - started, _busy() - busy
+        after = {name: _content(found, name) for name in names}
+    moved = sum(results.get(name) is State.cleaned for name in names)
+    lost = sum(
+        len(content) for name in names for path, content in before[name].items() if after[name].get(path) != content
+    )
+    return rows(moved, lost, seconds, cpu / (psutil.cpu_count() or 1))
+
+
+def rows(moved: int, lost: int, seconds: float, cpu: float) -> list[Row]:
+    """What is written down.
+
+    Args:
+        moved: how many sessions are on the new image.
+        lost: bytes of their homes that aren't there any more.
+        seconds: how long it took.
+        cpu: how long it would have taken had no core ever been idle.
+    """
+    what = f"{SESSIONS} real sessions on one machine, {moved} moved, {lost} bytes lost"
+    goal, reached = "all moved, 0 lost bytes, CPU-bound time only", moved == SESSIONS and not lost
+    return [Row(what, "s", goal, seconds, reached and cpu >= BUSY * seconds, {"its work, were no core ever idle": cpu})]
+
+
+def _create(found: Lab, name: str) -> None:
+    found.create(name)
+    furnish(found.sessions, name)
+
+
+def _content(found: Lab, name: str) -> Content:
+    """What is in the files of a home, but for those that belong to the IDE."""
+    session = found.sessions.store.session(name)
+    inside = {f"/{file.relative_to(session.home)}": file for file in session.home.rglob("*") if _is_plain(file)}
+    own = session.access.own_paths
+    return {path: file.read_bytes() for path, file in inside.items() if not path.startswith(own)}
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
+
+
+def _publish(found: Lab, image: str) -> None:
+    """Let the alias of the profile point at an image, as publishing does in the end."""
+    registry, profile = Registry(found.settings), found.profile
+    manifest = registry.manifest(found.settings.repository, image)
+    alias = f"{profile.stem}_{profile.release}"
+    registry.put_manifest(found.settings.repository, alias, manifest.content, manifest.media_type)
+
+
+def _busy() -> float:
+    """Seconds for which the cores of this machine have worked so far, whoever for."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Let what a flow loads be these settings."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,51 @@
+"""A new image that doesn't prove itself: how long until the old one is back?"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from bench.downtime import slow
+from bench.lab import Lab, client, lab
+from bench.results import Row
+from flows.database import open_database
+from flows.migrations.journal import Journal
+from flows.migrations.move import Phase, State
+from flows.policy import RolloutPolicy
+from tests.real.variants import WAITS
+
+ROUNDS, LIMIT = 15, 5.0
+READY_LIMIT = 20.0  # seconds after which an IDE that doesn't answer has failed
+NAME = "ada"
+# All get as far as their start: one that never waits for its home has failed before the old one is stopped.
+BAD = {
+    "never answers": ["sh", "-c", f"{WAITS}; exec sleep 600"],
+    "answers wrongly": ["sh", "-c", f"{WAITS}; cd /tmp && exec python3 -m http.server 8888"],
+    "ends": ["sh", "-c", f"{WAITS}; exit 3"],
+}
+
+
+def run() -> list[Row]:
+    """JupyterLab gets an image whose IDE never answers, answers wrongly, or ends: until its old one answers again."""
+    # A rehearsal would find all of them before the session is touched.
+    with lab(migration=RolloutPolicy(rehearse=False), ready_limit=READY_LIMIT) as found:
+        found.create(NAME)
+        bad = [found.image(name, command) for name, command in BAD.items()]
+        seconds = [_back(found, bad[number % len(bad)]) for number in range(ROUNDS)]
+    what = f"rollback after a failed health gate, {ROUNDS} rollbacks: until JupyterLab on the old image answers, p95"
+    return [Row(what, "s", f"p95 ≤ {LIMIT:g} s", slow(seconds), slow(seconds) <= LIMIT)]
+
+
+def _back(found: Lab, image: str) -> float:
+    """Seconds from when the failure was seen until the old image answers again."""
+    session = found.sessions.store.session(NAME)
+    with client(found.sessions.url(session), found.sessions.token(session)) as somebody:
+        result = found.move(NAME, image)
+        if result.state is not State.rolled_back:
+            raise SystemExit(f"{NAME} was not rolled back: {result.state} {result.reason}")
+        return somebody.back() - _failed(found).timestamp()
+
+
+def _failed(found: Lab) -> datetime:
+    journal = Journal(open_database(found.settings.database))
+    entries = journal.entries(journal.latest()[NAME])
+    return next(entry.at for entry in entries if entry.phase is Phase.failed and entry.at)
