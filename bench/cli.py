@@ -7,7 +7,24 @@ import logging
 import sys
 from pathlib import Path
 
-from bench import builders, freshness, homes, installer, matrix, nightly, patch, plan, real, rollout
+from bench import (
+    builders,
+    downtime,
+    faults,
+    fleet,
+    freshness,
+    homes,
+    installer,
+    kills,
+    matrix,
+    nightly,
+    patch,
+    plan,
+    real,
+    rollback,
+    rollout,
+    throughput,
+)
 from bench.results import Benchmark, load, measure, ordered, save, table, with_table
 from flows.errors import UnknownName
 
@@ -24,6 +41,12 @@ BENCHMARKS = {
     "real": Benchmark(real.run, ("buildah",)),
     "rollout": Benchmark(rollout.run),
     "homes": Benchmark(homes.run),
+    "downtime": Benchmark(downtime.run, ("podman",)),
+    "rollback": Benchmark(rollback.run, ("podman",)),
+    "fleet": Benchmark(fleet.run, ("podman",)),
+    "kills": Benchmark(kills.run, ("podman",)),
+    "faults": Benchmark(faults.run),
+    "throughput": Benchmark(throughput.run),
 }
 
 

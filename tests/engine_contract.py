@@ -29,6 +29,7 @@ class EngineContract:
         assert (created.name, created.session, created.generation) == (session.container, session.name, 1)
         assert (created.image, created.running) == (session.image, Running.created)
         assert created.made_from == session
+        assert engine.by_hand(session) == ()
 
     def test_creating_again_changes_nothing(self, engine: Engine, session: Session) -> None:
         engine.create(session)
@@ -79,6 +80,26 @@ class EngineContract:
         engine.start(generations[1].container)
         assert [found.running is Running.running for found in engine.containers(session.name)] == [False, True, False]
         assert {found.name for found in engine.containers()} >= {made.container for made in generations}
+
+    def test_generations_without_a_port_of_the_host_run_at_once_each_at_its_own_address(
+        self, engine: Engine, session: Session
+    ) -> None:
+        # Each has a home of its own: two containers must never write into one.
+        homes = enumerate((session.home, session.home.parent), start=1)
+        generations = [replace(session, port=None, generation=number, home=home) for number, home in homes]
+        for generation in generations:
+            engine.create(generation)
+            engine.start(generation.container)
+        addresses = {engine.address(generation.container, 8888) for generation in generations}
+        assert len(addresses) == 2 and {port for _, port in addresses} == {8888}
+        engine.stop(generations[0].container, grace=5)
+        with pytest.raises(RefitError):
+            engine.address(generations[0].container, 8888)
+
+    def test_a_port_of_the_host_is_the_address(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        engine.start(session.container)
+        assert engine.address(session.container, session.access.port or 0) == ("127.0.0.1", session.port)
 
     def test_another_session_with_a_name_that_begins_alike_is_another(self, engine: Engine, session: Session) -> None:
         engine.create(replace(session, name=f"{session.name}-2"))

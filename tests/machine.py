@@ -79,6 +79,7 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         "ca_bundle": Path(bundle) if bundle else None,
         "registry_port": registry_port,
         "session_ports": free_span(),
+        "gateway": False,
         # Most tests of moves want to see what happens when an image fails after the stop.
         "migration": RolloutPolicy(rehearse=False),
         **more,

@@ -29,7 +29,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from flows import build_profiles, command, containers, host, progress
 from flows.catalog.model import Base, Bundle, Ide, IdeConfig, Profile
-from flows.command import noted
+from flows.command import ProcessId, noted
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
@@ -44,12 +44,20 @@ from flows.publishing.publish import Published, current
 from flows.settings import Settings
 from tests.conftest import free_port, some_long, wait_until
 from tests.faults import tiny
-from tests.faults.test_kill import in_a_process, kill, words
+from tests.faults.test_kill import in_a_process, kill
 from tests.machine import RegistryServer, private_home, serve_registry
 from tests.real.test_build import assert_clean, sleepers
 
 BIG = 100_000_000  # bytes of a layer that takes seconds to push
 KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def words(program: ProcessId) -> list[str]:
+    """What a program was called with; empty if it has ended meanwhile."""
+    try:
+        return psutil.Process(program.pid).cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture(scope="module")

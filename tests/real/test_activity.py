@@ -30,7 +30,7 @@ from flows.images.stages import Stage
 from flows.sessions.activity import Activity, Verdict
 from flows.sessions.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import USER, Session
 from flows.sessions.probes import Manner, Seen, Watch, probe
 from flows.settings import Settings
 from tests.conftest import wait_until
@@ -161,7 +161,7 @@ def log_in_from_outside(room: Room) -> None:
     key = room.settings.home / "key"
     key.touch(0o600)
     key.write_text(room.run("cat ~/keys/mine"))
-    call = ["ssh", "-tt", "-i", str(key), *(f"-o{option}" for option in options), f"{room.session.uid}@session"]
+    call = ["ssh", "-tt", "-i", str(key), *(f"-o{option}" for option in options), f"{USER}@session"]
     terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
     room.things.callback(terminal.close)
     terminal.wait_for("$")
@@ -377,7 +377,7 @@ ROWS = (
         "pgrep -fx 'sleep 900'",
         "sleep 900",
     ),
-    Row("a server that hangs", BUSY, "pkill -STOP -x jupyter-lab", because="not known: Jupyter"),
+    Row("a server that hangs", BUSY, "pkill -STOP -x launch-jupyter", because="not known: Jupyter"),
     # --- Nothing works, and something would be lost
     Row("a file open in an editor", STATE, in_tmux("nano text"), "pgrep nano", "open: nano text", quick=True),
     Row("a prompt of Python", STATE, in_tmux("python3"), "pgrep python3 -t pts/0", "open: python3"),
@@ -542,7 +542,7 @@ def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrive
         plain.clear()
 
 
-def test_what_cant_be_looked_at_is_busy(plain: Room) -> None:
+def test_f14_what_cant_be_looked_at_is_busy(plain: Room) -> None:
     gone = replace(plain.session, name="gone")
     assert probe(plain.sessions.engine, gone, 0).verdict is BUSY
     hurried = probe(plain.sessions.engine, plain.session, 0, Manner(seconds=5, limit=0.5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,20 @@ from flows import command, host
 from flows.compatibility.changes import hand_made
 from flows.compatibility.facts import Kind
 from flows.compatibility.judge import Verdict
+from flows.compatibility.replay import NotReplayed, replay
 from flows.compatibility.scan import of_home, of_image, scan
 from flows.compatibility.scans import obstacles, recent
+from flows.database import open_database
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.publishing import evidence
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
+from tests.real.moving import to
 from tests.real.variants import LIGHT, light
 
 NAME = "ida"
@@ -122,3 +129,28 @@ def test_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a_hom
     assert obstacles(settings, {NAME: (session, new)}) == why  # a plan is made again and again
     assert recent(settings, session, session.image).verdict is Verdict.ok
     assert obstacles(settings, {NAME: (session, new)}) == {}
+
+
+@pytest.mark.long
+def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
+    sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
+) -> None:
+    by_hand = "apt-get update -q && apt-get install -qy --no-install-recommends tree && apt-get clean"
+    call = ["exec", "--privileged", "--user", "0:0", session.container, "sh", "-c", by_hand]
+    command.run([*host.podman(settings), *call], root=True, limit=600)
+    packages = sessions.execute(NAME, ["dpkg-query", "--show", "tree"])
+    new = light(shared, registry, base, "replayed")
+    Wishes(open_database(settings.database)).change(NAME, NAME, replay=True)
+    carrier = Carrier.open(settings)
+    result = carrier.carry_out(to(sessions, NAME, new))
+    assert result.moved, result.reason
+    assert sessions.execute(NAME, ["dpkg-query", "--show", "tree"]) == packages
+    (note,) = (e.note for e in carrier.journal.entries(carrier.journal.latest()[NAME]) if e.note and e.step == "create")
+    assert note == "installed again: tree"
+    moved = sessions.store.session(NAME)
+    assert hand_made(settings, sessions.engine, moved).system.added.keys() == {"tree"}  # and so to the next one, too
+
+    gone = replace(hand_made(settings, sessions.engine, moved), system=evidence.Changes({"refit-gone": "1"}, {}, {}))
+    sessions.stop(NAME)
+    with pytest.raises(NotReplayed, match="can't be installed"):
+        replay(settings, gone, moved.container)

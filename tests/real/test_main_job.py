@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from flows import command, host
 from flows.catalog.load import PARTS
@@ -43,6 +44,8 @@ class Person:
             "REFIT_HOME": str(self.settings.home),
             "REFIT_REGISTRY": self.settings.registry_host,
             "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
+            "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
+            "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
             "REFIT_SESSION_PORTS": f"{{first: {self.first_port}, last: {self.first_port + 20}}}",
             "COLUMNS": "160",
         }
@@ -57,7 +60,8 @@ class Person:
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
     folder = tmp_path_factory.mktemp("person") / "home"
-    with private_home(folder, registry_server.port, prefect_port=free_port()) as settings:
+    ports = {name: free_port() for name in ("prefect_port", "gateway_port", "gateway_api_port")}
+    with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
         person = Person(settings.model_copy(update={"registry": settings.registry_host}), free_port())
         try:
             yield person
@@ -101,6 +105,16 @@ def test_a_second_time_nothing_is_built_or_moved_and_it_says_so(person: Person, 
     second = person.types("demo").stdout
     assert "Nothing had to be built." in second and "nothing was moved" in second
     assert {path.name for path in (person.settings.home / "logs" / "stages").iterdir()} == before
+
+
+def test_prometheus_is_told_what_was_done(person: Person, first: str) -> None:
+    families = text_string_to_metric_families(person.types("metrics").stdout)
+    told = {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+    assert told["refit_moves", "cleaned", ""] >= 1 and told["refit_move_downtime_seconds_count",] >= 1
+    assert all(told["refit_stages_total", how] for how in ("built", "grafted"))
+    services = [value for (name, *_), value in told.items() if name == "refit_service_up"]
+    assert services and all(services)
+    assert all(told["refit_flow_last_success", flow] == 1 for flow in ("build-profiles", "migrate-sessions"))
 
 
 def test_no_history_is_lost(prefect: httpx.Client) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
 
+from flows import command
 from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.metrics import serving
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
@@ -94,6 +98,16 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
         before.token_file,
     )
     assert scene.home == home
+    check_metrics(scene, new)
+
+
+def check_metrics(scene: Scene, image: str) -> None:
+    """Prometheus is told of the session, and of its first move."""
+    told = serving.text(scene.settings)
+    on = f'image="{image}",profile="light-minimal-deb12-py311",release="2026a",state="running"'
+    assert f"refit_sessions{{{on}}} 1.0\n" in told
+    assert 'refit_moves{state="cleaned",step=""} 1.0\n' in told
+    assert "refit_move_downtime_seconds_count 1.0\n" in told
 
 
 def test_a_session_takes_over_how_its_new_image_is_reached(scene: Scene) -> None:
@@ -128,7 +142,7 @@ def test_an_image_whose_access_cant_be_understood_is_not_moved_to(scene: Scene, 
         ("deletes", "rm -rf project; exit 3", "ended"),
     ],
 )
-def test_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: str, before: str, why: str) -> None:
+def test_f03_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: str, before: str, why: str) -> None:
     old = scene.image("old")
     scene.create(old)
     home = scene.home
@@ -161,7 +175,7 @@ def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_lef
     assert manifest(snapshot, without=(".cache",)) == home
 
 
-def test_an_image_that_does_not_exist_stops_nothing(scene: Scene) -> None:
+def test_f02_an_image_that_does_not_exist_stops_nothing(scene: Scene) -> None:
     old = scene.image("old")
     scene.create(old)
     started = scene.sessions.engine.containers(NAME)
@@ -172,7 +186,31 @@ def test_an_image_that_does_not_exist_stops_nothing(scene: Scene) -> None:
     healthy_on(scene, old)
 
 
-def test_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Scene) -> None:
+@pytest.mark.long
+def test_f08_a_session_whose_home_is_full_comes_up_again(scene: Scene) -> None:
+    new = scene.image("new")
+    scene.create(scene.image("old"))
+    session = scene.sessions.store.session(NAME)
+    scene.sessions.stop(NAME)
+    options = f"size=8m,uid={session.uid},gid=0,mode=0700"
+    command.run(["mount", "-t", "tmpfs", "-o", options, "refit-test", session.home], root=True)
+    try:
+        scene.sessions.start(NAME)
+        furnish(scene.sessions, NAME)
+        with suppress(RefitError):
+            scene.sessions.execute(NAME, ["sh", "-c", "cat /dev/zero >project/fills-the-disk"])
+        assert shutil.disk_usage(session.home).free == 0
+        before = scene.home
+        result = scene.move(new)
+        assert result.moved, result.reason
+        healthy_on(scene, new)
+        assert scene.home == before
+        scene.sessions.stop(NAME)
+    finally:
+        command.run(["umount", "--lazy", session.home], root=True)
+
+
+def test_f05_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Scene) -> None:
     old, new = scene.image("old"), scene.image("new")
     scene.create(old)
     decision = to(scene.sessions, NAME, new)
@@ -183,7 +221,7 @@ def test_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Scene) 
     assert (container.image, container.running) == (old, Running.stopped)
 
 
-def test_a_session_in_which_work_begins_before_the_stop_is_deferred_and_goes_on(scene: Scene) -> None:
+def test_f10_a_session_in_which_work_begins_before_the_stop_goes_on(scene: Scene) -> None:
     old, new = scene.image("old"), scene.image("new")
     scene.create(old)
     decision, started = to(scene.sessions, NAME, new), scene.sessions.engine.containers(NAME)
@@ -199,7 +237,7 @@ def test_a_session_in_which_work_begins_before_the_stop_is_deferred_and_goes_on(
     assert told[-2:] == [(Kind.move_begun, new), (Kind.move_ended, new)] and not history.broken()
 
 
-def test_a_session_that_was_deleted_meanwhile_is_not_resurrected(scene: Scene) -> None:
+def test_f06_a_session_that_was_deleted_meanwhile_is_not_resurrected(scene: Scene) -> None:
     old, new = scene.image("old"), scene.image("new")
     scene.create(old)
     decision = to(scene.sessions, NAME, new)
@@ -216,7 +254,20 @@ def test_every_step_is_written_down_in_order(scene: Scene) -> None:
     entries = journal.entries(journal.latest()[NAME])
     done = [entry.step for entry in entries if entry.phase is Phase.done]
     assert done == [
-        *("check", "pull", "rehearse", "create", "copy", "look", "stop", "snapshot", "start", "answer", "verify"),
+        *(
+            "check",
+            "pull",
+            "rehearse",
+            "create",
+            "warm",
+            "copy",
+            "look",
+            "stop",
+            "snapshot",
+            "start",
+            "answer",
+            "verify",
+        ),
         "commit",
         "clean",
     ]

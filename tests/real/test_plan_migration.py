@@ -16,16 +16,18 @@ from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import MOVES_NOW, Carrier
+from flows.migrations.carry import Carrier
 from flows.migrations.follow import Course, follow
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.notice import Teller
+from flows.migrations.parting import MOVES_NOW
 from flows.migrations.rollout import Action, Decision, Reason, Way
 from flows.migrations.standing import Standings
+from flows.migrations.teller import Teller
 from flows.plan_migration import Planning, plan_migration
 from flows.policy import Mode, RolloutPolicy
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.terminals import LEFT
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
@@ -66,6 +68,9 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
         person.wait_for("+humanize 4.17.0")
         person.wait_for(f"refit session snooze {NAME} 2h")
         assert teller.tell([planned()]) == ()
+        person.shown = ""
+        person.type("exec bash -l\n")
+        person.wait_for("What changes: +humanize 4.17.0.")  # once more, for whoever logs in
     with receiver() as (url, received):
         outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
         teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None)
@@ -168,6 +173,7 @@ def test_a_session_moves_when_its_owner_lets_it(
         with at_a_terminal(settings, sessions) as person:
             assert carrier.carry_out(agreed).moved
             person.wait_for(MOVES_NOW)
+        assert sessions.execute(NAME, ["sh", "-c", f"ls {LEFT} 2>/dev/null || echo gone"]) == "gone\n"
         assert planned().reason is Reason.current
     finally:
         sessions.remove(NAME, purge=True)

@@ -27,6 +27,7 @@ from tests.faults.test_builders import builder, hand_over, handing
 from tests.faults.test_builds import executions, graph_of, nap_of
 from tests.machine import private_home, serve_registry
 from tests.real.test_build import assert_clean, sleepers
+from tests.simulated.replicas import check_that_one_acts, check_that_who_was_taken_for_dead_does_nothing_more
 
 pytestmark = pytest.mark.long
 
@@ -149,3 +150,11 @@ def test_a_lease_that_cannot_be_given_back_runs_out(cluster: Cluster, url: str) 
     cluster.start()
     with lease(engine, "held", wait=5) as again:
         assert again.fence == 2
+
+
+def test_of_two_engines_never_both_act_on_one_session(url: str, tmp_path: Path) -> None:
+    check_that_one_acts(tmp_path, url)
+
+
+def test_an_engine_that_was_taken_for_dead_and_wakes_up_does_nothing_more(url: str, tmp_path: Path) -> None:
+    check_that_who_was_taken_for_dead_does_nothing_more(tmp_path, url)

@@ -37,7 +37,7 @@ LAYER = 1_000_000  # bytes
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
     """A home whose embedded registry runs."""
-    made = Settings(home=tmp_path / "home", registry_port=free_port(), prefect_port=free_port())
+    made = Settings(home=tmp_path / "home", registry_port=free_port(), prefect_port=free_port(), gateway=False)
     # From another process, as `refit up` does: a child of this one would stay a zombie when others end it.
     code = "process.start(registry(load())); process.wait_until_answering(registry(load()))"
     in_python(made, f"from flows.services import process; from flows.services.embedded import registry; {code}").wait()

@@ -55,6 +55,7 @@ class Person:
             "REFIT_CATALOG": str(self.settings.catalog),
             "REFIT_REGISTRY_PORT": str(self.settings.registry_port),
             "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
+            "REFIT_GATEWAY": "false",
             "COLUMNS": "200",
         }
         return {**os.environ, **mine, **more}
@@ -101,6 +102,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         catalog=write_catalog(folder / "catalog"),
         registry_port=free_port(),
         prefect_port=free_port(),
+        gateway=False,
     )
     with prefect_client(settings.prefect_api) as api:
         person = Person(settings, api)

@@ -164,8 +164,9 @@ DOWN = "from flows import services, settings; services.down(settings.load())"
 @pytest.fixture
 def prefect(user: User) -> Iterator[httpx.Client]:
     """Prefect, its worker and the flow `trial`, all of them that user's."""
-    settings = Settings(home=user.home, prefect_port=free_port(), registry="127.0.0.1:1")
+    settings = Settings(home=user.home, prefect_port=free_port(), registry="127.0.0.1:1", gateway=False)
     user.environment.update({"REFIT_PREFECT_PORT": str(settings.prefect_port), "REFIT_REGISTRY": settings.registry})
+    user.environment["REFIT_GATEWAY"] = "false"
     try:
         user.runs(UP)
         with prefect_client(settings.prefect_api) as client:

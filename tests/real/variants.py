@@ -17,6 +17,9 @@ JUPYTER = Access(
     protocol="jupyter",
     own_paths=("/.cache/", "/.ipython/", "/.jupyter/", "/.local/share/jupyter/"),
 )
+# No IDE to reach, and a start command that waits for the home.
+LATE = Access(late_home=True)
+WAITS = 'until [ -O "$HOME" ]; do : >/dev/shm/refit-waits; sleep 0.05; done; rm -f /dev/shm/refit-waits; cd "$HOME"'
 _ANSWER = "mkdir -p /tmp/www && cd /tmp/www && touch api && exec python3 -m http.server 8000"
 
 
@@ -59,3 +62,9 @@ def light(
     """An image whose "IDE" is a small web server, up in a tenth of a second; `before` is shell text that runs first."""
     start = ["sh", "-c", f"{before}; {_ANSWER}"]
     return variant(settings, registry, base.digest, f"{settings.repository}/stages", name, start, labels)
+
+
+def late(settings: Settings, registry: Registry, base: Built, name: str, before: str = "true") -> str:
+    """A light image whose start command waits for the home; `before` is shell text that runs once it is there."""
+    labels = {"io.refit.access": LATE.model_dump_json()}
+    return light(settings, registry, base, name, f"{WAITS}; {before}", labels)

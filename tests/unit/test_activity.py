@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -216,8 +217,9 @@ def test_a_tab_that_stays_open_says_nothing() -> None:
     assert (activity.verdict, activity.used) == (Verdict.idle, at(NOW - 3600))
 
 
-def test_an_ssh_login_counts_as_long_as_somebody_types_now_and_then() -> None:
-    login = process(9, "sshd: dev@pts/4")
+@pytest.mark.parametrize("server", ["sshd", "sshd-session"])
+def test_an_ssh_login_counts_as_long_as_somebody_types_now_and_then(server: str) -> None:
+    login = process(9, f"{server}: dev@pts/4")
     assert seen(login, terminals={"/dev/pts/4": NOW - 60}).verdict is Verdict.busy
     assert seen(login, terminals={"/dev/pts/4": NOW - 6000}).verdict is Verdict.state
     assert seen(login).verdict is Verdict.busy
@@ -286,3 +288,9 @@ def test_idle_may_be_interrupted_at_once_and_busy_and_unknown_never() -> None:
     nobody = unknown(at(0), "it took longer than 30 s")
     assert nobody.verdict is Verdict.busy
     assert remembered(nobody, Memory(Verdict.busy, at(-50), at(-10))).since == at(-50)
+
+
+def test_a_kernel_says_how_much_memory_it_takes_for_that_is_what_would_be_lost() -> None:
+    large = replace(KERNEL, memory=143_000_000)
+    (said,) = seen(large, **kernel(used=9000.0, variables=("frame (DataFrame)",))).reasons
+    assert said == "kernel python3 1234abcd (143 MB) holds frame (DataFrame)"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
-from bench import matrix, patch, real, results
+from bench import downtime, fleet, kills, matrix, patch, real, results
 from bench.cli import BENCHMARKS, README, main
+from bench.lab import Answer, Client
 from bench.matrix import Measured, Run
 from bench.results import Benchmark, Row
 from flows.catalog import load
@@ -140,3 +142,38 @@ def test_real_images_are_to_be_the_fastest_of_all_in_each_case() -> None:
         (2, True, 1),
     ]
     assert [(row.ours, row.reached) for row in found[3:]] == [(50.0, True), (100.0, True)]
+
+
+def test_a_session_is_away_between_the_last_answer_of_the_old_server_and_the_first_of_the_new() -> None:
+    ours, theirs = Pipe()
+    for answers in ([Answer("old", 1.0), Answer("old", 1.25)], [Answer("new", 3.5), Answer("new", 3.75)], []):
+        theirs.send(answers)
+    assert Client(ours).away() == 3.5 - 1.25
+
+
+def test_downtimes_are_held_against_both_limits() -> None:
+    both = downtime.rows([0.5] * 14 + [2.4], {"other": [3.0] * 15})
+    assert [(row.ours, row.reached, row.ratio) for row in both] == [(0.5, True, 6.0), (pytest.approx(1.07), True, 2.8)]
+    assert [row.reached for row in downtime.rows([0.5] * 12 + [2.6] * 3, {})] == [True, False]
+    assert [row.goal for row in both] == ["p50 ≤ 1 s", "p95 ≤ 2.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "lost", "cpu", "reached"),
+    [(fleet.SESSIONS, 0, 90, True), (fleet.SESSIONS - 1, 0, 90, False), (fleet.SESSIONS, 1, 90, False)],
+)
+def test_all_sessions_are_to_be_moved_and_no_byte_lost(moved: int, lost: int, cpu: float, reached: bool) -> None:
+    assert fleet.rows(moved, lost, 100.0, cpu)[0].reached is reached
+    assert not fleet.rows(fleet.SESSIONS, 0, 100.0, 10.0)[0].reached
+
+
+def test_a_mount_of_a_home_is_told_from_others() -> None:
+    home, inside = "/tmp/home/homes/ada", "/home/dev"
+
+    def shows(root: str, options: str = "rw,noatime", point: str = inside) -> bool:
+        return kills.shows(f"36 35 98:0 {root} {point} {options} master:1 - ext4 /dev/root rw", home, inside)
+
+    assert shows(home) and shows("/home/homes/ada")  # where /tmp is mounted
+    assert not shows(home, "ro,noatime")
+    assert not shows(home, point="/tmp/slots/refit-ada-2/dev")
+    assert not shows("/home/homes/bob") and not shows("/")

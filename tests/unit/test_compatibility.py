@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from flows.compatibility import elf, read_image
+from flows.compatibility.changes import of_python, of_system
 from flows.compatibility.facts import Distribution, Group, Home, Image, Kind, Native, Starter
 from flows.compatibility.judge import Finding, Verdict, judge, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds, Reader
+from flows.publishing import evidence
 
 SEEN_AS = "/home/dev"
 OLD = Image(
@@ -339,3 +341,15 @@ def test_a_program_of_a_home_that_a_new_one_hides_is_told() -> None:
     tool = {**OLD.programs, "tool": "/opt/app-root/bin/tool"}
     found = only(judge(of(programs={"tool": ".local/bin/tool"}), OLD, replace(SAME, programs=tool)))
     assert "isn't used any more" in found.what
+
+
+def test_what_was_installed_by_hand_is_made_again_by_whatever_installs_packages_there() -> None:
+    changes = evidence.Changes({"tree": "2.1-1"}, {"nano": "7"}, {"jq": ("1.6", "1.7;x")})
+    assert of_system(changes, "apt-get") == (
+        "apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades tree=2.1-1 'jq=1.7;x'",
+        "apt-get remove --yes nano",
+    )
+    assert of_system(changes, "dnf")[1] == "dnf remove --assumeyes nano"
+    assert of_system(changes, "dnf")[0].endswith("tree-2.1-1 'jq-1.7;x'")
+    assert of_python(evidence.Changes({"humanize": "4"}, {}, {})) == ("python3 -m pip install humanize==4",)
+    assert of_system(evidence.Changes({}, {}, {}), "apt-get") == ()

@@ -95,7 +95,18 @@ def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
 
 def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, registry="registry.example:5000")
-    assert [finding.thing for finding in doctor.ports(settings)] == [f"port {settings.prefect_port}"]
+    wanted = (settings.prefect_port, settings.gateway_port, settings.gateway_api_port)
+    assert [finding.thing for finding in doctor.ports(settings)] == [f"port {port}" for port in wanted]
+
+
+def test_the_gateway_needs_a_node_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(home=tmp_path)
+    (found,) = doctor.gateway(settings)
+    assert found.ok and "by the first `refit up`" in found.seen
+    assert not tuple(doctor.gateway(settings.model_copy(update={"gateway": False})))
+    monkeypatch.setattr(doctor, "NODE", tmp_path / "node")
+    (found,) = doctor.gateway(settings)
+    assert not found.ok and "REFIT_GATEWAY" in found.fix
 
 
 @contextmanager

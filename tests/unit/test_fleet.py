@@ -7,6 +7,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
+import pytest
+
+from flows import migrate_cli
 from flows.migrations import chart
 from flows.migrations.fleet import Fleet, fleet
 from flows.migrations.history import Event, Kind
@@ -63,3 +66,16 @@ def test_the_picture_counts_how_moves_have_ended() -> None:
 
 def test_without_a_rollout_there_is_nothing_to_draw() -> None:
     assert chart.markdown(Fleet((), ()), [], NOW) == "No rollout has begun."
+
+
+def test_whoever_watches_sees_it_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(migrate_cli, "WATCH_SECONDS", 0.0)
+    (going,) = shown().rollouts
+    ends = [going, replace(going, way=Way.paused), replace(going, waves=going.waves[:1])]
+    looks = [Fleet((rollout,), shown().sessions) for rollout in ends]
+    migrate_cli._watch(lambda: looks.pop(0))
+    assert not looks
+    said = capsys.readouterr().out
+    assert "complete" in said and "overdue" in said

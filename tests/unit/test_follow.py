@@ -174,7 +174,7 @@ def test_hours_open_while_it_waits() -> None:
     assert all(NOW.replace(hour=18) <= at < NOW.replace(hour=18, minute=5) for at, *_ in world.moves)
 
 
-def test_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approves() -> None:
+def test_f03_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approves() -> None:
     world = World(RolloutPolicy(waves=(50, 100), follow_hours=6), names(20))
     first = [line.session for line in world.plan() if line.wave == 1]
     world.ends = {first[0]: State.rolled_back}

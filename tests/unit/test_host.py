@@ -21,7 +21,7 @@ Max nice priority         0                    0
 
 
 def facts(settings: Settings) -> Facts:
-    return Facts(host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "")
+    return Facts(host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "", "")
 
 
 def write(settings: Settings, found: Facts) -> None:
@@ -85,6 +85,12 @@ def test_programs_that_only_root_has_in_its_path_are_found(monkeypatch: pytest.M
 
 def test_mount_points_below_a_folder_are_found_by_their_real_names(tmp_path: Path) -> None:
     line = r"36 35 98:0 / /homes/a\040b\134c/é rw,noatime - ext4 /dev/root rw"
-    assert host._mount_point(line) == Path("/homes/a b\\c/é")
+    assert host.mount_point(line) == Path("/homes/a b\\c/é")
     assert Path("/proc") in host.mounts_below(Path("/"))
     assert host.mounts_below(tmp_path) == ()
+
+
+def test_a_container_is_limited_in_what_was_said_and_gets_no_more_by_swap() -> None:
+    assert host.resource_limits(0, 0.0) == []
+    assert host.resource_limits(10**9, 0.0) == ["--memory=1000000000b", "--memory-swap=1000000000b"]
+    assert host.resource_limits(0, 1.5) == ["--cpus=1.5"]

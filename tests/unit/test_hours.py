@@ -51,7 +51,7 @@ def test_a_zone_that_is_none_is_refused() -> None:
             hours.zone(name)
 
 
-def test_a_night_in_which_clocks_change_is_as_long_as_it_is() -> None:
+def test_f19_a_night_in_which_clocks_change_is_as_long_as_it_is() -> None:
     night = read_hours("22:00-07:00")
     assert shown(wide(night, FORWARD - timedelta(days=1), ZURICH)) == ("28 21:00", "29 05:00")  # 8 hours
     assert shown(wide(night, BACK - timedelta(days=1), ZURICH)) == ("24 20:00", "25 06:00")  # 10 hours

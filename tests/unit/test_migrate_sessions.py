@@ -26,9 +26,9 @@ def database(settings: Settings) -> Engine:
 
 
 def test_no_more_are_away_at_once_than_the_strictest_cap_lets() -> None:
-    assert _at_once(Settings()) == 4
+    assert _at_once(Settings(), 4) == 4
     tight = Settings.model_validate({"migration": {"unavailable": {"host": 8, "profile": 2}}})
-    assert _at_once(tight) == 2
+    assert _at_once(tight, 4) == 2
 
 
 def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,13 @@ from flows import notices
 from flows.catalog.model import Access
 from flows.migrations.consent import deadline_if_told
 from flows.migrations.history import Event, Kind
-from flows.migrations.notice import Notice, moving_from, to_be_told, when, would_end
+from flows.migrations.notice import Notice, mark, moving_from, to_be_reminded, to_be_told, when, wish_of, would_end
 from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout
-from flows.policy import SessionPolicy
+from flows.policy import Mode, SessionPolicy
 from flows.sessions.activity import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.model import Session
 from flows.sessions.terminals import watched
+from flows.sessions.wishes import Wish
 from flows.settings import Settings
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -71,6 +72,7 @@ def test_who_waits_is_told_unless_nobody_knows_whether_the_image_is_good(line: D
     [
         (decision(Action.wait, Reason.busy), "when nobody works in it"),
         (decision(Action.wait, Reason.ask), "once you agree (its owner has to agree)"),
+        (decision(Action.wait, Reason.next_start), "when it is started the next time"),
         (replace(decision(Action.later, Reason.quiet), at=NOW), "at 2026-11-21 09:00 UTC, if nobody works in it then"),
         (replace(decision(Action.wait, Reason.busy), at=NOW, forced=True), "when nobody works in it"),
     ],
@@ -89,6 +91,47 @@ def test_nobody_is_told_of_one_image_twice_and_who_could_not_be_told_is_told_aga
 
 def test_the_image_that_a_notice_was_about_to_leave_is_written_down() -> None:
     assert moving_from(event(Kind.noticed, what="from sha256:old; shown at pts/0")) == "sha256:old"
+
+
+def forced(at: datetime = NOW + timedelta(hours=20)) -> Decision:
+    return replace(decision(Action.wait, Reason.busy), deadline=at)
+
+
+@pytest.mark.parametrize(
+    ("hours", "step"), [(25, None), (24, 24), (20, 24), (1, 1), (0.5, 1), (0, None), (-1, None)], ids=str
+)
+def test_a_reminder_comes_at_each_step_before_a_deadline_the_nearest_alone(hours: float, step: float | None) -> None:
+    line = forced(NOW + timedelta(hours=hours))
+    due = to_be_reminded([line], [], {}, (24, 1), NOW)
+    assert due == ([] if step is None else [(line, step)])
+
+
+def test_a_reminder_is_sent_once_for_each_deadline() -> None:
+    line = forced()
+    sent = event(Kind.reminded, what=mark(line, 24))
+    assert to_be_reminded([line], [sent], {}, (24, 1), NOW) == []
+    later = replace(line, deadline=NOW + timedelta(hours=21))
+    assert to_be_reminded([later], [sent], {}, (24, 1), NOW) == [(later, 24)]
+
+
+def test_whoever_was_told_within_the_step_or_has_answered_isnt_reminded() -> None:
+    line = forced()
+    assert to_be_reminded([line], [event(Kind.noticed)], {}, (24, 1), NOW) == []
+    for wish in (Wish(snoozed_until=NOW + timedelta(hours=1)), Wish(Mode.pin, date(2026, 12, 1))):
+        assert to_be_reminded([line], [], {"ada": wish}, (24, 1), NOW) == []
+    assert to_be_reminded([line], [], {"ada": Wish(snoozed_until=NOW)}, (24, 1), NOW) == [(line, 24)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "wish"),
+    [("now", {"agreed": "new"}), ("2h", {"snoozed_until": NOW + timedelta(hours=2)}), ("rm -rf", {}), ("", {})],
+)
+def test_an_answer_is_a_wish_and_nothing_else_is(answer: str, wish: dict[str, object]) -> None:
+    assert wish_of(answer, "new", NOW) == wish
+
+
+def test_a_reminder_says_how_long_is_left() -> None:
+    assert replace(NOTICE, left=24).text.startswith("The session ada gets a new image within 24 h")
 
 
 def test_a_deadline_begins_when_its_owner_is_told() -> None:

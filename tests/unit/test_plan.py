@@ -118,13 +118,14 @@ def test_a_session_that_moves_takes_over_how_the_new_image_is_reached() -> None:
     session = candidate().session
     ide = replace(session, access=IDE)
     next_ide = IDE.model_copy(update={"port": 9999, "own_paths": ()})
-    assert moved(ide, NEW, next_ide) == replace(ide, image=NEW, generation=2, access=next_ide)
-    assert moved(ide, NEW, None) == replace(ide, image=NEW, generation=2)
+    ssh = session.token_file.parent / "ssh"  # which those that were made before there was ssh get now
+    assert moved(ide, NEW, next_ide) == replace(ide, image=NEW, generation=2, access=next_ide, ssh=ssh)
+    assert moved(ide, NEW, None) == replace(ide, image=NEW, generation=2, ssh=ssh)
 
 
-@pytest.mark.parametrize(("port", "access"), [(None, IDE), (18001, Access())], ids=["no port", "no IDE"])
-def test_a_session_never_gets_or_loses_an_ide_by_a_move(port: int | None, access: Access) -> None:
-    session = replace(candidate().session, port=port)
+@pytest.mark.parametrize(("had", "gets"), [(Access(), IDE), (IDE, Access())], ids=["gets one", "loses it"])
+def test_a_session_never_gets_or_loses_an_ide_by_a_move(had: Access, gets: Access) -> None:
+    session = replace(candidate().session, access=had)
     with pytest.raises(RefitError, match="can't be moved") as refused:
-        moved(session, NEW, access)
+        moved(session, NEW, gets)
     assert "refit session rm ada" in refused.value.fix

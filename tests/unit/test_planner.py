@@ -421,7 +421,7 @@ def test_images_are_pulled_one_after_the_other_if_there_is_room() -> None:
     assert only(candidate(host="h2"), pulls).reason is Reason.room
 
 
-def test_gpus_go_to_those_who_come_first_and_then_to_the_next() -> None:
+def test_f09_gpus_go_to_those_who_come_first_and_then_to_the_next() -> None:
     shared = rollout(hosts={"h1": Host(gpus=1)})
     world = [candidate(name, host="h1", gpus=1) for name in ("a", "b")]
     planner = Planner(shared, world)
@@ -429,6 +429,13 @@ def test_gpus_go_to_those_who_come_first_and_then_to_the_next() -> None:
     assert (has.action, waits.reason) == (Action.migrate, Reason.gpu)
     (freed,) = planner.replan(gone=[has.session])
     assert (freed.session, freed.action) == (waits.session, Action.migrate)
+
+
+def test_f09_who_waits_for_a_gpu_is_told_when_one_is_given_back_if_that_is_known() -> None:
+    held = rollout(hosts={"h1": Host(gpus=0, gpus_from=NOW + timedelta(hours=2))})
+    line = only(candidate(host="h1", gpus=1), held)
+    assert line.why == f"it waits for a GPU; one is free from {NOW + timedelta(hours=2):%Y-%m-%d %H:%M} UTC on"
+    assert only(candidate(host="h1", gpus=1), rollout(hosts={"h1": Host(gpus=0)})).why == "it waits for a GPU"
 
 
 def test_the_next_wave_begins_when_the_one_before_has_baked() -> None:

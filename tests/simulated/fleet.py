@@ -1,0 +1,185 @@
+"""A simulated fleet with the real journal, database, registry client and carrier around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from unittest.mock import patch
+
+from sqlalchemy import Engine as Database
+
+from flows.catalog.model import Access
+from flows.database import Lease, open_database
+from flows.errors import UnknownName
+from flows.migrations.carry import Carrier
+from flows.migrations.journal import Also, Journal, Move
+from flows.migrations.move import Entry, State
+from flows.migrations.plan import Action, Decision
+from flows.policy import RolloutPolicy
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.settings import Settings
+from tests.conftest import serving
+from tests.simulated.engine import SimulatedSessions
+from tests.simulated.world import GOOD, Image, World, digest
+
+PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
+OWN = ("/.cache/",)
+ACCESS = Access(port=8888, health="/api", protocol="jupyter", own_paths=OWN)
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+class MortalJournal(Journal):
+    """A process may die before and after each line that it writes, and writes none afterwards."""
+
+    def __init__(self, database: Database, world: World) -> None:
+        super().__init__(database)
+        self._world = world
+
+    def begin(self, held: Lease, before: Session, *words: object, **more: object) -> Move:
+        self._world.at("begin", before.name)
+        return super().begin(held, before, *words, **more)  # type: ignore[arg-type]
+
+    def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        self._world.at("journal", move.before.name)
+        super().write(held, move, entry, also)
+        self._world.at("journal", move.before.name, "after")
+
+    def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
+        self._world.at("end", move.before.name)
+        return super().end(held, move, final, reason, damaged=damaged)
+
+
+@dataclass
+class Fleet:
+    """Sessions that are simulated, and what really carries their moves out."""
+
+    settings: Settings
+    database: Database
+    world: World
+    references: dict[str, bytes] = field(default_factory=dict)
+
+    def image(self, name: str, image: Image = GOOD) -> str:
+        """Publish an image; returns its digest."""
+        config = json.dumps({"config": {"Labels": {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}}}).encode()
+        described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config)}
+        document = {
+            "schemaVersion": 2,
+            "mediaType": _MANIFEST,
+            "config": described | {"size": len(config)},
+            "layers": [],
+            "annotations": {"name": name},
+        }
+        manifest = json.dumps(document).encode()
+        found = digest(manifest)
+        self.references |= {digest(config): config, found: manifest, f"{PROFILE}_{RELEASE}": manifest}
+        self.world.images[found] = image
+        return found
+
+    def add(self, number: int, image: str, access: Access = ACCESS) -> Session:
+        """A session that runs, in whose home somebody has worked."""
+        name = f"s{number}"
+        sessions = self.sessions
+        token = self.settings.folder("sessions") / "token"
+        token.touch()
+        made = sessions.store.add(
+            name,
+            lambda uid, _: Session(
+                name, PROFILE, RELEASE, image, uid, 1024 + number % 60_000, self.home(name), token, access
+            ),
+            uids=self.settings.session_uids,
+            ports=None,
+        )
+        sessions.store.want(name, True)
+        self.adopt(made)
+        return made
+
+    def adopt(self, session: Session) -> None:
+        """Let a session that is on record run in this world, and somebody work in it."""
+        sessions = self.sessions
+        with self.world.person():
+            for homes in (self.world.homes, self.world.owed):
+                homes.setdefault(str(session.home), {})
+            sessions.engine.create(session)
+            sessions.engine.start(session.container)
+            for text in ("notes", "results", "a notebook"):
+                self.world.work(session.name, text)
+            self.world.boxes[session.container].used = False
+
+    def home(self, name: str) -> Path:
+        return self.settings.home / "homes" / name
+
+    @property
+    def sessions(self) -> SimulatedSessions:
+        return SimulatedSessions(self.settings, self.world, self.database)
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.database)
+
+    def carrier(self) -> Carrier:
+        """A process that has just begun."""
+        self.world.alive = True
+        return Carrier(self.settings, self.sessions, MortalJournal(self.database, self.world))
+
+    def to(self, session: Session, image: str, **more: str) -> Decision:
+        return Decision(session.name, Action.migrate, session.image, image, **more)  # type: ignore[arg-type]
+
+    def generation(self, name: str) -> int | None:
+        with suppress(UnknownName):
+            return self.sessions.store.session(name).generation
+        return None
+
+    @contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Inside the `with` block, flows find these sessions in the place of Podman's."""
+
+        def opened(settings: Settings, database: Database | None = None) -> Sessions:
+            return SimulatedSessions(settings, self.world, database or self.database)
+
+        with patch.object(Sessions, "open", opened):
+            yield
+
+
+@contextmanager
+def fleet(folder: Path, database_url: str = "", **policy: object) -> Iterator[Fleet]:
+    """An empty fleet whose home is `folder`, with a registry that knows its images."""
+    references: dict[str, bytes] = {}
+    rules = RolloutPolicy.model_validate({"rehearse": False, "scan": False, **policy})
+
+    class Answer(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            content = references.get(self.path.rpartition("/")[2])
+            self.send_response(200 if content is not None or self.path == "/v2/" else 404)
+            self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
+            self.send_header("Content-Length", str(len(content or b"")))
+            if content is not None:
+                self.send_header("Content-Type", _MANIFEST)
+                self.send_header("Docker-Content-Digest", digest(content))
+            self.end_headers()
+            if content and self.command == "GET":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 - so http.server wants it
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with serving(Answer) as port:
+        settings = Settings(home=folder, registry_port=port, database_url=database_url, migration=rules, stop_grace=1.0)
+        found = Fleet(settings, open_database(settings.database), World(), references)
+        found.world.current = found.generation
+        try:
+            yield found
+        finally:
+            found.database.dispose()
+
+
+def sizes(world: World) -> Mapping[str, int]:
+    """How much of what is there."""
+    return {"containers": len(world.boxes), "homes": len(world.homes), "snapshots": len(world.snapshots)}

@@ -1,0 +1,310 @@
+"""A simulated fleet: containers, homes and images as plain data, and what must never happen to them.
+
+Every effect passes `World.at` before it begins, in its middle and when it is over: there it takes its time, and there
+faults are injected. A process that was killed comes no further than the next of them. What changes containers or homes
+checks the invariants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from threading import RLock
+
+from flows.errors import RefitError
+from flows.sessions.model import Container, Running, Session
+
+Content = dict[str, str]
+"""Path in a home → what is in it."""
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+LOOK_SECONDS = 30.0
+
+
+class Killed(BaseException):
+    """The process is gone: whatever it was at, nothing more of it happens."""
+
+
+class Violation(AssertionError):
+    """Something happened that never may."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """What a simulated image does when it is started.
+
+    Attributes:
+        lives: whether its main program goes on.
+        answers: whether its IDE gets ready.
+        cell: what its kernel says to 6 * 7.
+        spoils: what it writes into homes, though nobody asked it to; no text: it removes the file.
+    """
+
+    lives: bool = True
+    answers: bool = True
+    cell: str = "42"
+    spoils: Mapping[str, str] = field(default_factory=dict)
+
+
+GOOD = Image()
+
+
+@dataclass
+class Box:
+    """A simulated container.
+
+    Attributes:
+        shut: nobody comes in.
+        used: somebody has worked in it since it started.
+        bound: it has its home; one that is warm has not.
+    """
+
+    session: Session
+    running: Running = Running.created
+    shut: bool = False
+    used: bool = False
+    bound: bool = True
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can write into its home."""
+        return self.running is Running.running and self.bound
+
+    @property
+    def seen(self) -> Container:
+        session = self.session
+        name, generation = session.container, session.generation
+        return Container(name, session.name, generation, session.image, self.running, session)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment at which something can go wrong: which effect, on which session, and how far it is."""
+
+    verb: str
+    session: str
+    when: str
+
+
+@dataclass
+class World:
+    """What is there, and what was seen of it.
+
+    Attributes:
+        images: digest → what it does; those that can be pulled.
+        homes: path → content.
+        snapshots: (session, id) → content.
+        owed: path of a home → what people and their programs have written there: nothing of it may get lost.
+        busy: the sessions in which somebody works.
+        looks: session → when it was last found idle with its door shut (monotonic seconds).
+        current: says which generation of a session is on record; none: it was deleted.
+        seconds: effect → seconds that it takes.
+        meanwhile: what happens at a moment; may raise what the effect fails with.
+        most_away: most sessions that were away at the same time, of those that have ever run.
+    """
+
+    images: dict[str, Image] = field(default_factory=dict)
+    boxes: dict[str, Box] = field(default_factory=dict)
+    families: dict[str, dict[str, Box]] = field(default_factory=dict)
+    homes: dict[str, Content] = field(default_factory=dict)
+    snapshots: dict[tuple[str, str], Content] = field(default_factory=dict)
+    owed: dict[str, Content] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    looks: dict[str, float] = field(default_factory=dict)
+    current: Callable[[str], int | None] = lambda _: None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    meanwhile: Callable[[Point], None] = lambda _: None
+    effects: Counter[str] = field(default_factory=Counter)
+    stops: Counter[str] = field(default_factory=Counter)
+    away: set[str] = field(default_factory=set)
+    most_away: int = 0
+    alive: bool = True
+    by_hand: bool = False
+    lock: RLock = field(default_factory=RLock)
+
+    def at(self, verb: str, session: str, when: str = "before") -> None:
+        """An effect begins, is in its middle, or is over."""
+        if self.by_hand:
+            return
+        if not self.alive:
+            raise Killed
+        if when == "before" and (seconds := self.seconds.get(verb)):
+            time.sleep(seconds)
+        with self.lock:
+            self.effects[verb] += 1
+            self.meanwhile(Point(verb, session, when))
+
+    @contextmanager
+    def person(self) -> Iterator[None]:
+        """What happens inside the `with` block a person does: no fault of ours, and it takes no time."""
+        before, self.by_hand = self.by_hand, True
+        try:
+            yield
+        finally:
+            self.by_hand = before
+
+    def of(self, session: str) -> list[Box]:
+        """The containers of a session, lowest generation first; of all, if it has no name."""
+        with self.lock:
+            found = list(self.boxes.values()) if not session else list(self.families.get(session, {}).values())
+        return sorted(found, key=lambda box: (box.session.name, box.session.generation))
+
+    def make(self, session: Session) -> Box:
+        with self.lock:
+            if not DIGEST.fullmatch(session.image):
+                raise Violation(f"I6: {session.image!r} is no digest")
+            if session.image not in self.images:
+                raise RefitError(f"There is no image {session.image}.")
+            box = self.boxes.setdefault(session.container, Box(session))
+            return self.families.setdefault(session.name, {}).setdefault(session.container, box)
+
+    def warm(self, name: str) -> None:
+        """Start it without its home."""
+        with self.lock:
+            box = self._box(name)
+            if box.running is not Running.running:
+                box.running, box.shut, box.used, box.bound = Running.running, False, False, False
+
+    def start(self, name: str) -> None:
+        with self.lock:
+            box = self._box(name)
+            if box.writes:
+                return
+            home, image = str(box.session.home), self.images[box.session.image]
+            if writers := [
+                other for other in self.of(box.session.name) if other.writes and str(other.session.home) == home
+            ]:
+                raise Violation(f"I1: {name} and {writers[0].session.container} would both write into {home}")
+            box.running, box.shut, box.used, box.bound = Running.running, False, False, True
+            self.homes[home] |= {".cache/ide": name}
+            for path, text in image.spoils.items():
+                if text:
+                    self.homes[home][path] = text
+                else:
+                    self.homes[home].pop(path, None)
+            if not image.lives:
+                box.running = Running.stopped
+            self._count(box.session.name)
+
+    def stop(self, name: str) -> None:
+        """SIGTERM: what its programs save then belongs to the home."""
+        with self.lock:
+            box = self.boxes.get(name)
+            if box is None or box.running is not Running.running:
+                return
+            own = box.bound and self.current(box.session.name) == box.session.generation
+            age = time.monotonic() - self.looks.pop(box.session.name, -LOOK_SECONDS)
+            if own and not self.by_hand and age > LOOK_SECONDS:
+                raise Violation(f"I3: {name} is stopped, and nobody has looked whether somebody works in it")
+            if own:
+                self._write(box, "saved at the end", f"by {name}")
+            box.running, box.shut = Running.stopped, False
+            self.stops[name] += 1
+            self._count(box.session.name)
+
+    def die(self, name: str) -> None:
+        """Its main program ends by itself."""
+        with self.lock:
+            if (box := self.boxes.get(name)) and box.running is Running.running:
+                box.running, box.shut = Running.stopped, False
+
+    def remove(self, name: str) -> None:
+        with self.lock:
+            box = self.boxes.get(name)
+            if box is None:
+                return
+            if box.running is Running.running:
+                raise RefitError(f"{name} runs.")
+            if not self.by_hand and self.current(box.session.name) == box.session.generation:
+                raise Violation(f"I2: {name} is removed, and it is the one that the session has")
+            del self.boxes[name], self.families[box.session.name][name]
+
+    def work(self, session: str, text: str) -> None:
+        """Somebody works in a session, if it runs and lets them in."""
+        with self.lock:
+            for box in self.of(session):
+                if box.writes and not box.shut and self.images[box.session.image].answers:
+                    box.used = True
+                    self._write(box, f"work-{len(text)}-{text}", text)
+
+    def _write(self, box: Box, path: str, text: str) -> None:
+        home = str(box.session.home)
+        self.homes[home][path] = self.owed[home][path] = text
+
+    def found_idle(self, session: str, idle: bool) -> None:
+        """Somebody has looked; what counts is a look behind a door that is shut."""
+        with self.lock:
+            shut = any(box.shut for box in self.of(session) if box.running is Running.running)
+            if idle and shut:
+                self.looks[session] = time.monotonic()
+            else:
+                self.looks.pop(session, None)
+
+    def door(self, name: str, shut: bool) -> None:
+        with self.lock:
+            box = self._box(name)
+            if box.running is not Running.running:
+                raise RefitError(f"{name} has no network of its own.")
+            box.shut = shut
+
+    def address(self, name: str, port: int) -> tuple[str, int]:
+        with self.lock:
+            box = self._box(name)
+            if box.running is not Running.running:
+                raise RefitError(f"{name} has no network of its own.")
+            return ("127.0.0.1", box.session.port) if box.session.port else (name, port)
+
+    def reached(self, session: Session) -> Box:
+        """The container of a session whose IDE is asked something."""
+        box = self._box(session.container)
+        if not box.writes or box.shut:
+            raise RefitError(f"Nothing answers at {session.url}.")
+        return box
+
+    def lost(self, session: Session, path_of_own: tuple[str, ...]) -> dict[str, str]:
+        """What of a home isn't as its owner left it: path → what is wrong."""
+        home, owed = self.homes.get(str(session.home), {}), self.owed[str(session.home)]
+        return differing(owed, home, path_of_own)
+
+    def _box(self, name: str) -> Box:
+        if name not in self.boxes:
+            raise RefitError(f"There is no container {name}.")
+        return self.boxes[name]
+
+    def _count(self, session: str) -> None:
+        up = any(box.running is Running.running for box in self.of(session))
+        (self.away.discard if up else self.away.add)(session)
+        self.most_away = max(self.most_away, len(self.away))
+
+
+def differing(before: Content, after: Content, except_paths: tuple[str, ...] = ()) -> dict[str, str]:
+    """Path → whether it is new, changed or gone; what matches a pattern of rsync's may differ. Pure."""
+    found = {}
+    for path in sorted(before.keys() | after.keys()):
+        excepted = any(fnmatchcase(f"/{path}", f"/{pattern.strip('/')}*") for pattern in except_paths)
+        if not excepted and before.get(path) != after.get(path):
+            found[path] = "gone" if path not in after else "new" if path not in before else "changed"
+    return found
+
+
+def digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def nothing_at_work() -> str:
+    """What `sessions.look` prints of a session in which nobody is."""
+    return json.dumps({"at": time.time()})
+
+
+def somebody_at_work() -> str:
+    """What it prints where a program works."""
+    argv = ["python3", "train.py"]
+    process = {"pid": 812, "parent": 1, "argv": argv, "name": "python3", "cpu": 0.93, "started": time.time() - 3600}
+    return json.dumps({"at": time.time(), "processes": [process]})

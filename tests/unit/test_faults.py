@@ -1,0 +1,322 @@
+"""Fault cases that need no real container, each by its number (docs/sessions.md lists them all).
+
+Moves are carried out by what really does so: only engine, homes and IDEs are simulated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from flows.errors import RefitError
+from flows.migrations.carry import Result
+from flows.migrations.history import History
+from flows.migrations.move import STEPS, State
+from flows.migrations.plan import Action, Candidate, Reason, plan
+from flows.migrations.rollout import Rollout
+from flows.policy import RolloutPolicy
+from flows.sessions.activity import Verdict
+from flows.sessions.model import Running, Session
+from flows.sessions.probes import Seen
+from flows.sessions.wishes import Wish
+from tests.simulated.fleet import OWN, PROFILE, RELEASE, Fleet, fleet
+from tests.simulated.upsets import IMAGES
+from tests.simulated.world import Killed, Point, differing
+
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs" / "sessions.md"
+CASES = range(1, 21)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path / "home") as found:
+        yield found
+
+
+@pytest.fixture
+def ada(sessions: Fleet) -> Session:
+    return sessions.add(1, sessions.image("old"))
+
+
+def move(sessions: Fleet, session: Session, image: str = "") -> Result:
+    return sessions.carrier().carry_out(sessions.to(session, image or sessions.image("new")))
+
+
+def happening(sessions: Fleet, verb: str, when: str, what: Callable[[], object]) -> None:
+    """The first time that an effect is so far, something happens."""
+    left = [what]
+
+    def meanwhile(point: Point) -> None:
+        if (point.verb, point.when) == (verb, when) and left:
+            left.pop()()
+
+    sessions.world.meanwhile = meanwhile
+
+
+def fail(why: str = "it failed") -> Callable[[], None]:
+    def failing() -> None:
+        raise RefitError(why)
+
+    return failing
+
+
+def healthy(sessions: Fleet, session: Session) -> bool:
+    """It runs, open to people, in the only container that it has, with all that was in its home."""
+    recorded = sessions.sessions.store.session(session.name)
+    [box] = sessions.world.of(session.name)
+    home = sessions.world.homes[str(session.home)]
+    assert not differing(sessions.world.owed[str(session.home)], home, OWN)
+    assert not sessions.world.snapshots and not sessions.journal.unfinished()
+    assert not History(sessions.database).broken()
+    return box.session == recorded and box.running is Running.running and not box.shut
+
+
+def never_stopped(sessions: Fleet, session: Session) -> bool:
+    return not sessions.world.stops[session.container] and healthy(sessions, session)
+
+
+def kill(sessions: Fleet) -> Callable[[], None]:
+    def killing() -> None:
+        sessions.world.alive = False
+        raise Killed
+
+    return killing
+
+
+MOMENTS = [
+    *((verb, when) for verb in ("pull", "create", "stop", "start", "remove", "forget") for when in ("before", "after")),
+    *((verb, when) for verb in ("copy", "snapshot") for when in ("before", "middle", "after")),
+    *((verb, "before") for verb in ("ready", "check room", "probe", "shut out", "compare", "used", "cell", "end")),
+]
+
+
+@pytest.mark.parametrize(("verb", "when"), MOMENTS)
+def test_f01_killed_before_and_after_every_effect_it_arrives(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    happening(sessions, verb, when, kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    sessions.carrier().resume_all()
+    [done] = sessions.journal.history(ada.name)
+    assert done.state is State.cleaned and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("why", ["the registry doesn't answer", "no credentials", "it has no such image"])
+def test_f02_without_its_image_nobody_is_stopped(sessions: Fleet, ada: Session, why: str) -> None:
+    happening(sessions, "pull", "before", fail(why))
+    result = move(sessions, ada)
+    assert (result.state, result.downtime) == (State.rolled_back, None) and why in result.reason
+    assert never_stopped(sessions, ada)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in IMAGES if kind != "good"])
+def test_f03_an_image_that_isnt_good_is_rolled_back(sessions: Fleet, ada: Session, kind: str) -> None:
+    result = move(sessions, ada, sessions.image(kind, IMAGES[kind]))
+    assert result.state is State.rolled_back and result.reason
+    assert healthy(sessions, ada)
+
+
+def test_f04_where_the_way_back_fails_nothing_more_happens_until_a_person_has_looked(
+    sessions: Fleet, ada: Session
+) -> None:
+    broken = True
+
+    def meanwhile(point: Point) -> None:
+        if broken and (point.verb, point.when) == ("start", "before"):
+            raise RefitError("no container starts")
+
+    sessions.world.meanwhile = meanwhile
+    new = sessions.image("new")
+    assert move(sessions, ada, new).state is State.held
+    assert ada in [box.session for box in sessions.world.of(ada.name)] and sessions.world.snapshots
+    started = sessions.world.effects["start"]
+    assert sessions.carrier().resume_all() == () and sessions.world.effects["start"] == started
+    broken = False
+    mended = sessions.carrier().reopen(ada.name)
+    assert mended and mended.state is State.rolled_back and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize(("verb", "state"), [("stop", Running.stopped), ("start", Running.running)])
+def test_f05_who_stops_or_starts_a_session_while_nobody_looks_has_it_so(
+    sessions: Fleet, ada: Session, verb: str, state: Running
+) -> None:
+    happening(sessions, "snapshot", "before", kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    with sessions.world.person():
+        getattr(sessions.sessions, verb)(ada.name)
+    sessions.carrier().resume_all()
+    [box] = sessions.world.of(ada.name)
+    assert (box.session, box.running) == (ada, state)
+
+
+def test_f06_who_deletes_a_session_in_mid_move_never_sees_it_again(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "ready", "before", lambda: None)
+    happening(sessions, "start", "after", kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    with sessions.world.person():
+        sessions.sessions.remove(ada.name)
+    [result] = sessions.carrier().resume_all()
+    assert result.state is State.skipped and "deleted" in result.reason
+    assert not sessions.world.of(ada.name) and not sessions.world.snapshots
+    assert not sessions.world.lost(ada, OWN)
+
+
+def test_f06_what_a_bad_image_did_to_the_home_of_a_deleted_session_can_be_undone(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "start", "after", kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada, sessions.image("bad", IMAGES["writes into the home"]))
+    with sessions.world.person():
+        sessions.sessions.remove(ada.name)
+    [result] = sessions.carrier().resume_all()
+    [kept] = sessions.world.snapshots.values()
+    assert not differing(sessions.world.owed[str(ada.home)], kept, OWN)
+    assert str(sessions.sessions.homes.snapshot(ada.name, sessions.journal.history(ada.name)[-1].id)) in result.reason
+
+
+def test_f06_what_is_forgotten_of_a_deleted_session_without_a_result_is_forgotten(
+    sessions: Fleet, ada: Session
+) -> None:
+    happening(sessions, "start", "after", kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    with sessions.world.person():
+        sessions.sessions.remove(ada.name)
+    happening(sessions, "forget", "after", fail("it took longer than 60 s and was ended"))
+    [held] = sessions.carrier().resume_all()
+    assert held.state is State.held
+    ended = sessions.carrier().reopen(ada.name)
+    assert ended and ended.state is State.skipped and not sessions.world.snapshots
+
+
+def test_f07_of_two_migrations_of_a_session_one_acts(sessions: Fleet, ada: Session) -> None:
+    images = [sessions.image("one"), sessions.image("two")]
+    carriers = [sessions.carrier(), sessions.carrier()]
+    with ThreadPoolExecutor() as pool:
+        pairs = zip(carriers, images, strict=True)
+        results = list(pool.map(lambda pair: pair[0].carry_out(sessions.to(ada, pair[1])), pairs))
+    assert sorted(result.moved for result in results) == [False, True]
+    [other] = [result for result in results if not result.moved]
+    assert other.reason == "it was given another image meanwhile" and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("verb", ["check room", "pull", "copy"])
+def test_f08_where_the_disk_is_full_nobody_is_stopped(sessions: Fleet, ada: Session, verb: str) -> None:
+    happening(sessions, verb, "middle" if verb == "copy" else "before", fail("No space left on device"))
+    result = move(sessions, ada)
+    assert "No space" in result.reason and never_stopped(sessions, ada)
+
+
+def test_f09_a_gpu_that_is_taken_between_stop_and_start_sends_the_session_back(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "start", "before", fail("the GPU is taken"))
+    result = move(sessions, ada)
+    assert result.state is State.rolled_back and "GPU" in result.reason and healthy(sessions, ada)
+
+
+def test_f10_work_that_begins_before_the_stop_is_seen(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "shut out", "before", lambda: sessions.world.busy.add(ada.name))
+    result = move(sessions, ada)
+    assert result.state is State.deferred and "train.py" in result.reason and never_stopped(sessions, ada)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("verb", ["pull", "create", "copy", "stop", "snapshot", "start", "remove", "forget"])
+def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    happening(sessions, verb, when, fail("it took longer than 60 s and was ended"))
+    result = move(sessions, ada)
+    if result.state is State.held:  # only the cleaning was left
+        assert sessions.carrier().reopen(ada.name)
+    assert healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("step", [step.name for step in STEPS])
+def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, ada: Session, step: str) -> None:
+    steps = iter(STEPS)
+
+    def reboot() -> None:
+        for box in sessions.world.of(""):
+            sessions.world.die(box.session.container)
+        kill(sessions)()
+
+    def meanwhile(point: Point) -> None:
+        # Two lines of the journal for each step; the reboot comes when the first of them is written.
+        begun = (point.verb, point.when) == ("journal", "after") and sessions.world.effects["journal"] % 4 == 2
+        if begun and next(steps).name == step:
+            reboot()
+
+    sessions.world.meanwhile = meanwhile
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    sessions.world.meanwhile = lambda _: None
+    sessions.carrier().resume_all()
+    with sessions.world.person():
+        assert not sessions.sessions.up()
+    assert healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("why", ["the look took longer than 10 s", "there is no python3"])
+def test_f14_who_cannot_be_looked_at_is_busy(sessions: Fleet, ada: Session, why: str) -> None:
+    happening(sessions, "shut out", "before", lambda: happening(sessions, "probe", "before", fail(why)))
+    result = move(sessions, ada)
+    assert result.state is State.deferred and why in result.reason and never_stopped(sessions, ada)
+
+
+def test_f15_a_tag_that_moves_meanwhile_moves_nobody(sessions: Fleet, ada: Session) -> None:
+    planned = sessions.image("planned")
+    happening(sessions, "pull", "before", lambda: sessions.image("newer"))
+    assert move(sessions, ada, planned).moved
+    assert sessions.sessions.store.session(ada.name).image == planned and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("verb", ["copy", "snapshot"])
+@pytest.mark.parametrize("when", ["before", "middle"])
+def test_f16_without_a_snapshot_nothing_new_is_started(sessions: Fleet, ada: Session, verb: str, when: str) -> None:
+    happening(sessions, verb, when, fail("the copy is not the same"))
+    assert move(sessions, ada).state is State.rolled_back
+    assert healthy(sessions, ada)
+    assert bool(sessions.world.stops[ada.container]) == (verb == "snapshot")
+
+
+def test_f18_what_the_new_image_would_break_waits_for_its_owner() -> None:
+    session = Session("ada", PROFILE, RELEASE, "sha256:old", 200001, 18000, Path("/h"), Path("/t"), access=None)  # type: ignore[arg-type]
+    now = datetime(2026, 11, 21, 9, tzinfo=UTC)
+    idle = Seen("ada", Verdict.idle, now, True, ())
+    ada = Candidate(session, running=True, seen=idle, blocked="numpy is built for Python 3.11")
+    rollout = Rollout(now, {(PROFILE, RELEASE): "sha256:new"}, RolloutPolicy())
+    [line] = plan([ada], rollout)
+    assert (line.action, line.reason) == (Action.wait, Reason.blocked) and "numpy" in line.detail
+    [agreed] = plan([replace(ada, wish=Wish(agreed="sha256:new"))], rollout)
+    assert agreed.action is Action.migrate
+
+
+def test_f20_a_container_that_was_made_by_hand_is_left_alone(sessions: Fleet, ada: Session) -> None:
+    box = sessions.world.boxes[ada.container]
+    box.session = replace(ada, environment={"BY": "hand"})
+    result = move(sessions, ada)
+    assert result.state is State.deferred and "made otherwise" in result.reason
+    assert sessions.world.of(ada.name) == [box] and not sessions.world.stops
+
+
+def test_every_fault_case_has_a_test_with_its_number_and_the_docs_name_them() -> None:
+    defined = {
+        name: int(number)
+        for file in TESTS.rglob("*.py")
+        for name, number in re.findall(r"^\s*def (test_f0*(\d+)_\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert set(defined.values()) == set(CASES)
+    rows = dict(re.findall(r"^\| F(\d+) \|.*\| (.*) \|$", DOCS.read_text(), re.MULTILINE))
+    assert list(map(int, rows)) == list(CASES)
+    for number, names in rows.items():
+        listed = re.findall(r"`(test_\w+)`", names)
+        assert listed and {defined.get(name) for name in listed} == {int(number)}, f"F{number}: {listed}"

@@ -1,0 +1,63 @@
+"""The simulated engine keeps the contract of engines; hundreds of moves go wrong on it, and nobody loses anything."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.faults import upset
+from flows.migrations.history import History
+from flows.migrations.move import State
+from flows.sessions.engine import Engine
+from flows.sessions.model import Session
+from tests.engine_contract import EngineContract
+from tests.simulated.engine import SimulatedEngine
+from tests.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
+from tests.simulated.replicas import check_that_one_acts
+from tests.simulated.upsets import trial
+from tests.simulated.world import GOOD, World
+
+IMAGE = f"sha256:{'ab' * 32}"
+MOVES, PARTS, SEED = 200, 4, 20261121
+
+
+class TestSimulatedEngine(EngineContract):
+    """The whole contract."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return SimulatedEngine(World(images={IMAGE: GOOD}, homes={"/home": {}, "/": {}}, owed={"/home": {}, "/": {}}))
+
+    @pytest.fixture
+    def session(self) -> Session:
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, 18000, Path("/home"), Path("/token"), ACCESS)
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path / "home") as found:
+        yield found
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_whatever_goes_wrong_no_home_is_damaged_and_nothing_is_left_over(sessions: Fleet, part: int) -> None:
+    numbers = range(part, MOVES, PARTS)
+    ended = Counter(trial(sessions, number, SEED) for number in numbers)
+    assert ended.total() == len(numbers)
+    assert {State.cleaned, State.rolled_back} <= ended.keys()
+    assert not History(sessions.database).broken()
+
+
+def test_of_two_engines_never_both_act_on_one_session(tmp_path: Path) -> None:
+    check_that_one_acts(tmp_path, f"sqlite:///{tmp_path / 'refit.db'}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_ten_thousand_moves_go_wrong_and_nobody_loses_anything() -> None:
+    damage, ended = upset(10_000, os.cpu_count() or 1)
+    assert not damage and ended.total() == 10_000
