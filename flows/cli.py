@@ -15,7 +15,20 @@ import typer
 from pydantic_core import to_json
 from rich.markdown import Markdown
 
-from flows import catalog_cli, doctor, home_cli, migrate_cli, screen, services, tables
+from flows import (
+    catalog_cli,
+    doctor,
+    gpu_cli,
+    home_cli,
+    metrics_cli,
+    migrate_cli,
+    screen,
+    services,
+    ssh_cli,
+    start_sessions,
+    tables,
+    volume_cli,
+)
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
@@ -29,7 +42,9 @@ from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import cache, picture
 from flows.images.registry import Registry
+from flows.migrations import parting
 from flows.migrations.carry import Carrier
+from flows.migrations.journal import Journal
 from flows.migrations.rehearsal import sweep
 from flows.plan_release import NotBuildable, plan_release
 from flows.publishing import evidence
@@ -70,7 +85,12 @@ app.add_typer(catalog_cli.import_app, name="import", rich_help_panel="Catalog")
 app.add_typer(session_app, name="session", rich_help_panel="Sessions")
 app.add_typer(migrate_cli.app, name="migrate", rich_help_panel="Sessions")
 app.add_typer(home_cli.home_app, name="home", rich_help_panel="Sessions")
+app.add_typer(volume_cli.app, name="volume", rich_help_panel="Sessions")
+app.add_typer(gpu_cli.app, name="gpu", rich_help_panel="Sessions")
 home_cli.add_to(session_app, migrate_cli.app)
+app.command("metrics", rich_help_panel="Services")(metrics_cli.show_metrics)
+ssh_cli.add_to(session_app)
+migrate_cli.add_to(session_app)
 
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
@@ -381,24 +401,34 @@ def create_session(
         str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
     ],
     release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    volume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:/PATH[:ro]", help="A volume that it has beside its home.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs that it has while it runs, if not as its profile says.")
+    ] = None,
+    ssh_key: ssh_cli.KeyFiles = None,
 ) -> None:
     """Start a session from the newest tested image of a profile."""
+    keys = ssh_cli.read_files(ssh_key or ())
     with _flows() as settings:
         from flows.create_session import create_session as create
 
-        create(name, profile, release)
-    _show_session(Sessions.open(settings), name)
+        create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
+    sessions = Sessions.open(settings)
+    if keys:
+        ssh_cli.let_in(settings, sessions, name, keys)
+    _show_session(sessions, name)
 
 
 @session_app.command("list")
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
-    found = Sessions.open(load()).all()
-    _print(
-        as_json,
-        found,
-        tables.table("Sessions", ("session", "state", "profile", "image", "url"), map(tables.session_row, found)),
-    )
+    sessions = Sessions.open(load())
+    found = sessions.all()
+    urls = sessions.urls(status.session for status in found)
+    rows = (tables.session_row(status, urls[status.session.name]) for status in found)
+    _print(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
 
 
 @session_app.command("show")
@@ -409,15 +439,19 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
         out.print_json(to_json(sessions.show(name)).decode())
     else:
         _show_session(sessions, name)
+        if told := parting.aftermath(Journal(open_database(load().database)), name):
+            out.print(f"Its last move. {told}", highlight=False, markup=False)
 
 
 @session_app.command("start")
 def start_session(name: SessionName) -> None:
-    """Start a stopped session: same home, same address."""
-    sessions = Sessions.open(load())
+    """Start a stopped session: same home, same address; one in mode next-start gets its new image before."""
+    settings = load()
     with screen.showing(err):
-        sessions.start(name)
-    _show_session(sessions, name)
+        _, result = start_sessions.start_session(settings, name)
+    if result:
+        _show(tables.moves([result]))
+    _show_session(Sessions.open(settings), name)
 
 
 @session_app.command("stop")
@@ -527,7 +561,7 @@ app.command(rich_help_panel="Catalog")(catalog_cli.lint)
 def up(
     systemd: Annotated[bool, typer.Option("--systemd", help="Write systemd units instead of starting.")] = False,
 ) -> None:
-    """Start registry, Prefect server and worker, then the sessions that ran; what runs already is left alone."""
+    """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; what runs is left alone."""
     settings = load()
     if systemd:
         for file in services.write_units(settings):
@@ -541,7 +575,7 @@ def up(
         carrier = Carrier.open(settings)
         carrier.resume_all()  # before sessions start: a move that was cut short has the say
         sweep(settings, carrier.sessions.homes)
-        problems = carrier.sessions.up()
+        problems = carrier.sessions.up(lambda name: start_sessions.start_session(settings, name))
     _show_services(states)
     for name, problem in problems.items():
         err.print(f"[red]✗[/] session {name}: {problem}")
@@ -697,9 +731,14 @@ def _wish(name: str, **changes: Any) -> None:
 
 def _show_session(sessions: Sessions, name: str) -> None:
     status = sessions.show(name)
-    _show(tables.table("", ("session", "state", "profile", "image", "url"), [tables.session_row(status)]))
-    if status.session.port:
-        out.print(f"Open {sessions.address(name)}", highlight=False, soft_wrap=True)
+    row = tables.session_row(status, sessions.url(status.session))
+    _show(tables.table("", ("session", "state", "profile", "image", "url"), [row]))
+    if address := sessions.address(name):
+        out.print(f"Open {address}", highlight=False, soft_wrap=True)
+    if sessions.ssh.keys(name):
+        ssh_cli.show_way(sessions, name)
+    for what in tables.had(status.session):
+        out.print(what, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from rich.table import Table
 from flows import screen, services, tables
 from flows.settings import Settings, load
 
-out = Console()
-err = Console(stderr=True)
+# Names and what people wrote may have colons, which are no emoji.
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]

@@ -26,6 +26,7 @@ from flows import command, forwarding, host
 from flows.command import ProgramFailed, ProgramMissing
 from flows.errors import RefitError
 from flows.forwarding import Forwarding
+from flows.gateway.proxy import NODE
 from flows.settings import Settings
 
 FREE_GIGABYTES = 10
@@ -51,13 +52,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Program:
-    """A program that Refit runs: what for, the least version, and its package by package manager."""
+    """A program that Refit runs: what for, the least version, its packages, how it is asked for its version."""
 
     name: str
     purpose: str
     least: str = "0"
     apt: str = ""
     dnf: str = ""
+    ask: str = "--version"
 
     def mend(self) -> str:
         """The command that installs it."""
@@ -76,6 +78,8 @@ PROGRAMS = (
     Program("rsync", "copies homes", "3.2"),
     Program("git", "keeps the catalog", "2.30"),
     Program("iptables", "publishes ports of containers"),
+    Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
+    Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
 )
 
 Check = Callable[[Settings], Iterable[Finding]]
@@ -99,16 +103,17 @@ def python(_: Settings) -> Iterable[Finding]:
 def programs(_: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
-        yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted.name)), PROGRAMS)
+        yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted)), PROGRAMS)
 
 
-def _says(name: str) -> str | None:
+def _says(wanted: Program) -> str | None:
     """What a program says about its version; none: it isn't installed."""
-    path = host.program(name)
+    path = host.program(wanted.name)
     if path is None:
         return None
     try:
-        return command.run([path, "--version"], limit=10).stdout
+        said = command.run([path, wanted.ask], limit=10)
+        return said.stdout or said.stderr
     except ProgramFailed as error:
         return error.tail
 
@@ -149,7 +154,8 @@ def containers(settings: Settings) -> Iterable[Finding]:
     except RefitError as error:
         yield Finding("containers", False, f"{error.what} {error.why}".strip(), error.fix)
         return
-    version = judge_program(Program(facts.runtime, "runs containers"), _says(facts.runtime)).seen
+    runtime = Program(facts.runtime, "runs containers")
+    version = judge_program(runtime, _says(runtime)).seen
     works = f"{facts.runtime} {version} with {facts.cgroup_manager}; builds in {facts.isolation}"
     yield Finding("runtime", True, works)
     if host.program("dnf"):
@@ -198,6 +204,8 @@ def ports(settings: Settings) -> Iterable[Finding]:
     wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
     if not settings.registry:
         wanted["registry_port"] = settings.registry_port
+    if settings.gateway and not settings.prefect_server:
+        wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")
@@ -222,6 +230,21 @@ def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> 
     if any(str(home) in word for word in words):
         return Finding(thing, True, f"is Refit's own: {holder}")
     return Finding(thing, False, f"is held by {holder}", fix)
+
+
+def gateway(settings: Settings) -> Iterable[Finding]:
+    """Whether Node works, on which the gateway runs, and whether the gateway has to be fetched first."""
+    if not settings.gateway or settings.prefect_server:
+        return
+    try:
+        version = command.run([NODE, "--version"], limit=10).stdout.strip()
+    except (ProgramFailed, ProgramMissing) as error:
+        fix = "run scripts/setup again, or set REFIT_GATEWAY to false: sessions get a port of their own then."
+        yield Finding("gateway", False, f"Node doesn't start: {error.what}", fix)
+        return
+    fetched = (settings.home / "services" / "gateway" / "installed").exists()
+    seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
+    yield Finding("gateway", True, f"configurable-http-proxy {seen}; Node {version}")
 
 
 def forwardings(settings: Settings) -> Iterable[Finding]:
@@ -270,4 +293,4 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
     return Finding(thing, status < 400, f"answers with status {status}", fix)
 
 
-CHECKS: tuple[Check, ...] = (python, programs, root, containers, kernel, disk, ports, forwardings, index)
+CHECKS: tuple[Check, ...] = (python, programs, root, containers, kernel, disk, ports, gateway, forwardings, index)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic_core import to_json
+from rich.console import Group
+from rich.live import Live
 
-from flows import tables
-from flows.console import Json, out, running_flows, show, show_data
+from flows import screen, tables
+from flows.console import Json, err, out, running_flows, show, show_data
 from flows.database import open_database
 from flows.errors import RefitError
+from flows.migrations.fleet import Fleet
 from flows.migrations.history import History
 from flows.migrations.journal import Journal
 from flows.plan_migration import Planning, plan_migration, steer
 from flows.sessions.wishes import caller
 from flows.settings import load
+from flows.switch_session import switch_session
 
 if TYPE_CHECKING:
     from flows.migrations.carry import Result
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
+
+WATCH_SECONDS = 5.0
 
 app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
 
@@ -31,6 +38,26 @@ To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the 
 Image = Annotated[
     str, typer.Argument(metavar="IMAGE", help="Its digest, or the first twelve digits, or its tag; else the only one.")
 ]
+
+
+def add_to(session_app: typer.Typer) -> None:
+    """Give the group of sessions its verb that is a move."""
+    session_app.command("switch")(switch)
+
+
+def switch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")],
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="E.g. jupyter-datascience-deb12-py311.")],
+    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Although something in its home would stop working.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Give a session another profile, at once: home, address and token stay, and what fails is undone."""
+    with screen.showing(err):
+        result = switch_session(load(), name, profile, release, anyway=anyway)
+    _show_moves([result], as_json)
 
 
 @app.callback()
@@ -67,14 +94,30 @@ def show_plan(
 
 
 @app.command("status")
-def show_status(as_json: Json = False) -> None:
+def show_status(
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until every rollout is over.")] = False,
+    as_json: Json = False,
+) -> None:
     """Show how the rollouts go, and who is on what image, who is behind, and why."""
-    found = Planning(load()).fleet()
+    planning = Planning(load())
     if as_json:
-        out.print_json(to_json(found).decode())
-        return
-    show(tables.rollouts(found.rollouts))
-    show(tables.fleet(found.sessions))
+        out.print_json(to_json(planning.fleet()).decode())
+    elif watch:
+        _watch(planning.fleet)
+    else:
+        for table in tables.of_fleet(planning.fleet()):
+            show(table)
+
+
+def _watch(look: Callable[[], Fleet]) -> None:
+    """Show how all stands, again and again, until no rollout goes on or rests."""
+    with Live(console=out, auto_refresh=False, vertical_overflow="visible") as screen:
+        while True:
+            found = look()
+            screen.update(Group(*tables.of_fleet(found)), refresh=True)
+            if all(one.over for one in found.rollouts):
+                return
+            time.sleep(WATCH_SECONDS)
 
 
 @app.command("pause")

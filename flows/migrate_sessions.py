@@ -21,19 +21,17 @@ from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations import chart
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.follow import Course, follow, foreseen
+from flows.migrations.follow import ROUNDS, Course, follow, foreseen
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.notice import Teller
 from flows.migrations.rollout import Action, Decision
+from flows.migrations.teller import Teller
 from flows.plan_migration import Planning, steer
 from flows.publishing import evidence
 from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings
 from flows.settings import load as load_settings
 
-# Each move stops, copies and starts: more at once make every single downtime longer.
-PARALLEL_MOVES = 4
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
 
@@ -55,14 +53,14 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) ->
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    with ThreadPoolExecutor(_at_once(settings)) as pool, command.ending_all():
+    with ThreadPoolExecutor(_at_once(settings, carrier.sessions.engine.at_once)) as pool, command.ending_all():
         return tuple(pool.map(move, decisions))
 
 
-def _at_once(settings: Settings) -> int:
-    """How many sessions of this machine may be away at the same time; the strictest cap holds for all of them."""
+def _at_once(settings: Settings, most: int) -> int:
+    """How many sessions may be away at the same time: as the engine lets; the strictest cap holds for all."""
     caps = settings.migration.unavailable
-    return min(cap for cap in (PARALLEL_MOVES, caps.rollout, caps.host, caps.profile) if cap)
+    return min(cap for cap in (most, caps.rollout, caps.host, caps.profile) if cap)
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")
@@ -111,6 +109,8 @@ def _course(planning: Planning, to: str, settings: Settings) -> Course:
     def rest(decisions: Sequence[Decision], until: datetime | None) -> None:
         if reached := teller.tell(decisions):
             logger.info("told the owners of %s", ", ".join(reached))
+        if heard := teller.hear(decisions):
+            logger.info("the owners of %s have answered", ", ".join(heard))
         for news in planning.news():
             for failure in notices.send("A rollout has to be looked at", news, settings):
                 logger.warning("%s", failure)
@@ -118,7 +118,8 @@ def _course(planning: Planning, to: str, settings: Settings) -> Course:
         if until:
             logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
 
-    return Course(lambda: planning.plan([], to, begin=True), move, rest)
+    part = ROUNDS * _at_once(settings, planning.sessions.engine.at_once)
+    return Course(lambda: planning.plan([], to, begin=True), move, rest, part)
 
 
 def _reasons(decisions: Iterable[Decision]) -> str:

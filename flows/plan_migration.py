@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -15,17 +16,19 @@ from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations import waves
-from flows.migrations.consent import deadline_if_told
+from flows.migrations.consent import deadline_if_told, starting
 from flows.migrations.fleet import Fleet, fleet
+from flows.migrations.follow import due
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
 from flows.migrations.notice import moving_from
 from flows.migrations.plan import plan_after, plan_named
 from flows.migrations.policies import policies
-from flows.migrations.rollout import Candidate, Decision, Gate, Health, ImageKey, Reason, Rollout, Way
+from flows.migrations.rollout import Candidate, Decision, Gate, Health, Host, ImageKey, Reason, Rollout, Way
 from flows.migrations.standing import Standing, Standings
 from flows.migrations.waves import Trial
+from flows.policy import Mode
 from flows.publishing import evidence
 from flows.publishing.publish import current
 from flows.sessions.lifecycle import Sessions, Status
@@ -34,6 +37,8 @@ from flows.sessions.probes import Seen, look_at
 from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 
+# By how much the clocks of those who write into one journal may differ.
+_CLOCKS = timedelta(minutes=10)
 _FAILED = (State.rolled_back, State.held)
 Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 """One line for each session, and what is known of the waves."""
@@ -52,6 +57,9 @@ class Planning:
         self.database = open_database(settings.database)
         self.sessions = Sessions.open(settings, self.database)
         self._standings = Standings(self.database)
+        self._journal = Journal(self.database)
+        self._read: datetime | None = None
+        self._moves: dict[str, Move] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
         self._known: dict[str, Candidate] = {}
         self._latest: Plan | None = None
@@ -75,6 +83,50 @@ class Planning:
         self._latest = self._plan(names, to, origin, begin=begin)
         return self._latest[0]
 
+    def at_start(self, name: str) -> Decision | None:
+        """How a session that is stopped moves while its owner starts it; none: it keeps its image.
+
+        It does so if that is its mode, or if it was stopped when it was to be moved; in its wave, as all others.
+
+        Raises:
+            UnknownName: there is no such session.
+        """
+        status, last = self.sessions.show(name), self._journal.last(name)
+        session = status.session
+        wish = Wishes(self.database).all().get(name, Wish())
+        mode = wish.mode or policies(self._settings).get(_key(session), self._policy.sessions).mode
+        missed = last is not None and last.state is State.skipped
+        asked = mode is Mode.next_start or (missed and mode is Mode.when_idle)
+        # What was installed by hand is seen only in a container that runs.
+        if not asked or wish.replay or status.running is Running.running:
+            return None
+        digests = targets([session], "", self._settings)
+        standings = self._standings.all()
+        if not _moves(session, digests) or digests[_key(session)] not in standings:
+            return None
+        moves, statuses = self._past(), self.sessions.all()
+        known = {one.session.name: one for one in self._candidates(statuses, moves, digests)}
+        blocked = self._blocked([session], digests).get(name, "")
+        known[name] = starting(replace(known[name], blocked=blocked), now())
+        approved = {image: standing.approved for image, standing in standings.items() if standing.approved}
+        rollout = self._rollout(statuses, digests)
+        decisions, _ = plan_after(known.values(), rollout, trials(moves, standings), approved)
+        mine = due((line for line in decisions if line.session == name), now(), self._policy)
+        return replace(mine[0], starts=True) if mine else None
+
+    def to_image(self, name: str, image: str) -> Decision:
+        """How a session that a person named moves to an image, whatever profile that is of; in no wave.
+
+        Raises:
+            RefitError: there is no such session, or it can't be moved.
+        """
+        statuses, moves = self.sessions.all(), self._past()
+        targets = {_key(status.session): image for status in statuses if status.session.name == name}
+        deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
+        rollout = Rollout(now(), targets, self._policy, self._settings.keep_state)
+        decision = plan_named(name, self._candidates(statuses, moves, {}), rollout, deleted=deleted)
+        return replace(decision, wave=None)
+
     def deadline(self, session: str) -> datetime | None:
         """When a session of the last plan is moved by force, if its owner is told now; none: never."""
         candidate, rollout = self._known[session], self._last
@@ -90,8 +142,15 @@ class Planning:
         """Who is on what, who is behind and why, and how the rollouts go: by the last plan, or a new one."""
         decisions, gates = self._latest or self._plan((), "", "", begin=False)
         standings = self._standings.all()
-        shown = trials(Journal(self.database).history(), standings)
+        shown = trials(self._past(), standings)
         return fleet(decisions, gates, shown, standings, self._policy.waves, now())
+
+    def _past(self) -> tuple[Move, ...]:
+        """All moves, oldest first; those that had ended when it was asked before aren't read again."""
+        asked = now()
+        self._moves |= {move.id: move for move in self._journal.since(self._read)}
+        self._read = asked - _CLOCKS
+        return tuple(sorted(self._moves.values(), key=lambda move: (move.created, move.id)))
 
     def _plan(self, names: Sequence[str], to: str, origin: str, *, begin: bool) -> Plan:
         statuses = self.sessions.all()
@@ -103,7 +162,7 @@ class Planning:
         if begin:
             canaries = {image: self._canary(asked, digests, image) for image in digests.values()}
             self._standings.begin(digests, canaries, caller())
-        moves = Journal(self.database).history()
+        moves = self._past()
         candidates = self._candidates(statuses, moves, {} if names else digests)
         rollout = self._rollout(asked, digests)
         self._known, self._last = {candidate.session.name: candidate for candidate in candidates}, rollout
@@ -137,16 +196,25 @@ class Planning:
             self._settings.keep_state,
             ways={image: standing.way for image, standing in begun.items()},
             canaries=frozenset(foreseen | {standing.canary for standing in begun.values()}),
+            hosts=self._hosts(statuses),
         )
+
+    def _hosts(self, statuses: Iterable[Status]) -> dict[str, Host]:
+        """What is known of this machine; without a session that wants a GPU, it has enough of everything."""
+        if not any(status.session.gpus for status in statuses):
+            return {}
+        free, returned = self.sessions.gpus.free()
+        return {platform.node(): Host(gpus=free, gpus_from=returned)}
 
     def _candidates(
         self, statuses: Sequence[Status], moves: Sequence[Move], digests: Mapping[ImageKey, str]
     ) -> tuple[Candidate, ...]:
         last = {move.before.name: move for move in moves}
-        wishes, told = Wishes(self.database).all(), self._told()
+        wishes, notified = Wishes(self.database).all(), told(self.database)
         known = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and _moves(s.session, digests)]
         seen, blocked = self._seen(moving), self._blocked(moving, digests)
+        has = Counter(taken.session for taken in self.sessions.gpus.taken())
         return tuple(
             Candidate(
                 session=status.session,
@@ -155,8 +223,9 @@ class Planning:
                 policy=known.get(_key(status.session), self._policy.sessions),
                 wish=wishes.get(status.session.name, Wish()),
                 seen=seen.get(status.session.name),
-                notified=told.get((status.session.name, status.session.image)),
+                notified=notified.get((status.session.name, status.session.image)),
                 blocked=blocked.get(status.session.name, ""),
+                gpus=max(0, status.session.gpus - has[status.session.name]),
                 **_left_behind(last.get(status.session.name), timedelta(minutes=self._policy.look_minutes)),
             )
             for status in statuses
@@ -177,13 +246,6 @@ class Planning:
         if not self._policy.scan:
             return {}
         return obstacles(self._settings, {session.name: (session, digests[_key(session)]) for session in sessions})
-
-    def _told(self) -> dict[tuple[str, str], datetime]:
-        """Session and the image that it has → when its owner was first told that it is to move away from that."""
-        told: dict[tuple[str, str], datetime] = {}
-        for event in History(self.database).events(kinds=(Kind.noticed,)):
-            told.setdefault((event.session, moving_from(event)), event.at)
-        return told
 
     def _judge(self, gates: Mapping[tuple[str, int], Gate]) -> None:
         for (image, wave), gate in gates.items():
@@ -232,6 +294,14 @@ def _approve(standing: Standing, database: Engine, settings: Settings, by: str) 
     title = titles[max(waiting)]
     standings.approve(standing.image, max(waiting), by, title)
     return f"Approved for {_short(standing.image)}: all up to the wave {title}."
+
+
+def told(database: Engine) -> dict[tuple[str, str], datetime]:
+    """Session and the image that it has → when its owner was first told that it is to move away from that."""
+    found: dict[tuple[str, str], datetime] = {}
+    for event in History(database).events(kinds=(Kind.noticed,)):
+        found.setdefault((event.session, moving_from(event)), event.at)
+    return found
 
 
 def trials(moves: Iterable[Move], standings: Mapping[str, Standing]) -> list[Trial]:

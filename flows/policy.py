@@ -102,6 +102,9 @@ class RolloutPolicy(Document):
     rehearse: bool = Field(True, description="Whether each move is rehearsed on a copy of the home first.")
     look_minutes: float = Field(5.0, gt=0, description="Minutes between two looks at those that can't move yet.")
     follow_hours: float = Field(24.0, gt=0, description="Hours for which a run waits for those at most.")
+    remind_hours: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (24, 1), description="Hours before a deadline at which an owner who hasn't answered is reminded, once each."
+    )
     failures: float = Field(5.0, ge=0, le=100, description="Percent of a wave that may fail; of damaged homes, none.")
     move_seconds: int = Field(60, ge=1, le=3600, description="Seconds that a session is foreseen to be away at most.")
     unavailable: Unavailable = Unavailable()

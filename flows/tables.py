@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from flows.branches import ReleaseBranch
 from flows.images.cache import Cache
 from flows.images.plan import Action, Plan, Step, describe
-from flows.migrations.fleet import RolloutLine, SessionLine
+from flows.migrations.fleet import Fleet, RolloutLine, SessionLine
 from flows.migrations.history import Event
 from flows.migrations.journal import Move
 from flows.migrations.rollout import Decision
@@ -22,6 +22,7 @@ from flows.migrations.waves import VOLUNTEERS
 from flows.publishing.evidence import Changes, Comparison, File
 from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
+from flows.sessions.model import Session
 from flows.sessions.probes import Seen
 from flows.sessions.wishes import WishChange
 
@@ -194,6 +195,11 @@ def migration(decisions: Iterable[Decision]) -> Table:
     return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "why"), rows)
 
 
+def of_fleet(found: Fleet) -> tuple[Table, Table]:
+    """How the rollouts go, and where the sessions stand."""
+    return rollouts(found.rollouts), fleet(found.sessions)
+
+
 def rollouts(found: Iterable[RolloutLine]) -> Table:
     """How rollouts go, a line for each wave."""
     rows = (
@@ -263,10 +269,22 @@ def wish_changes(changes: Iterable[WishChange]) -> Table:
     return table("Wishes", ("session", "at", "by", "what"), rows)
 
 
-def session_row(status: Status) -> tuple[object, ...]:
+def had(session: Session) -> Iterator[str]:
+    """What a session has beside its home: volumes, GPUs, limits; a line for each kind."""
+    if session.volumes:
+        places = (f"{v.name} at {v.path}{' (read-only)' if v.read_only else ''}" for v in session.volumes)
+        yield f"Volumes: {', '.join(places)}"
+    if session.gpus:
+        yield f"GPUs: {', '.join(session.devices) or f'{session.gpus}, once it runs'}"
+    memory = [f"{session.memory / 1e9:g} GB of memory"] if session.memory else []
+    if limits := [*memory, *([f"{session.cpus:g} cores"] if session.cpus else [])]:
+        yield f"At most: {', '.join(limits)}"
+
+
+def session_row(status: Status, url: str) -> tuple[object, ...]:
     """A session's cells: name, state, profile, image, URL."""
     session = status.session
-    return session.name, status.running or "no container", session.profile, short(session.image), session.url
+    return session.name, status.running or "no container", session.profile, short(session.image), url
 
 
 def queues(queues: Iterable[Queue]) -> Table:
