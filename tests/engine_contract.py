@@ -1,8 +1,9 @@
-"""What every engine has to do, real or simulated: derive a class from `EngineContract` and give it two fixtures."""
+"""What every engine has to do, real or simulated: derive a class from `EngineContract` and give it its fixtures."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ def states(engine: Engine, session: Session) -> dict[str, Running]:
 
 
 class EngineContract:
-    """Fixtures: `engine`, and `session`, a new one at each call, whose image the engine can have."""
+    """Fixtures: `engine`; `session`, a new one at each call, whose image it can have; `another_home` of its user."""
 
     def test_of_a_new_session_there_is_no_container(self, engine: Engine, session: Session) -> None:
         assert engine.containers(session.name) == ()
@@ -82,10 +83,10 @@ class EngineContract:
         assert {found.name for found in engine.containers()} >= {made.container for made in generations}
 
     def test_generations_without_a_port_of_the_host_run_at_once_each_at_its_own_address(
-        self, engine: Engine, session: Session
+        self, engine: Engine, session: Session, another_home: Path
     ) -> None:
         # Each has a home of its own: two containers must never write into one.
-        homes = enumerate((session.home, session.home.parent), start=1)
+        homes = enumerate((session.home, another_home), start=1)
         generations = [replace(session, port=None, generation=number, home=home) for number, home in homes]
         for generation in generations:
             engine.create(generation)

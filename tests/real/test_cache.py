@@ -64,7 +64,7 @@ def test_the_same_digest_without_a_cache_and_with_a_cold_and_a_warm_one(
     stage: Stage, base: Built, shared: Settings, empty: None
 ) -> None:
     without = build(stage, base, shared, "without", 0)
-    assert [found.size for found in cache.caches(shared)] == [0, 0, 0, 0]
+    assert not any(found.size for found in cache.caches(shared))
     cold = build(stage, base, shared, "cold", 1)
     filled = {found.name for found in cache.caches(shared) if found.size}
     # pip caches what the index allows it to.

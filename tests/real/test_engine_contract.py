@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,11 @@ def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Se
     for container in engine.containers(name):
         engine.stop(container.name, grace=1)
         engine.remove(container.name)
+
+
+@pytest.fixture
+def another_home(session: Session, shared: Settings) -> Path:
+    return Homes(shared).make(f"{session.name}-more", session.uid)
 
 
 @pytest.fixture

@@ -36,6 +36,10 @@ class TestSimulatedEngine(EngineContract):
     def session(self) -> Session:
         return Session("ada", PROFILE, RELEASE, IMAGE, 200001, 18000, Path("/home"), Path("/token"), ACCESS)
 
+    @pytest.fixture
+    def another_home(self) -> Path:
+        return Path("/")
+
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Iterator[Fleet]:
