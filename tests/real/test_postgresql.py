@@ -123,6 +123,7 @@ def test_a_server_that_was_restarted(cluster: Cluster, url: str) -> None:
         assert second.fence == first.fence + 1
 
 
+@pytest.mark.long
 def test_a_builder_goes_on_when_the_database_was_restarted(cluster: Cluster, url: str, tmp_path: Path) -> None:
     nap = nap_of(6)
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap), tiny.on("slow", "top"))
