@@ -13,7 +13,7 @@ run: setup ## set up this machine, build the first image, start a session, move 
 	$(BIN)/refit demo
 
 test: setup lint ## all checks and tests but the long ones
-	$(BIN)/pytest $(SEVERAL) -m "not long"
+	$(BIN)/pytest $(SEVERAL) --hypothesis-profile repeatable -m "not long"
 
 test-all: ## all checks and tests, the long ones too
 	scripts/setup --tests-all

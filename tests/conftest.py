@@ -18,6 +18,7 @@ from typing import TypeVar
 import httpx
 import pytest
 from filelock import FileLock, Timeout
+from hypothesis import settings as examples
 
 from flows.settings import Settings, Span
 
@@ -31,6 +32,9 @@ _HELD: list[FileLock] = []
 T = TypeVar("T")
 
 pytest_plugins = ["tests.machine"]
+
+# The same examples each time, so that what fails is the change's fault; without it they are others each time.
+examples.register_profile("repeatable", derandomize=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

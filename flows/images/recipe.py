@@ -62,14 +62,16 @@ class Templates:
         """
         try:
             return self._environment.get_template(name).render(variables).strip() + "\n"
-        except TemplateError as error:
+        except Exception as error:  # expressions and filters raise whatever Python does
             raise Mistakes([self._mistake(error)]) from error
 
     def _load(self, name: str) -> tuple[str, str, None] | None:
         return (self.texts[name], str(self.root / name), None) if name in self.texts else None
 
-    def _mistake(self, error: TemplateError) -> Mistake:
-        what = f"there is no template {error.name!r}" if isinstance(error, TemplateNotFound) else str(error.message)
+    def _mistake(self, error: Exception) -> Mistake:
+        what = str(error.message if isinstance(error, TemplateError) else error)
+        if isinstance(error, TemplateNotFound):
+            what = f"there is no template {error.name!r}"
         if isinstance(error, TemplateSyntaxError):
             return Mistake(Path(error.filename or self.root), error.lineno, what)
         ours = {str(self.root / name) for name in self.texts}

@@ -151,11 +151,17 @@ def state(prefect: httpx.Client, run: str) -> str:
     return str(prefect.get(f"/flow_runs/{run}").json().get("state_type"))
 
 
+def said(prefect: httpx.Client, run: str) -> str:
+    """What a run wrote into its log."""
+    wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}
+    return "\n".join(line["message"] for line in post(prefect, "/logs/filter", wanted))
+
+
 def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client) -> None:
     shipped = [f"{ide}-minimal-deb12-py311" for ide in ("jupyter", "runtime")]
     run = launch(prefect, "build-profiles", release="2026a", profiles=shipped)
     wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
-    assert state(prefect, run) == "COMPLETED"
+    assert state(prefect, run) == "COMPLETED", said(prefect, run)
 
 
 def test_a_mistake_is_the_runs_message(prefect: httpx.Client) -> None:

@@ -214,6 +214,7 @@ def test_with_pip_the_version_of_the_base_s_pip_counts(root: Path) -> None:
         ("ides/1-jupyter/jupyter.snippet.j2", "RUN {{ port.remove() }}", "has no attribute 'remove'"),
         ("ides/1-jupyter/jupyter.snippet.j2", "{% if port %}", "Unexpected end of template"),
         ("ides/1-jupyter/jupyter.snippet.j2", '{% include "snippets/none.j2" %}', "no template 'snippets/none.j2'"),
+        ("ides/1-jupyter/jupyter.snippet.j2", "{{ 'one' | format(2) }}", "not all arguments converted"),
         ("snippets/environment.snippet.j2", "{{ python }", "unexpected '}'"),
     ],
 )
