@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -23,6 +24,7 @@ MEMORY = Path("/dev/shm")
 def run() -> list[Row]:
     """10,000 simulated moves that are killed, fail and are interfered with at random: homes, orphans, history."""
     damage, ended = upset(MOVES, os.cpu_count() or 1)
+    print(*damage, sep="\n", file=sys.stderr)
     ends = ", ".join(f"{number:,} {state}" for state, number in ended.most_common())
     name = f"{MOVES:,} simulated moves with faults at random moments ({ends}): lost files, orphans, double mounts, gaps"
     return [Row(name, "cases", "0", len(damage), not damage and ended.total() == MOVES)]

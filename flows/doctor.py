@@ -224,7 +224,7 @@ def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> 
     try:
         process = psutil.Process(pid)
         words = [*process.cmdline(), *process.environ().values()]
-        holder = f"{process.name()} (pid {pid})"
+        holder = f"{Path(process.exe()).name} (pid {pid})"  # a process may call itself what it likes
     except psutil.Error:
         return Finding(thing, False, f"is held by pid {pid}", fix)
     if any(str(home) in word for word in words):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from flows import command, host
+from flows.catalog.model import Access
 from flows.command import ProcessId, noted
 from flows.database import Lease, open_database
 from flows.images.build import Built
@@ -82,6 +85,22 @@ class Scene:
         return image
 
 
+@contextmanager
+def furnished(folder: Path, port: int, image: Callable[..., str], access: Access, **more: object) -> Iterator[Scene]:
+    """A scene of its own; `image` makes an image of this name that runs these instructions first."""
+    with private_home(folder / "home", port, stop_grace=5.0, ready_limit=20.0, **more) as settings:
+        sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
+        good, bad = (image("one"), image("two")), image("bad", "echo spoiled >>project/work.py; exit 3")
+        for made in (*good, bad):
+            sessions.engine.pull(made)
+        sessions.create(NAME, "light-minimal-deb12-py311", "2026a", good[0], access)
+        try:
+            furnish(sessions, NAME)
+            yield Scene(settings, sessions, journal, good, bad)
+        finally:
+            sessions.remove(NAME, purge=True)
+
+
 @pytest.fixture(scope="module")
 def scene(
     registry: Registry,
@@ -90,19 +109,9 @@ def scene(
     registry_server: RegistryServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("faults") / "home"
-    with private_home(folder, registry_server.port, stop_grace=5.0, ready_limit=20.0) as settings:
-        sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-        good = (light(shared, registry, base, "one"), light(shared, registry, base, "two"))
-        bad = light(shared, registry, base, "bad", before="echo spoiled >>project/work.py; exit 3")
-        for image in (*good, bad):
-            sessions.engine.pull(image)
-        sessions.create(NAME, "light-minimal-deb12-py311", "2026a", good[0], LIGHT)
-        try:
-            furnish(sessions, NAME)
-            yield Scene(settings, sessions, journal, good, bad)
-        finally:
-            sessions.remove(NAME, purge=True)
+    image = partial(light, shared, registry, base)
+    with furnished(tmp_path_factory.mktemp("faults"), registry_server.port, image, LIGHT) as scene:
+        yield scene
 
 
 def in_a_process(work: Callable[[], object]) -> BaseProcess:
@@ -218,18 +227,9 @@ def later(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     """The scene with homes that come into containers that run already."""
-    folder = tmp_path_factory.mktemp("later") / "home"
-    limits = {"stop_grace": 5.0, "ready_limit": 20.0, "warm_memory": 0.0}
-    with private_home(folder, registry_server.port, **limits) as settings:
-        sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
-        good = (late(shared, registry, base, "late one"), late(shared, registry, base, "late two"))
-        bad = late(shared, registry, base, "late bad", "echo spoiled >>project/work.py; exit 3")
-        sessions.create(NAME, "light-minimal-deb12-py311", "2026a", good[0], LATE)
-        try:
-            furnish(sessions, NAME)
-            yield Scene(settings, sessions, journal, good, bad)
-        finally:
-            sessions.remove(NAME, purge=True)
+    folder, image = tmp_path_factory.mktemp("later"), partial(late, shared, registry, base)
+    with furnished(folder, registry_server.port, image, LATE, warm_memory=0.0) as scene:
+        yield scene
 
 
 def check_slots(scene: Scene) -> None:

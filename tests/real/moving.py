@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
+from flows.images.build import Built
+from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, Entry, Phase
 from flows.migrations.plan import Action, Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
+from tests.real.variants import light
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A machine for sessions, and images to move between, which `shared` builds on `base`."""
+
+    settings: Settings
+    sessions: Sessions
+    registry: Registry
+    shared: Settings
+    base: Built
+
+    def image(self, name: str, before: str = "true", **labels: str) -> str:
+        """An image without an IDE that runs `before` first; returns its digest."""
+        written = {f"io.refit.{label}": value for label, value in labels.items()}
+        return light(self.shared, self.registry, self.base, name, before, written)
 
 
 def to(sessions: Sessions, name: str, image: str) -> Decision:

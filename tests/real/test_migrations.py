@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import pytest
 
@@ -25,26 +24,16 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
+from tests.real import moving
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
-from tests.real.variants import JUPYTER, LIGHT, light, variant
+from tests.real.variants import JUPYTER, LIGHT, variant
 
 NAME = "grace"
 OWN = LIGHT.model_copy(update={"own_paths": ("/.cache/",)})
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A machine for sessions, and images to move between."""
-
-    settings: Settings
-    sessions: Sessions
-    registry: Registry
-    shared: Settings
-    base: Built
-
-    def image(self, name: str, before: str = "true", **labels: str) -> str:
-        written = {f"io.refit.{label}": value for label, value in labels.items()}
-        return light(self.shared, self.registry, self.base, name, before, written)
+class Scene(moving.Scene):
+    """A session that somebody works in."""
 
     def create(self, image: str, access: Access = OWN) -> None:
         self.sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, access)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -23,26 +23,20 @@ from flows.settings import Settings
 from flows.start_sessions import start_session
 from flows.switch_session import switch_session
 from tests.machine import RegistryServer, private_home
+from tests.real import moving
 from tests.real.moving import check_nothing_is_left, to
-from tests.real.variants import LIGHT, light
+from tests.real.variants import LIGHT
 
 NAME, PROFILE, RELEASE = "hedy", "light-minimal-deb12-py311", "2026a"
 pytestmark = pytest.mark.long
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(moving.Scene):
     """A session on an old image, and a registry in which the newest one of its profile can be chosen."""
 
-    settings: Settings
-    sessions: Sessions
-    registry: Registry
-    shared: Settings
-    base: Built
-
-    def image(self, name: str, before: str = "true", profile: str = PROFILE) -> str:
-        labels = {"io.refit.profile": profile, "io.refit.release": RELEASE}
-        return light(self.shared, self.registry, self.base, name, before, labels)
+    def image(self, name: str, before: str = "true", **labels: str) -> str:
+        """An image of the session's profile, if no other is given."""
+        return super().image(name, before, **{"profile": PROFILE, "release": RELEASE} | labels)
 
     def newest(self, image: str, profile: str = PROFILE) -> str:
         """The alias of a profile points at this image from now on, and its rollout has begun."""

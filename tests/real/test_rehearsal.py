@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from flows.sessions.pool import LEAST, Pool
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
+from tests.real import moving
 from tests.real.moving import furnish, manifest, to
 from tests.real.variants import JUPYTER, LIGHT, light
 
@@ -37,16 +38,8 @@ ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r 
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
 
 
-@dataclass(frozen=True)
-class Scene:
-    settings: Settings
-    sessions: Sessions
-    registry: Registry
-    shared: Settings
-    base: Built
-
-    def image(self, name: str, before: str = "true") -> str:
-        return light(self.shared, self.registry, self.base, name, before)
+class Scene(moving.Scene):
+    """A session whose home is copied."""
 
     def create(self, image: str, access: Access = LIGHT) -> Session:
         self.sessions.create(NAME, "light-minimal-deb12-py311", "2026a", image, access)
