@@ -13,7 +13,7 @@ from bench.lab import Lab, client, lab
 from bench.results import Row
 from flows import command, host
 from flows.images.registry import Registry
-from flows.sessions.podman import HOME, TOKEN_FILE
+from flows.sessions.containers.podman import HOME, TOKEN_FILE
 from tests.conftest import free_port
 
 MOVES = 15

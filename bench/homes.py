@@ -12,9 +12,9 @@ from time import monotonic
 from bench.results import Row
 from flows import command
 from flows.catalog.model import Access
-from flows.sessions.home import Homes
+from flows.sessions.homes.home import Homes
+from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Session
-from flows.sessions.pool import Pool
 from flows.settings import Settings
 
 SIZE, FILES, POOL = 10_000_000_000, 2_000, 13_000_000_000

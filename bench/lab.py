@@ -23,7 +23,7 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import system
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.plan import Action, Decision
+from flows.migrations.planning.plan import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.publishing.publish import push_labelled
 from flows.sessions.lifecycle import Sessions

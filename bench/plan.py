@@ -18,10 +18,10 @@ from flows.database import now, open_database
 from flows.images import stages
 from flows.images.build import Builder
 from flows.images.ledger import StageRow
-from flows.images.making import Maker
 from flows.images.plan import Action, Plan
 from flows.images.registry import AT_ONCE, MANIFEST, Registry, canonical, descriptor, digest_of
 from flows.images.stages import Graph
+from flows.images.workshop.making import Maker
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
 from flows.plan_release import ReleasePlan, plan_release

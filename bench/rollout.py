@@ -11,12 +11,12 @@ from time import monotonic
 
 from bench.results import Row
 from flows.catalog.model import Access
-from flows.migrations.planner import Planner
-from flows.migrations.rollout import Candidate, Host, Rollout
+from flows.migrations.planning.planner import Planner
+from flows.migrations.planning.rollout import Candidate, Host, Rollout
 from flows.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
-from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)

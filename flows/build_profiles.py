@@ -24,13 +24,13 @@ from flows.catalog.model import Profile
 from flows.errors import RefitError
 from flows.images import picture
 from flows.images.build import Builder, Built
-from flows.images.gate import building
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, urgency
 from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Stage
-from flows.images.workspace import recover
+from flows.images.workshop.gate import building
+from flows.images.workshop.workspace import recover
 from flows.plan_release import ReleasePlan, plan_release
 from flows.progress import State
 from flows.publishing import evidence, statements

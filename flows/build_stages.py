@@ -12,7 +12,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows import containers
 from flows.errors import RefitError
-from flows.images.workspace import recover
+from flows.images.workshop.workspace import recover
 from flows.queues import machines, pool_of
 from flows.settings import Settings
 from flows.settings import load as load_settings

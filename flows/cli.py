@@ -40,8 +40,9 @@ from flows.console import show_data as _print
 from flows.database import now, open_database
 from flows.documents import Mistakes
 from flows.errors import RefitError
-from flows.images import cache, picture
+from flows.images import picture
 from flows.images.registry import Registry
+from flows.images.workshop import cache
 from flows.migrations import parting
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
@@ -50,8 +51,9 @@ from flows.plan_release import NotBuildable, plan_release
 from flows.publishing import evidence
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
-from flows.sessions import probes, wishes
+from flows.sessions import wishes
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.watching import probes
 from flows.sessions.wishes import Wish, Wishes
 from flows.settings import Settings, load
 from flows.show_profile import show_profile

@@ -13,9 +13,9 @@ from flows.catalog.model import Profile
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of, current
+from flows.sessions.homes.volumes import Wanted, read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.volumes import Wanted, read_wanted
 from flows.settings import Settings
 from flows.settings import load as load_settings
 

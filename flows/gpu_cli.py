@@ -12,7 +12,7 @@ from flows import tables
 from flows.console import Json, out, show_data
 from flows.database import now
 from flows.errors import RefitError
-from flows.sessions.gpu import Taken
+from flows.sessions.gpus.gpu import Taken
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import caller
 from flows.settings import load

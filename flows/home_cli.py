@@ -18,13 +18,13 @@ from flows.console import Json, err, out, show, show_data
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
-from flows.migrations.plan import moved
+from flows.migrations.planning.plan import moved
 from flows.migrations.rehearsal import rehearse
 from flows.plan_migration import targets
 from flows.publishing.publish import access_of
+from flows.sessions.homes.pool import Pool, Room, read_size
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.pool import Pool, Room, read_size
 from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings, load
 

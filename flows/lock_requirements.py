@@ -20,11 +20,11 @@ from flows.catalog.pins import expired, first_lock_file
 from flows.database import now, open_database
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError, UnknownName
-from flows.images import locker
 from flows.images.build import Builder
-from flows.images.gate import building
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
+from flows.images.workshop import locker
+from flows.images.workshop.gate import building
 from flows.locks import freshness, locking, policy, python, vulnerabilities
 from flows.locks.freshness import LockLook
 from flows.locks.locking import Unresolvable

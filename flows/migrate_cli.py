@@ -15,9 +15,9 @@ from flows import screen, tables
 from flows.console import Json, err, out, running_flows, show, show_data
 from flows.database import open_database
 from flows.errors import RefitError
-from flows.migrations.fleet import Fleet
 from flows.migrations.history import History
 from flows.migrations.journal import Journal
+from flows.migrations.telling.fleet import Fleet
 from flows.plan_migration import Planning, plan_migration, steer
 from flows.sessions.wishes import caller
 from flows.settings import load

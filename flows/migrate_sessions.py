@@ -19,13 +19,13 @@ from flows import command, notices
 from flows.database import LeaseTaken, lease, now
 from flows.errors import RefitError
 from flows.images.registry import Registry
-from flows.migrations import chart
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.follow import ROUNDS, Course, follow, foreseen
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.rollout import Action, Decision
-from flows.migrations.teller import Teller
+from flows.migrations.planning.rollout import Action, Decision
+from flows.migrations.telling import chart
+from flows.migrations.telling.teller import Teller
 from flows.plan_migration import Planning, steer
 from flows.publishing import evidence
 from flows.sessions.wishes import Wishes, caller

@@ -25,11 +25,11 @@ from flows.database import lease, now, open_database
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
-from flows.images.configuration import has_layer
-from flows.images.gate import building
+from flows.images.grafting.configuration import has_layer
 from flows.images.registry import Registry
 from flows.images.stages import Difference, Stage
-from flows.images.workspace import recover
+from flows.images.workshop.gate import building
+from flows.images.workshop.workspace import recover
 from flows.lock_requirements import Lock
 from flows.locks import freshness
 from flows.locks.freshness import Verdict

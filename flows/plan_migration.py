@@ -15,25 +15,25 @@ from flows.compatibility.scans import obstacles
 from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
-from flows.migrations import waves
-from flows.migrations.consent import deadline_if_told, starting
-from flows.migrations.fleet import Fleet, fleet
 from flows.migrations.follow import due
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
-from flows.migrations.notice import moving_from
-from flows.migrations.plan import plan_after, plan_named
-from flows.migrations.policies import policies
-from flows.migrations.rollout import Candidate, Decision, Gate, Health, Host, ImageKey, Reason, Rollout, Way
-from flows.migrations.standing import Standing, Standings
-from flows.migrations.waves import Trial
+from flows.migrations.planning import waves
+from flows.migrations.planning.consent import deadline_if_told, starting
+from flows.migrations.planning.plan import plan_after, plan_named
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import Candidate, Decision, Gate, Health, Host, ImageKey, Reason, Rollout, Way
+from flows.migrations.planning.waves import Trial
+from flows.migrations.telling.fleet import Fleet, fleet
+from flows.migrations.telling.notice import moving_from
+from flows.migrations.telling.standing import Standing, Standings
 from flows.policy import Mode
 from flows.publishing import evidence
 from flows.publishing.publish import current
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Running, Session
-from flows.sessions.probes import Seen, look_at
+from flows.sessions.watching.probes import Seen, look_at
 from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 

@@ -12,11 +12,11 @@ from flows.catalog.model import Catalog, Profile
 from flows.errors import RefitError
 from flows.images import stages
 from flows.images.build import Builder
-from flows.images.fetching import unreachable
 from flows.images.plan import Action, Plan
 from flows.images.recipe import ENVIRONMENT, Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
+from flows.images.workshop.fetching import unreachable
 from flows.locks import freshness, locking, python
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings

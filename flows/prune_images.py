@@ -9,15 +9,15 @@ from sqlalchemy import Engine
 
 from flows import progress
 from flows.database import now, open_database
-from flows.images import local
-from flows.images.gate import pruning
 from flows.images.registry import Registry
+from flows.images.workshop import local
+from flows.images.workshop.gate import pruning
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, State
 from flows.publishing import prune
 from flows.publishing.prune import Plan, Policy
 from flows.services import garbage
-from flows.sessions.podman import Podman
+from flows.sessions.containers.podman import Podman
 from flows.sessions.store import Store
 from flows.settings import Settings
 from flows.settings import load as load_settings

@@ -12,7 +12,7 @@ import typer
 from flows import command, services, tables
 from flows.console import Json, out, show_data
 from flows.errors import RefitError
-from flows.sessions.keys import PublicKey, added, read_keys, without
+from flows.sessions.entry.keys import PublicKey, added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings, load
 

@@ -12,18 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.branches import ReleaseBranch
-from flows.images.cache import Cache
 from flows.images.plan import Action, Plan, Step, describe
-from flows.migrations.fleet import Fleet, RolloutLine, SessionLine
+from flows.images.workshop.cache import Cache
 from flows.migrations.history import Event
 from flows.migrations.journal import Move
-from flows.migrations.rollout import Decision
-from flows.migrations.waves import VOLUNTEERS
+from flows.migrations.planning.rollout import Decision
+from flows.migrations.planning.waves import VOLUNTEERS
+from flows.migrations.telling.fleet import Fleet, RolloutLine, SessionLine
 from flows.publishing.evidence import Changes, Comparison, File
 from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import WishChange
 
 if TYPE_CHECKING:

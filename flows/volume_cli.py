@@ -12,8 +12,8 @@ import typer
 from flows import tables
 from flows.console import Json, Yes, out, show_data
 from flows.errors import UnknownName
+from flows.sessions.homes.volumes import check_unused, read_wanted, users
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.volumes import check_unused, read_wanted, users
 from flows.settings import load
 
 app = typer.Typer(no_args_is_help=True, help="Volumes: folders of sessions beside their homes, and those they share.")

@@ -27,7 +27,7 @@ from flows.images.stages import Kind, Stage
 from flows.migrations import history
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.standing import Standings
+from flows.migrations.telling.standing import Standings
 from flows.sessions.model import Session
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import Wishes, chosen_hours, chosen_mode

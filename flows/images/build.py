@@ -19,12 +19,12 @@ from flows import progress
 from flows.database import Lease, held, lease, open_database
 from flows.errors import RefitError
 from flows.images import plan, stages
-from flows.images.carried import Layers, NotCarried
+from flows.images.grafting.carried import Layers, NotCarried
 from flows.images.ledger import Entry, Ledger
-from flows.images.making import Maker
 from flows.images.plan import Plan
 from flows.images.registry import AT_ONCE, Manifest, Registry
 from flows.images.stages import Difference, Graph, Inputs, Kind, Stage, key_of
+from flows.images.workshop.making import Maker
 from flows.progress import State
 from flows.settings import Settings
 

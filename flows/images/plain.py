@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 
 from flows.errors import RefitError
-from flows.images.cache import NO_CACHES, apt_options
-from flows.images.configuration import TIMESTAMP
-from flows.images.context import BUILT, MOUNT
-from flows.images.making import bootstrap
+from flows.images.grafting.configuration import TIMESTAMP
 from flows.images.stages import WHEELS, Kind, Stage
+from flows.images.workshop.cache import NO_CACHES, apt_options
+from flows.images.workshop.context import BUILT, MOUNT
+from flows.images.workshop.making import bootstrap
 
 # uv as Refit's own requirements pin it: there, and the hashes of its wheels for x86_64 and aarch64.
 UV = "0.13.8"

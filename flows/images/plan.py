@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile, zip_longest
 
-from flows.images.configuration import has_layer
+from flows.images.grafting.configuration import has_layer
 from flows.images.ledger import Entry
 from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of, layer_tag
 

@@ -20,7 +20,7 @@ from flows.catalog import npm
 from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError
-from flows.images.configuration import configured, instructions
+from flows.images.grafting.configuration import configured, instructions
 from flows.images.stages import CUDA, IDE, Kind, Stage
 from flows.locks import python as python_locks
 from flows.locks import system as system_locks

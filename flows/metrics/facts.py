@@ -20,12 +20,12 @@ from flows.errors import RefitError
 from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
-from flows.migrations.consent import terms
 from flows.migrations.journal import MoveRow, StepRow
 from flows.migrations.move import Phase
-from flows.migrations.policies import policies
-from flows.migrations.rollout import Candidate, ImageKey, Rollout
-from flows.migrations.standing import Standing, Standings
+from flows.migrations.planning.consent import terms
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
+from flows.migrations.telling.standing import Standing, Standings
 from flows.plan_migration import targets, told
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Session

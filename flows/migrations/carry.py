@@ -24,25 +24,25 @@ from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
 from flows.migrations import parting
-from flows.migrations.consent import frozen, objection
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Next, Phase, Seen, State, Undo, decide, unsettled
-from flows.migrations.plan import Action, Decision, moved
-from flows.migrations.policies import policies
+from flows.migrations.planning.consent import frozen, objection
+from flows.migrations.planning.plan import Action, Decision, moved
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Reason, Rollout, Way
 from flows.migrations.rehearsal import rehearse
-from flows.migrations.rollout import FORCED, STARTS, Candidate, ImageKey, Reason, Rollout, Way
-from flows.migrations.standing import Standings
+from flows.migrations.telling.standing import Standings
 from flows.policy import SessionPolicy
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.publishing.publish import access_of
-from flows.sessions import hook
-from flows.sessions.gpu import NoGpu
+from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
-from flows.sessions.probes import Seen as Look
-from flows.sessions.probes import Watch
 from flows.sessions.store import record
+from flows.sessions.watching import hook
+from flows.sessions.watching.probes import Seen as Look
+from flows.sessions.watching.probes import Watch
 from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 

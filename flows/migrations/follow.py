@@ -15,7 +15,7 @@ from typing import Protocol
 from flows.errors import RefitError
 from flows.migrations.carry import Result
 from flows.migrations.move import State
-from flows.migrations.rollout import Action, Decision, Reason
+from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.policy import RolloutPolicy
 
 logger = logging.getLogger("refit.migrations")

@@ -8,13 +8,13 @@ from contextlib import suppress
 from flows.errors import RefitError
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.notice import would_end
-from flows.sessions import reopening, terminals
-from flows.sessions.activity import judge
+from flows.migrations.telling.notice import would_end
+from flows.sessions.ide import reopening, terminals
+from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.probes import LAST, see
-from flows.sessions.reopening import Opened
+from flows.sessions.watching.activity import judge
+from flows.sessions.watching.probes import LAST, see
 from flows.settings import Settings
 
 MOVES_NOW = "This session moves to a new image now. Its home stays as it is; open it again in a minute."

@@ -15,7 +15,7 @@ import httpx
 from flows import command, documents
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
-from flows.sessions.forwarder import HEALTH, Forwarder
+from flows.sessions.entry.forwarder import HEALTH, Forwarder
 from flows.settings import Settings, variables
 
 POOL = "refit"

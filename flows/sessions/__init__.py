@@ -1,0 +1,1 @@
+"""Sessions: one developer's environment each, from its creation to its end."""

@@ -23,17 +23,17 @@ from flows.errors import RefitError, UnknownName
 from flows.gateway import routes
 from flows.gateway.proxy import Gateway
 from flows.progress import reported
-from flows.sessions import end_kernels
+from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine
-from flows.sessions.gpu_pool import GpuPool
-from flows.sessions.home import Homes
-from flows.sessions.jupyter import Jupyter, JupyterError, check_page, wait_answer
-from flows.sessions.keys import PublicKey
+from flows.sessions.entry.keys import PublicKey
+from flows.sessions.entry.ssh import Ssh
+from flows.sessions.gpus.gpu_pool import GpuPool
+from flows.sessions.homes.home import Homes
+from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
+from flows.sessions.ide import end_kernels
+from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
 from flows.sessions.model import PREFIX, Running, Session, check_name
-from flows.sessions.podman import Podman
-from flows.sessions.ssh import Ssh
 from flows.sessions.store import NameTaken, Store
-from flows.sessions.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.wishes import caller
 from flows.settings import Settings
 

@@ -16,9 +16,9 @@ from flows import progress
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.build import Built
-from flows.images.making import Maker
 from flows.images.registry import Registry
 from flows.images.stages import Stage
+from flows.images.workshop.making import Maker
 from flows.progress import State as Progress
 from flows.settings import Settings
 from flows.sharing.jobs import Jobs, State, Work

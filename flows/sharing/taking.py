@@ -16,10 +16,10 @@ from flows import command, host, progress
 from flows.database import LeaseLost, LeaseTaken, open_database
 from flows.errors import RefitError
 from flows.images.build import Builder
-from flows.images.gate import helping
-from flows.images.making import Maker
 from flows.images.registry import Registry
-from flows.images.workspace import recover
+from flows.images.workshop.gate import helping
+from flows.images.workshop.making import Maker
+from flows.images.workshop.workspace import recover
 from flows.progress import Report
 from flows.progress import State as Progress
 from flows.settings import Settings

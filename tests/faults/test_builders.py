@@ -23,11 +23,11 @@ from sqlalchemy.exc import OperationalError
 from flows.database import LeaseTaken, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
-from flows.images.gate import pruning
-from flows.images.making import Maker
 from flows.images.registry import Registry
 from flows.images.stages import Graph
-from flows.images.workspace import recover
+from flows.images.workshop.gate import pruning
+from flows.images.workshop.making import Maker
+from flows.images.workshop.workspace import recover
 from flows.settings import Settings
 from flows.sharing.handing import Handover, NoBuilder
 from flows.sharing.jobs import Work

@@ -36,7 +36,7 @@ from flows.images.build import Builder, Built
 from flows.images.ledger import Ledger
 from flows.images.registry import Registry, RegistryError, digest_of
 from flows.images.stages import Graph, Kind, Stage
-from flows.images.workspace import recover
+from flows.images.workshop.workspace import recover
 from flows.plan_release import ReleasePlan
 from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing

@@ -27,7 +27,7 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
-from flows.migrations.plan import Decision
+from flows.migrations.planning.plan import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings

@@ -27,11 +27,11 @@ from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.sessions.activity import Activity, Verdict
-from flows.sessions.jupyter import execute_request
+from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
-from flows.sessions.probes import Manner, Seen, Watch, probe
+from flows.sessions.watching.activity import Activity, Verdict
+from flows.sessions.watching.probes import Manner, Seen, Watch, probe
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import build_all

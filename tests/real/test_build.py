@@ -24,7 +24,7 @@ from flows.images.build import Builder, Built
 from flows.images.plan import Action
 from flows.images.registry import Registry, RegistryError
 from flows.images.stages import Kind, Stage, join
-from flows.images.workspace import mounts, recover
+from flows.images.workshop.workspace import mounts, recover
 from flows.locks import apt
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until

@@ -8,10 +8,10 @@ from io import BytesIO
 
 import pytest
 
-from flows.images import cache
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry, digest_of
 from flows.images.stages import Kind, Stage
+from flows.images.workshop import cache
 from flows.settings import Settings
 
 TEXT = """\

@@ -12,9 +12,9 @@ import pytest
 
 from flows import command, host
 from flows.errors import RefitError
-from flows.sessions.home import Homes
+from flows.sessions.containers.podman import Podman
+from flows.sessions.homes.home import Homes
 from flows.sessions.model import Session
-from flows.sessions.podman import Podman
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
 from tests.engine_contract import EngineContract

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from flows.services import embedded, process
-from flows.sessions.forwarder import Forwarder
+from flows.sessions.entry.forwarder import Forwarder
 from flows.settings import Settings
 from tests.conftest import free_span
 

@@ -19,7 +19,7 @@ from flows import command, host, services
 from flows.gateway import routes
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
-from flows.sessions.jupyter import Jupyter
+from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings

@@ -21,7 +21,7 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
 from flows.plan_migration import Planning
-from flows.sessions.gpu import NoGpu
+from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home

@@ -8,7 +8,7 @@ import pytest
 
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
-from flows.images.layers import Trees, compare
+from flows.images.grafting.layers import Trees, compare
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.settings import Settings

@@ -12,10 +12,10 @@ import pytest
 from flows import command
 from flows.catalog.model import Access
 from flows.errors import RefitError
-from flows.sessions.home import Homes
+from flows.sessions.homes.home import Homes
+from flows.sessions.homes.pool import LEAST, Pool
+from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session
-from flows.sessions.pool import LEAST, Pool
-from flows.sessions.volumes import Wanted
 from flows.settings import Settings
 from tests.conftest import some_long
 

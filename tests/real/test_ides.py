@@ -15,10 +15,10 @@ from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
-from flows.sessions.jupyter import check_page
+from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session
-from flows.sessions.probes import look_at
+from flows.sessions.watching.probes import look_at
 from flows.settings import Settings
 from tests.machine import FIRST, build_all
 from tests.real.moving import furnish, manifest, to

@@ -15,9 +15,9 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.rollout import Action, Decision, Reason
-from flows.migrations.teller import Teller
-from flows.sessions.jupyter import Kernel
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.migrations.telling.teller import Teller
+from flows.sessions.ide.jupyter import Kernel
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes

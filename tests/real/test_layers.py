@@ -13,11 +13,11 @@ from time import monotonic
 import pytest
 
 from flows import command, host
-from flows.images import graft
-from flows.images.configuration import TIMESTAMP, configured, contents_of, written
-from flows.images.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
-from flows.images.making import local_name
+from flows.images.grafting import graft
+from flows.images.grafting.configuration import TIMESTAMP, configured, contents_of, written
+from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
 from flows.images.registry import MANIFEST, Manifest, Registry, canonical, digest_of
+from flows.images.workshop.making import local_name
 from flows.settings import Settings
 from tests.conftest import free_port
 from tests.machine import private_home, serve_registry

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from flows import command, containers, host
 from flows.errors import RefitError
-from flows.images import locker
 from flows.images.build import Builder, Built
 from flows.images.stages import Stage
+from flows.images.workshop import locker
 from flows.locks import locking, policy, python
 from flows.locks.locking import Unresolvable
 from flows.locks.policy import Bounds

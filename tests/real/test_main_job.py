@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flows import command, host
 from flows.catalog.load import PARTS
-from flows.images.workspace import mounts
+from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
 from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import RegistryServer, private_home

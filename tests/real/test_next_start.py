@@ -14,10 +14,10 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
-from flows.migrations.standing import Standings
+from flows.migrations.telling.standing import Standings
 from flows.policy import Mode
-from flows.sessions.hook import HOOK
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.watching.hook import HOOK
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from flows.start_sessions import start_session

@@ -23,11 +23,11 @@ import yaml
 from pydantic import SecretStr
 
 from flows import command, host, services
-from flows.images import locker
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.images.workspace import mounts
+from flows.images.workshop import locker
+from flows.images.workshop.workspace import mounts
 from flows.settings import Settings, variables
 from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import ROOT, RegistryServer, private_home

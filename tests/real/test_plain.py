@@ -15,8 +15,8 @@ from flows.catalog import load
 from flows.catalog.model import Catalog
 from flows.images import plain
 from flows.images.build import Builder, Built
-from flows.images.configuration import TIMESTAMP
-from flows.images.layers import Trees, compare
+from flows.images.grafting.configuration import TIMESTAMP
+from flows.images.grafting.layers import Trees, compare
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage

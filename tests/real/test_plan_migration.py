@@ -21,13 +21,13 @@ from flows.migrations.follow import Course, follow
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.parting import MOVES_NOW
-from flows.migrations.rollout import Action, Decision, Reason, Way
-from flows.migrations.standing import Standings
-from flows.migrations.teller import Teller
+from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.telling.standing import Standings
+from flows.migrations.telling.teller import Teller
 from flows.plan_migration import Planning, plan_migration
 from flows.policy import Mode, RolloutPolicy
+from flows.sessions.ide.terminals import LEFT
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.terminals import LEFT
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home

@@ -20,10 +20,10 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
 from flows.migrations.rehearsal import Rehearsal, rehearse, sweep
-from flows.sessions.home import Homes
+from flows.sessions.homes.home import Homes
+from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.pool import LEAST, Pool
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home

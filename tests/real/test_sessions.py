@@ -18,7 +18,7 @@ import pytest
 from flows import command, host
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.sessions.jupyter import Jupyter, JupyterError
+from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken

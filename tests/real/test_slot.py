@@ -15,8 +15,8 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
+from flows.sessions.containers.slot import NAME as HOME
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.slot import NAME as HOME
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home

@@ -17,11 +17,11 @@ from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.rehearsal import rehearse
-from flows.sessions import probes
-from flows.sessions.activity import Verdict
-from flows.sessions.keys import added, read_keys, without
+from flows.sessions.entry.keys import added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.watching import probes
+from flows.sessions.watching.activity import Verdict
 from flows.settings import Settings
 from tests.conftest import free_span, wait_until
 from tests.machine import RegistryServer, private_home

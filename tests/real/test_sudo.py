@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.images.workspace import mounts
+from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
 from tests.conftest import free_port, prefect_client, wait_until
 from tests.machine import ROOT, private_home
@@ -124,14 +124,16 @@ def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) 
 BUILDING = f"""
 import sys
 from flows import command, host, settings
-from flows.images.workspace import workspace
+from flows.images.workshop.workspace import workspace
 mine = settings.load()
 with workspace(mine):
     container = command.run([*host.buildah(mine), "from", "scratch"], root=True).stdout.strip()
     command.run([*host.buildah(mine), "mount", container], root=True)
     command.run(["sh", "-c", {WAITING!r}, "sh", sys.argv[1]], root=True)
 """
-RECOVERING = "from flows import settings; from flows.images.workspace import recover; print(recover(settings.load()))"
+RECOVERING = (
+    "from flows import settings; from flows.images.workshop.workspace import recover; print(recover(settings.load()))"
+)
 
 
 def test_what_a_killed_build_ran_as_root_is_ended_and_removed_by_the_next(user: User, tmp_path: Path) -> None:

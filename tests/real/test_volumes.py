@@ -11,8 +11,8 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
+from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.volumes import read_wanted
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, manifest, to

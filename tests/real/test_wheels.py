@@ -18,11 +18,11 @@ from flows import containers
 from flows.catalog import load
 from flows.images import plain, stages
 from flows.images.build import Builder, Built
-from flows.images.making import Maker
 from flows.images.plan import Action
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
+from flows.images.workshop.making import Maker
 from flows.locks import locking, system
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exports

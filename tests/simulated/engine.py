@@ -9,12 +9,12 @@ from typing import NoReturn
 from sqlalchemy import Engine as Database
 
 from flows.errors import RefitError
-from flows.sessions.activity import PROBE
-from flows.sessions.home import Homes
-from flows.sessions.jupyter import Jupyter, JupyterError
+from flows.sessions.homes.home import Homes
+from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.store import Store
+from flows.sessions.watching.activity import PROBE
 from flows.settings import Settings
 from tests.simulated.world import Violation, World, differing, nothing_at_work, somebody_at_work
 

@@ -18,7 +18,7 @@ from flows.errors import UnknownName
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import Entry, State
-from flows.migrations.plan import Action, Decision
+from flows.migrations.planning.plan import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.sessions.activity import (
+from flows.sessions.watching.activity import (
     Activity,
     Kernel,
     Look,

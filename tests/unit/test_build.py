@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.images.context import own_things, uv_program, write_files
-from flows.images.making import installed, local_name
+from flows.images.workshop.context import own_things, uv_program, write_files
+from flows.images.workshop.making import installed, local_name
 from flows.locks.apt import files, planned, sources
 from flows.settings import Settings
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.errors import UnknownName
-from flows.images import cache
-from flows.images.cache import File, surplus
-from flows.images.workspace import workspace
+from flows.images.workshop import cache
+from flows.images.workshop.cache import File, surplus
+from flows.images.workshop.workspace import workspace
 from flows.settings import Settings
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.images.configuration import CREATED, Config, configured, contents_of, instructions, written
+from flows.images.grafting.configuration import CREATED, Config, configured, contents_of, instructions, written
 
 PARENT: Config = {
     "created": CREATED,

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.hours import read_hours
-from flows.migrations.consent import deadline_if_told, frozen, objection, starting
-from flows.migrations.rollout import Action, Reason
+from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
+from flows.migrations.planning.rollout import Action, Reason
 from flows.policy import Mode
 from flows.sessions.wishes import Wish
 from tests.unit.test_planner import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from flows.sessions import ending
-from flows.sessions.ending import Process, main_program, read_status, waited_for
+from flows.sessions.containers import ending
+from flows.sessions.containers.ending import Process, main_program, read_status, waited_for
 
 SERVER = Process(500, 100, 7, deaf=False)
 SSHD = Process(90, 100, 9, deaf=False)  # younger, though its pid is lower: pids begin anew

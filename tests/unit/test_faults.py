@@ -18,12 +18,12 @@ from flows.errors import RefitError
 from flows.migrations.carry import Result
 from flows.migrations.history import History
 from flows.migrations.move import STEPS, State
-from flows.migrations.plan import Action, Candidate, Reason, plan
-from flows.migrations.rollout import Rollout
+from flows.migrations.planning.plan import Action, Candidate, Reason, plan
+from flows.migrations.planning.rollout import Rollout
 from flows.policy import RolloutPolicy
-from flows.sessions.activity import Verdict
 from flows.sessions.model import Running, Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
 from tests.simulated.fleet import OWN, PROFILE, RELEASE, Fleet, fleet
 from tests.simulated.upsets import IMAGES

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from flows.images import fetching
+from flows.images.workshop import fetching
 from flows.settings import Settings
 from tests.conftest import free_port, serving
 

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from flows import migrate_cli
-from flows.migrations import chart
-from flows.migrations.fleet import Fleet, fleet
 from flows.migrations.history import Event, Kind
-from flows.migrations.rollout import Action, Decision, Gate, Health, Reason, Way
-from flows.migrations.standing import Standing
-from flows.migrations.waves import Trial
+from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
+from flows.migrations.planning.waves import Trial
+from flows.migrations.telling import chart
+from flows.migrations.telling.fleet import Fleet, fleet
+from flows.migrations.telling.standing import Standing
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

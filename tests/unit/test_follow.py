@@ -16,13 +16,13 @@ from flows.errors import RefitError
 from flows.migrations.carry import Result
 from flows.migrations.follow import PART, Course, follow
 from flows.migrations.move import State
-from flows.migrations.plan import plan_after
-from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout, Way
-from flows.migrations.waves import Approval, Trial
+from flows.migrations.planning.plan import plan_after
+from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout, Way
+from flows.migrations.planning.waves import Approval, Trial
 from flows.policy import RolloutPolicy, SessionPolicy
-from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW, NEWER = "sha256:old", "sha256:new", "sha256:newer"

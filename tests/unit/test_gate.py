@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from flows.database import LeaseTaken, held, open_database
-from flows.images.gate import building, pruning
+from flows.images.workshop.gate import building, pruning
 from flows.settings import Settings
 
 HOLD = """
 import sys
 from contextlib import nullcontext
 from flows.database import open_database
-from flows.images import gate, workspace
+from flows.images.workshop import gate, workspace
 from flows.settings import load
 
 settings = load()

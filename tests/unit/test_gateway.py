@@ -23,8 +23,8 @@ from flows.migrations.move import Entry, Phase, State
 from flows.porter import page
 from flows.porter.door import Porter, door, knocked_at
 from flows.porter.story import Seen, Why, tell
+from flows.sessions.containers.podman import as_address
 from flows.sessions.model import PREFIX, Session
-from flows.sessions.podman import as_address
 from flows.sessions.store import Store
 from flows.settings import Settings, Span
 from tests.conftest import wait_until

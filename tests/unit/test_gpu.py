@@ -16,9 +16,9 @@ from sqlalchemy import Engine
 from flows import host
 from flows.database import now, open_database
 from flows.errors import RefitError, UnknownName
-from flows.sessions import by_hand
-from flows.sessions.gpu import Gpu, NoGpu, Taken, choose, free_from, gpus_among, read_spec
-from flows.sessions.gpu_pool import GpuPool
+from flows.sessions.containers import by_hand
+from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, free_from, gpus_among, read_spec
+from flows.sessions.gpus.gpu_pool import GpuPool
 from flows.settings import Settings
 
 KIND = "refit.example/gpu"

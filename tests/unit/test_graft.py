@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from flows.images import graft
-from flows.images.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
+from flows.images.grafting import graft
+from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
 
 ROOT_FOLDER = Entry(FOLDER, 0o755, 0, 0)
 

@@ -24,7 +24,7 @@ from flows.images import stages
 from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage
 from flows.publishing import evidence
-from flows.sessions.jupyter import JupyterError, check_page
+from flows.sessions.ide.jupyter import JupyterError, check_page
 from flows.sessions.model import PREFIX, Session
 from tests.conftest import serving
 

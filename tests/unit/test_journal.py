@@ -9,7 +9,7 @@ from flows.database import lease, open_database
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import STEPS, Entry, Phase, State
-from flows.migrations.plan import moved
+from flows.migrations.planning.plan import moved
 from flows.sessions.model import Session
 from flows.settings import Settings
 

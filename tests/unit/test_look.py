@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from flows.sessions import look
-from flows.sessions.activity import Look
+from flows.sessions.watching import look
+from flows.sessions.watching.activity import Look
 from tests.terminal import Terminal
 
 ASKED = {"seconds": 0.05, "port": None, "protocol": "none", "heartbeat": "beat"}

@@ -22,9 +22,9 @@ from flows.metrics.facts import Facts, SessionFact, downtimes, moves
 from flows.metrics.runs import FlowRun, Runs
 from flows.migrations.journal import Journal, downtime
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.plan import moved
-from flows.migrations.rollout import Way
-from flows.migrations.standing import Standing
+from flows.migrations.planning.plan import moved
+from flows.migrations.planning.rollout import Way
+from flows.migrations.telling.standing import Standing
 from flows.services.embedded import all_services
 from flows.sessions.model import Session
 from flows.settings import Settings

@@ -12,8 +12,8 @@ from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.migrate_sessions import _alone, _at_once, _Watch
 from flows.migrations.history import History, Kind
-from flows.migrations.rollout import Way
-from flows.migrations.standing import Standings
+from flows.migrations.planning.rollout import Way
+from flows.migrations.telling.standing import Standings
 from flows.plan_migration import steer
 from flows.settings import Settings
 

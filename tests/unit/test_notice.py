@@ -11,14 +11,23 @@ from pydantic import SecretStr
 
 from flows import notices
 from flows.catalog.model import Access
-from flows.migrations.consent import deadline_if_told
 from flows.migrations.history import Event, Kind
-from flows.migrations.notice import Notice, mark, moving_from, to_be_reminded, to_be_told, when, wish_of, would_end
-from flows.migrations.rollout import Action, Candidate, Decision, Reason, Rollout
+from flows.migrations.planning.consent import deadline_if_told
+from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout
+from flows.migrations.telling.notice import (
+    Notice,
+    mark,
+    moving_from,
+    to_be_reminded,
+    to_be_told,
+    when,
+    wish_of,
+    would_end,
+)
 from flows.policy import Mode, SessionPolicy
-from flows.sessions.activity import Activity, Evidence, Look, Process, Verdict
+from flows.sessions.ide.terminals import watched
 from flows.sessions.model import Session
-from flows.sessions.terminals import watched
+from flows.sessions.watching.activity import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.wishes import Wish
 from flows.settings import Settings
 

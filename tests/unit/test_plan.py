@@ -6,12 +6,12 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.migrations.plan import moved, plan, plan_named
-from flows.migrations.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.planning.plan import moved, plan, plan_named
+from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
 from flows.policy import Mode
-from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from flows.catalog.model import Access
 from flows.hours import read_hours
-from flows.migrations.planner import Planner
-from flows.migrations.rollout import Action, Candidate, Decision, Gate, Health, Host, Reason, Rollout, Way
+from flows.migrations.planning.planner import Planner
+from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, Health, Host, Reason, Rollout, Way
 from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy, Unavailable
-from flows.sessions.activity import Verdict
 from flows.sessions.model import Session
-from flows.sessions.probes import Seen
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
 
 NEW, OLD = "sha256:new", "sha256:old"

@@ -6,8 +6,8 @@ import pytest
 
 from flows.migrations.move import Entry, Phase
 from flows.migrations.parting import ended_by
-from flows.sessions.hook import NOT_NOW, meaning
-from flows.sessions.reopening import Document, Opened, told
+from flows.sessions.ide.reopening import Document, Opened, told
+from flows.sessions.watching.hook import NOT_NOW, meaning
 
 NOTEBOOK = Document("work/a.ipynb", "a.ipynb", "notebook", "python3")
 ENDED = Opened((NOTEBOOK,), ("1",), ("sleep 600, pid 17",))

@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 import pytest
 
-from flows.sessions.room import SPARE, NoRoom, lacking, reserved
+from flows.sessions.homes.room import SPARE, NoRoom, lacking, reserved
 from tests.conftest import wait_until
 
 

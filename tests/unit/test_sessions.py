@@ -19,13 +19,13 @@ from sqlalchemy import Engine
 from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError, UnknownName
-from flows.sessions import jupyter
-from flows.sessions.home import described
-from flows.sessions.jupyter import Jupyter, JupyterError
+from flows.sessions.containers.podman import as_container, labels
+from flows.sessions.homes.home import described
+from flows.sessions.homes.pool import read_size
+from flows.sessions.homes.room import SPARE, lacking
+from flows.sessions.ide import jupyter
+from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.model import IllegalName, Running, Session, check_name, nearest_legal
-from flows.sessions.podman import as_container, labels
-from flows.sessions.pool import read_size
-from flows.sessions.room import SPARE, lacking
 from flows.sessions.store import Exhausted, NameTaken, Store
 from flows.settings import Span
 

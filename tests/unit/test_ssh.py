@@ -10,13 +10,14 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.migrations.plan import moved
-from flows.sessions import by_hand, forwarder
-from flows.sessions.forwarder import Forwarder
-from flows.sessions.keys import NoPublicKey, PublicKey, added, read_keys, without
+from flows.migrations.planning.plan import moved
+from flows.sessions.containers import by_hand
+from flows.sessions.containers.podman import Podman, is_ours
+from flows.sessions.entry import forwarder
+from flows.sessions.entry.forwarder import Forwarder
+from flows.sessions.entry.keys import NoPublicKey, PublicKey, added, read_keys, without
+from flows.sessions.entry.ssh import Ssh
 from flows.sessions.model import Session
-from flows.sessions.podman import Podman, is_ours
-from flows.sessions.ssh import Ssh
 from flows.settings import Settings
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy"

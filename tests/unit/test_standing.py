@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 from flows.database import open_database
 from flows.errors import RefitError, UnknownName
 from flows.migrations.history import History, Kind
-from flows.migrations.rollout import Health, Way
-from flows.migrations.standing import Standings
+from flows.migrations.planning.rollout import Health, Way
+from flows.migrations.telling.standing import Standings
 from flows.settings import Settings
 
 KEY, OTHER = ("p0", "2026a"), ("p1", "2026a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.images.layers import Trees
+from flows.images.grafting.layers import Trees
 from flows.images.registry import Registry
 from flows.settings import Settings
 

@@ -1,0 +1,144 @@
+"""Layers of closed stages: kept in the registry by their keys, and carried over to new parents without a build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cached_property
+
+from flows.errors import RefitError
+from flows.images.grafting import graft
+from flows.images.grafting.configuration import configured, has_layer
+from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
+from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifest, Registry, canonical, descriptor
+from flows.images.stages import Difference, Stage, layer_tag
+from flows.images.workshop.making import local_name
+from flows.settings import Settings
+
+KIND = "application/vnd.refit.layer.v1"
+_PARENT, _DIFF_ID = "io.refit.parent", "io.refit.diff-id"
+_MOST_NAMED = 3
+
+
+class NotCarried(Exception):
+    """A layer that can't be put on a parent; says why not."""
+
+
+class Layers:
+    """The layers of closed stages, in the repository of stages."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._registry, self._repository = registry, registry.stages
+        self._trees = Trees(settings, registry)
+
+    def carry(self, stage: Stage, key: str, parent: Manifest) -> tuple[Manifest, str]:
+        """Put the layer of a closed stage on a parent; returns the image, and what was done, in words.
+
+        Raises:
+            NotCarried: there is no such layer, or it doesn't fit this parent: the stage has to be made.
+        """
+        if not has_layer(stage.text):
+            return self._assemble(stage, parent, None), "it has no layer of its own"
+        kept = self._registry.find(self._repository, layer_tag(key))
+        if kept is None:
+            raise NotCarried("its layer was never made")
+        (part,) = kept.document["layers"]
+        stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
+        if not self._registry.has_blob(self._repository, stored.digest):
+            raise NotCarried("the registry has lost its layer")
+        below = kept.document["annotations"][_PARENT]
+        if below != parent.digest:
+            self._check(stored, below, parent)
+            self._note(key, stored, parent)
+        return self._assemble(stage, parent, stored), f"its layer stood on {below}"
+
+    def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
+        """Keep the layer of a closed stage that was made on a parent; returns the image.
+
+        Raises:
+            RefitError: the stage has written where it may not.
+        """
+        stored = self._own(stage, parent, made)
+        self._note(key, stored, parent)
+        return self._assemble(stage, parent, stored)
+
+    def _note(self, key: str, stored: Stored, parent: Manifest) -> None:
+        """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned."""
+        document = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": KIND,
+            "config": self._empty,
+            "layers": [{**stored.descriptor, "annotations": {_DIFF_ID: stored.diff_id}}],
+            "annotations": {_PARENT: parent.digest},
+        }
+        self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
+
+    def look_at(self, made: Manifest) -> None:
+        """Read what was made, for all that will stand on it: whether their layers fit is known by its files."""
+        with suppress(UnreadableLayer):  # whoever needs it will say so
+            self._trees.tree(self._repository, made)
+
+    @cached_property
+    def _empty(self) -> dict[str, object]:
+        """How a manifest names the configuration of what is no image; it is there."""
+        self._registry.put_blob(self._repository, EMPTY)
+        return descriptor(EMPTY_KIND, EMPTY)
+
+    def differences(self, one: str, other: str) -> tuple[Difference, ...]:
+        """In what two images in the repository of stages differ."""
+        return compare(self._trees, self._repository, one, other)
+
+    def compare(self, stage: Stage, parent: Manifest, grafted: str, made: Manifest) -> tuple[Difference, ...]:
+        """What a grafted image has otherwise than one whose layer was made on the same parent; keeps nothing."""
+        rebuilt = self._assemble(stage, parent, self._own(stage, parent, made))
+        return compare(self._trees, self._repository, grafted, rebuilt.digest)
+
+    def _own(self, stage: Stage, parent: Manifest, made: Manifest) -> Stored:
+        """The layer of a stage that was made on a parent; raises as `keep` does."""
+        *below, stored = layers_of(self._registry, self._repository, made)
+        if [part.digest for part in below] != [part["digest"] for part in parent.document["layers"]]:
+            raise ValueError(f"the stage {stage.name!r} was not made on {parent.digest}")
+        self._verify(stage, stored, parent)
+        return stored
+
+    def _assemble(self, stage: Stage, parent: Manifest, stored: Stored | None) -> Manifest:
+        config = configured(
+            self._registry.config(self._repository, parent),
+            stage.text,
+            stored.diff_id if stored else None,
+            origin=local_name(parent.digest),
+        )
+        return append(self._registry, self._repository, parent, [stored] if stored else [], config)
+
+    def _check(self, stored: Stored, below: str, parent: Manifest) -> None:
+        old = self._registry.find(self._repository, below)
+        if old is None:
+            raise NotCarried(f"the registry no longer has {below}, on which its layer stood")
+        try:
+            different = self._trees.differing(self._repository, old, parent)
+            upper = self._trees.layer(self._repository, stored)
+        except (UnreadableLayer, BlobLost) as error:
+            raise NotCarried(error.what) from None
+        if found := graft.obstacles([upper], different):
+            raise NotCarried(f"its layer doesn't fit: {_some(found)}")
+
+    def _verify(self, stage: Stage, stored: Stored, parent: Manifest) -> None:
+        """A layer that reaches beyond its own paths would change what it is carried to."""
+        upper, tree = self._trees.layer(self._repository, stored), self._trees.tree(self._repository, parent)
+        outside = graft.strays(upper, stage.writes) if stage.writes else ()
+        # buildah writes folders that were only looked into: they are what they were.
+        strays = [path for path in outside if path not in tree or upper.entries.get(path) != tree[path]]
+        changed = graft.changed_ancestors(upper, tree)
+        if strays or changed:
+            raise RefitError(
+                f"Stage {stage.name!r} writes where it may not.",
+                why=_some((*(f"/{path}: outside of {' and '.join(stage.writes)}" for path in strays), *changed)),
+                fix="let its recipe write into its own folders only, and leave owner and mode of those above alone.",
+            )
+
+
+def _some(found: Iterable[object]) -> str:
+    words = [str(one) for one in found]
+    more = len(words) - _MOST_NAMED
+    return "; ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,253 @@
+"""Layers in the registry: read as trees, and put together to images without a container."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from isal import igzip_threaded
+
+from flows.errors import RefitError
+from flows.images import stages
+from flows.images.grafting import graft
+from flows.images.grafting.configuration import Config, written
+from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
+from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.stages import Difference
+from flows.images.workshop.workspace import alone
+from flows.settings import Settings
+
+GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+_FORMAT = 1  # of the files in which trees are kept
+_XATTR = "SCHILY.xattr."
+_KINDS = {
+    tarfile.DIRTYPE: FOLDER,
+    tarfile.SYMTYPE: SYMLINK,
+    tarfile.LNKTYPE: HARDLINK,
+    tarfile.CHRTYPE: DEVICE,
+    tarfile.BLKTYPE: DEVICE,
+    tarfile.FIFOTYPE: DEVICE,
+}
+_CHUNK = 1 << 16  # bytes that are read ahead: tarfile copies them whenever it takes some
+
+
+class UnreadableLayer(RefitError):
+    """A layer that can't be read as a tree: whatever depends on it has to be built."""
+
+    def __init__(self, digest: str, why: str) -> None:
+        super().__init__(f"The layer {digest} can't be read.", why=why, fix="look into the registry's storage and log.")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A layer in the registry.
+
+    Attributes:
+        digest: of the blob.
+        size: bytes of the blob, compressed.
+        diff_id: digest of the tar inside.
+        media_type: how it is compressed.
+    """
+
+    digest: str
+    size: int
+    diff_id: str
+    media_type: str = GZIP
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        """How a manifest names it."""
+        return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
+
+
+def layers_of(registry: Registry, repository: str, image: Manifest) -> tuple[Stored, ...]:
+    """The layers of an image, lowest first."""
+    diff_ids = registry.config(repository, image)["rootfs"]["diff_ids"]
+    parts = image.document["layers"]
+    return tuple(
+        Stored(part["digest"], part["size"], diff_id, part["mediaType"])
+        for part, diff_id in zip(parts, diff_ids, strict=True)
+    )
+
+
+class Trees:
+    """Reads layers and images as trees. Each layer is downloaded once; what was read of it is kept in the home."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._settings, self.registry = settings, registry
+        self._folder = settings.folder("cache", "trees")
+        # The images of a release share most of their layers; one of 50,000 files takes some 30 MB of memory.
+        self._layer = lru_cache(16)(self._find)
+        self._tree = lru_cache(16)(self._merged)
+        self._differing = lru_cache(64)(self._compared)
+
+    def layer(self, repository: str, part: Stored) -> Layer:
+        """One layer.
+
+        Raises:
+            UnreadableLayer: it is damaged, or compressed in a way that isn't known here.
+        """
+        return self._layer(repository, part)
+
+    def tree(self, repository: str, image: Manifest) -> Tree:
+        """The files of an image; raises as `layer` does."""
+        return self._tree(repository, layers_of(self.registry, repository, image))
+
+    def differing(self, repository: str, old: Manifest, new: Manifest) -> frozenset[str]:
+        """All paths in which the files of two images differ, and maybe some more; raises as `layer` does.
+
+        Layers that both have on top are left out: they can only hide differences, never make one.
+        """
+        parts = [list(layers_of(self.registry, repository, image)) for image in (old, new)]
+        while all(parts) and parts[0][-1].digest == parts[1][-1].digest:
+            for stack in parts:
+                stack.pop()
+        return self._differing(repository, *map(tuple, parts))
+
+    def _compared(self, repository: str, old: tuple[Stored, ...], new: tuple[Stored, ...]) -> frozenset[str]:
+        return graft.differing(self._tree(repository, old), self._tree(repository, new))
+
+    def _merged(self, repository: str, parts: tuple[Stored, ...]) -> Tree:
+        if not parts:
+            return {}
+        *below, top = parts
+        tree = self._tree(repository, tuple(below))
+        try:
+            return graft.merge([self.layer(repository, top)], tree)
+        except ValueError as error:
+            raise UnreadableLayer(top.digest, str(error)) from None
+
+    def _find(self, repository: str, part: Stored) -> Layer:
+        name = part.digest.removeprefix("sha256:")
+        note = self._folder / f"{name}.{_FORMAT}.json"
+        if known := _kept(note):
+            return known
+        with alone(self._settings, f"tree-{name}"):
+            if known := _kept(note):
+                return known
+            found = self._read(repository, part)
+            draft = note.with_suffix(".new")
+            draft.write_bytes(_dumped(found))
+            draft.replace(note)
+        return found
+
+    def _read(self, repository: str, part: Stored) -> Layer:
+        with TemporaryFile(dir=self._folder) as file:
+            self.registry.get_file(repository, part.digest, file)
+            try:
+                with _opened(file, part.media_type) as tar:
+                    return graft.layer(_members(tar))
+            except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+                raise UnreadableLayer(part.digest, str(error)) from None
+
+
+def _opened(file: IO[bytes], media_type: str) -> IO[bytes]:
+    if media_type.endswith(("+gzip", ".gzip")):
+        # It unpacks ahead, beside whoever reads.
+        return igzip_threaded.open(file, threads=1)  # type: ignore[no-any-return,no-untyped-call]
+    if media_type.endswith(".tar"):
+        return file
+    raise ValueError(f"Its type is {media_type}.")
+
+
+def _members(file: IO[bytes]) -> Iterator[tuple[str, Entry]]:
+    with tarfile.open(fileobj=file, mode="r|", bufsize=_CHUNK) as tar:
+        for member in tar:
+            yield member.name, _entry(tar, member)
+
+
+def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
+    kind, content, size = _KINDS.get(member.type, FILE), "", 0
+    if kind in (SYMLINK, HARDLINK):
+        content = member.linkname
+    elif kind == DEVICE:
+        content = f"{member.type.decode()} {member.devmajor}:{member.devminor}"
+    elif kind == FILE:
+        file = tar.extractfile(member)
+        if file is None:
+            raise ValueError(f"/{member.name} has the unknown type {member.type!r}.")
+        content, size = hashlib.file_digest(file, "sha256").hexdigest(), member.size  # type: ignore[arg-type]
+    return Entry(kind, member.mode & 0o7777, member.uid, member.gid, content, size, _xattrs(member))
+
+
+def _xattrs(member: tarfile.TarInfo) -> str:
+    found = {name.removeprefix(_XATTR): value for name, value in member.pax_headers.items() if name.startswith(_XATTR)}
+    return " ".join(f"{name}={value.encode('utf-8', 'surrogateescape').hex()}" for name, value in sorted(found.items()))
+
+
+def _dumped(found: Layer) -> bytes:
+    return canonical(
+        {"entries": found.entries, "whiteouts": sorted(found.whiteouts), "opaque": sorted(found.opaque)},
+    )
+
+
+def _kept(note: Path) -> Layer | None:
+    """What was read of a layer before; none: it never was, or what was kept of it is damaged."""
+    try:
+        known = json.loads(note.read_bytes())
+        entries = {path: Entry(*row) for path, row in known["entries"].items()}
+        return Layer(entries, frozenset(known["whiteouts"]), frozenset(known["opaque"]))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def append(
+    registry: Registry, repository: str, parent: Manifest | None, added: Sequence[Stored], config: Config
+) -> Manifest:
+    """Write the image that layers give on top of a parent; no tag points at it.
+
+    Args:
+        registry: holds the parent and the layers.
+        repository: the one that holds them.
+        parent: what is added to; none: the added layers are all there are.
+        added: the layers above it, lowest first.
+        config: the whole configuration of the new image.
+
+    Raises:
+        ValueError: the configuration isn't one of these layers.
+        RegistryError: the registry lacks one of them, or doesn't do its part.
+    """
+    below = parent.document["layers"] if parent else ()
+    diff_ids = config["rootfs"]["diff_ids"]
+    if len(diff_ids) != len(below) + len(added) or diff_ids[len(below) :] != [part.diff_id for part in added]:
+        raise ValueError("the layers of the configuration are not those of the image")
+    blob = written(config)
+    registry.put_blob(repository, blob)
+    document = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": descriptor(CONFIG, blob),
+        "layers": [*below, *(part.descriptor for part in added)],
+    }
+    content = canonical(document)
+    return Manifest(registry.put_manifest(repository, digest_of(content), content, MANIFEST), MANIFEST, content)
+
+
+def compare(trees: Trees, repository: str, one: str, other: str) -> tuple[Difference, ...]:
+    """In what two images differ, given by their digests: `files`, `config` and `history`. Nothing: in nothing.
+
+    Dates and the order of files in a layer are no differences.
+    """
+    registry = trees.registry
+    images = [registry.manifest(repository, digest) for digest in (one, other)]
+    old_tree, new_tree = (trees.tree(repository, image) for image in images)
+    old, new = (registry.config(repository, image) for image in images)
+    files = graft.differing(old_tree, new_tree)
+    return stages.differences(_told(old, old_tree, files), _told(new, new_tree, files))
+
+
+def _told(config: Config, tree: Tree, paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What is compared of an image, as text."""
+    outer = {name: value for name, value in config.items() if name not in ("config", "rootfs", "history")}
+    inner = {f"config.{name}": value for name, value in config["config"].items()}
+    entries = {f"{number:03}": entry for number, entry in enumerate(config.get("history") or ())}
+    sorts = {"files": {path: tree[path] for path in paths if path in tree}, "config": outer | inner, "history": entries}
+    return {sort: {name: canonical(value).decode() for name, value in told.items()} for sort, told in sorts.items()}

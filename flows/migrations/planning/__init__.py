@@ -1,0 +1,1 @@
+"""Who moves, when, and why not yet: pure decisions, and the policies that they follow."""

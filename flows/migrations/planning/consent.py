@@ -1,0 +1,159 @@
+"""What the people in a session let happen to it: from when on, what it waits for, and until when at most. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from flows import hours
+from flows.hours import Hours
+from flows.migrations.planning.rollout import Candidate, Reason, Rollout
+from flows.migrations.planning.timetable import Calendar
+from flows.policy import Mode
+from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.probes import Seen
+
+UNTOLD = "no notice was delivered, so its deadline doesn't count"
+_DAY, _HOUR = 86_400, 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a session is moved; moments are seconds since 1970.
+
+    Attributes:
+        least: it is never moved before, not by force either.
+        ready: it isn't moved before of itself.
+        reason: what makes `ready` as late as it is; none: nothing.
+        waits: what has to happen first of which nobody knows when it will; none: nothing.
+        detail: more of that.
+        deadline: when it is moved whether it fits or not; none: never.
+        free: its owner has agreed, so neither hours nor waves keep it.
+    """
+
+    least: int
+    ready: int
+    reason: Reason | None = None
+    waits: Reason | None = None
+    detail: str = ""
+    deadline: int | None = None
+    free: bool = False
+
+
+def terms(candidate: Candidate, new: str, rollout: Rollout) -> Terms:
+    """The terms on which a session is moved to the image `new`."""
+    now, clock = math.ceil(rollout.now.timestamp()), zone_of(candidate)
+    pinned = _pinned(candidate, clock)
+    if candidate.wish.agreed == new:
+        pin = Reason.pinned if pinned > now else None
+        return Terms(max(now, pinned), max(now, pinned), pin, free=True)
+    deadline = _deadline(candidate, clock)
+    floors = ((now, None), *_floors(candidate, rollout, pinned, deadline))
+    ready, reason = max(floors, key=lambda floor: floor[0])
+    waits, detail = _waits(candidate)
+    if waits and _mode(candidate) is Mode.forced_by and candidate.notified is None:
+        detail = f"{detail}; {UNTOLD}" if detail else UNTOLD
+    return Terms(max(now, pinned), ready, reason, waits, detail, deadline)
+
+
+def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
+    """Why a session isn't to be stopped just now, whatever was planned; empty: it is."""
+    found = terms(candidate, new, rollout)
+    if found.waits:
+        return "; ".join(filter(None, (found.waits, found.detail)))
+    if found.reason and found.ready > rollout.now.timestamp():
+        return str(found.reason)
+    quiet = (*candidate.policy.quiet, *candidate.wish.quiet)
+    return "" if found.free else str(_closed(candidate, rollout, candidate.policy.windows, quiet) or "")
+
+
+def frozen(candidate: Candidate, rollout: Rollout) -> str:
+    """Why a session isn't to be stopped on this day, not by force either; empty: it may be."""
+    return str(_closed(candidate, rollout) or "")
+
+
+def _closed(
+    candidate: Candidate, rollout: Rollout, windows: Sequence[Hours] = (), quiet: Sequence[Hours] = ()
+) -> Reason | None:
+    """What of the calendar keeps a session from being stopped at this very second."""
+    calendar = Calendar(zone_of(candidate), rollout.policy.freezes, windows, quiet, length=1)
+    return calendar.why(math.floor(rollout.now.timestamp()))
+
+
+def starting(candidate: Candidate, now: datetime) -> Candidate:
+    """A session as it is while its owner starts it: nobody is in it, so that nothing but freezes keeps it. Pure."""
+    anytime = {"mode": Mode.when_idle, "windows": (), "quiet": ()}
+    return replace(
+        candidate,
+        running=True,
+        policy=candidate.policy.model_copy(update=anytime),
+        wish=replace(candidate.wish, mode=Mode.when_idle, snoozed_until=None, quiet=()),
+        seen=Seen(candidate.session.name, Verdict.idle, now, True, ()),
+        rests_until=None,
+    )
+
+
+def deadline_if_told(candidate: Candidate, new: str, rollout: Rollout) -> datetime | None:
+    """When a session would be moved by force, had its owner been told by now; none: never."""
+    told = replace(candidate, notified=candidate.notified or rollout.now)
+    deadline = terms(told, new, rollout).deadline
+    return None if deadline is None else datetime.fromtimestamp(deadline, UTC)
+
+
+def zone_of(candidate: Candidate) -> ZoneInfo:
+    """Whose clock the hours of a session are read on."""
+    return hours.zone(candidate.wish.time_zone) if candidate.wish.time_zone else candidate.policy.zone
+
+
+def _mode(candidate: Candidate) -> Mode:
+    return candidate.wish.mode or candidate.policy.mode
+
+
+def _pinned(candidate: Candidate, clock: ZoneInfo) -> int:
+    """When a pin ends; 0: there is none."""
+    until = candidate.wish.until
+    return hours.midnight(until, clock) if until and _mode(candidate) is Mode.pin else 0
+
+
+def _floors(
+    candidate: Candidate, rollout: Rollout, pinned: int, deadline: int | None
+) -> Iterator[tuple[int, Reason | None]]:
+    """Moments before which a session isn't moved of itself, and why."""
+    if pinned:
+        yield pinned, Reason.pinned
+    if candidate.wish.snoozed_until:
+        snoozed = math.ceil(candidate.wish.snoozed_until.timestamp())
+        yield snoozed if deadline is None else min(snoozed, deadline), Reason.snoozed
+    if candidate.rests_until:
+        yield math.ceil(candidate.rests_until.timestamp()), Reason.deferred
+    if candidate.seen and candidate.seen.verdict is Verdict.state:
+        keep = rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
+        yield math.ceil(candidate.seen.since.timestamp() + keep * _HOUR), Reason.state
+
+
+def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
+    """When a session is moved whether it fits or not: its clock starts with a notice that was delivered."""
+    if candidate.notified is None:
+        return None
+    told = candidate.notified.timestamp()
+    soonest, days = told + candidate.policy.notice_hours * _HOUR, candidate.policy.deadline_days
+    if candidate.wish.until and _mode(candidate) is Mode.forced_by:
+        last = hours.midnight(candidate.wish.until + timedelta(days=1), clock)
+        return int(max(last, soonest))
+    return int(max(told + days * _DAY, soonest)) if days else None
+
+
+def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
+    """What has to happen before a session may be moved; unknown activity is activity."""
+    mode, seen = _mode(candidate), candidate.seen
+    if mode is Mode.ask:
+        return Reason.ask, ""
+    if mode is Mode.next_start:
+        return Reason.next_start, ""
+    if seen is None:
+        return Reason.unknown, ""
+    work = [text.removeprefix(f"{Verdict.busy}: ") for text in seen.evidence if not text.startswith(Verdict.idle)]
+    return (Reason.busy, "; ".join(work)) if seen.verdict is Verdict.busy else (None, "")

@@ -1,0 +1,129 @@
+"""Which sessions move, which stay, when, and why. Pure: what is known goes in, one decision per session comes out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from flows.catalog.model import Access
+from flows.errors import RefitError, UnknownName
+from flows.migrations.planning import waves
+from flows.migrations.planning.planner import Planner
+from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, ImageKey, Reason, Rollout
+from flows.migrations.planning.waves import Approval, Trial
+from flows.sessions.model import Session
+
+__all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_after", "plan_named"]
+
+
+def plan(
+    candidates: Iterable[Candidate], rollout: Rollout, announced: Mapping[str, datetime] | None = None
+) -> tuple[Decision, ...]:
+    """Decide for every session, by name.
+
+    A stopped session is left alone: an image has to prove itself in a session before the old one is given up,
+    and starting what its owner stopped is not ours to do.
+
+    Args:
+        candidates: the sessions that are asked for.
+        rollout: what they share.
+        announced: session → when it moves, as it was told; kept where that is still possible.
+    """
+    return Planner(rollout, candidates, announced).decisions
+
+
+def plan_after(
+    candidates: Iterable[Candidate], rollout: Rollout, trials: Iterable[Trial], approved: Mapping[str, Approval]
+) -> tuple[tuple[Decision, ...], dict[tuple[str, int], Gate]]:
+    """Decide for every session, with what its rollout has shown so far; also what that says of each wave.
+
+    Args:
+        candidates: the sessions that are asked for.
+        rollout: what they share; its gates are found here.
+        trials: the last move of each session.
+        approved: image → the last wave that a person has approved, and when.
+    """
+    known = tuple(candidates)
+    patience = rollout.now + timedelta(hours=rollout.policy.wave_hours)
+    # Who is left in each wave, and can be moved in time, is what a plan without gates says.
+    first = plan(known, rollout)
+    left = Counter((line.new, line.wave) for line in first if line.wave is not None and line.at and line.at < patience)
+    gates = waves.gates(trials, left, approved, rollout.policy, rollout.now)
+    return plan(known, replace(rollout, gates=gates)), gates
+
+
+def plan_named(
+    name: str,
+    candidates: Iterable[Candidate],
+    rollout: Rollout,
+    *,
+    deleted: Collection[str] = (),
+) -> Decision:
+    """Decide for the one session that a person named, and so agreed for; what can't be done at once is an error here.
+
+    Args:
+        name: its name.
+        candidates: all sessions.
+        rollout: as for `plan`.
+        deleted: names of sessions that are gone while their homes were kept.
+
+    Raises:
+        RefitError: there is no such session, it was deleted, it is stopped or pinned, its image doesn't exist or is the
+            one that it has, or its last move has not ended.
+    """
+    known = {candidate.session.name: candidate for candidate in candidates}
+    if name in deleted and name not in known:
+        raise RefitError(
+            f"The session {name!r} was deleted.",
+            why="Its home was kept, but there is nothing that could be moved.",
+            fix=f"`refit session create {name} …` gives the home a session again.",
+        )
+    if name not in known:
+        raise UnknownName("session", name, known)
+    session = known[name].session
+    new = rollout.targets.get((session.profile, session.release), "")
+    agreed = replace(known[name], wish=replace(known[name].wish, agreed=new))
+    (decision,) = plan([agreed], rollout)
+    if decision.reason:
+        raise RefitError(
+            f"The session {name!r} can't be moved: {decision.reason}.",
+            why=f"Profile {session.profile}, release {session.release}, image {session.image}.",
+            fix=_FIXES.get(decision.reason, "").format(name=name, release=session.release),
+        )
+    return decision
+
+
+_FIXES = {
+    Reason.stopped: "`refit session start {name}`, then migrate it.",
+    Reason.no_image: "`refit build {release}` makes it.",
+    Reason.unfinished: "`refit migrate resume`.",
+    Reason.held: "`refit migrate history {name}`.",
+    Reason.gpu: "`refit gpu list` shows who has them.",
+    Reason.pinned: "`refit session mode {name} when-idle` takes the pin away.",
+}
+
+
+def moved(session: Session, image: str, access: Access | None) -> Session:
+    """The session on another image, in its next container.
+
+    Args:
+        session: as it is.
+        image: digest of the other image.
+        access: how the IDE in that is reached; none: as before.
+
+    Raises:
+        RefitError: the one has an IDE to reach and the other has not.
+    """
+    access = access or session.access
+    if bool(access.port) != bool(session.access.port):
+        raise RefitError(
+            f"The session {session.name!r} can't be moved to {image}.",
+            why="That image has an IDE, and the session was made without an address of one."
+            if access.port
+            else "That image has no IDE, and the session has one.",
+            fix=f"`refit session rm {session.name}` keeps its home; then create it anew.",
+        )
+    ssh = session.ssh or session.token_file.parent / "ssh"  # it may be from before there was ssh
+    return replace(session, image=image, generation=session.generation + 1, access=access, ssh=ssh)

@@ -1,0 +1,442 @@
+"""A plan that follows what happens: who moves in which slot, wave by wave. Pure.
+
+Within a wave those come first whose deadline does. Who can be moved gets the first slot in which their hours and all
+caps let it; who can't, the last before the deadline, if there is one. What was announced stays as long as it can: what
+happens to one session moves no other.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import groupby
+
+from flows.migrations.planning import waves
+from flows.migrations.planning.consent import Terms, terms, zone_of
+from flows.migrations.planning.rollout import BLOCKING, Action, Candidate, Decision, Health, Host, Reason, Rollout, Way
+from flows.migrations.planning.timetable import Calendar, Seats, first, last
+
+_NEVER = sys.maxsize
+# What depends on what others leave: looked at again whenever anything changes.
+_SHARED = frozenset({Reason.gpu, Reason.never, Reason.late})
+_RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
+
+
+@dataclass(slots=True)
+class _Case:
+    """A session that is to move: on what terms, and where it stands.
+
+    Moments are seconds since 1970; `least`: it is never moved before, `ready`: it isn't moved before of itself, because
+    of `reason`.
+    """
+
+    candidate: Candidate
+    new: str
+    terms: Terms
+    wave: int
+    place: float
+    least: int
+    ready: int
+    reason: Reason | None
+    calendar: Calendar
+    seats: tuple[Seats, ...]
+
+    @property
+    def name(self) -> str:
+        return self.candidate.session.name
+
+    @property
+    def order(self) -> tuple[int, float, float, str]:
+        deadline = self.terms.deadline
+        return self.wave, math.inf if deadline is None else deadline, self.place, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a session takes from others."""
+
+    slot: int
+    wave: tuple[str, int]
+    seats: tuple[Seats, ...]
+    host: str
+    gpus: int
+
+
+class Planner:
+    """Plans once for all sessions, and again for those to which something happens."""
+
+    def __init__(
+        self, rollout: Rollout, candidates: Iterable[Candidate], announced: Mapping[str, datetime] | None = None
+    ) -> None:
+        self._rollout, self._policy, self._length = rollout, rollout.policy, rollout.policy.move_seconds
+        self._candidates = {candidate.session.name: candidate for candidate in candidates}
+        self._calendars: dict[tuple[object, ...], Calendar] = {}
+        self._pulls = {name: _pulls(host) for name, host in rollout.hosts.items()}
+        self._begin(announced or {})
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One line for every session, by name."""
+        return tuple(self._lines[name] for name in sorted(self._lines))
+
+    @property
+    def times(self) -> dict[str, datetime]:
+        """Session → when it moves; without those that may get a better time from a new plan."""
+        return {name: line.at for name, line in self._lines.items() if line.at and line.reason is not Reason.late}
+
+    def replan(
+        self, changed: Iterable[Candidate] = (), gone: Collection[str] = (), now: datetime | None = None
+    ) -> tuple[Decision, ...]:
+        """Decide anew for sessions that have changed, come or gone; all others keep their times.
+
+        Args:
+            changed: sessions as they are now.
+            gone: names of sessions that are no more.
+            now: when that was seen; none: when the plan was made.
+
+        Returns:
+            the lines that are others than before, by name.
+        """
+        self._rollout = replace(self._rollout, now=now or self._rollout.now)
+        latest = {candidate.session.name: candidate for candidate in changed}
+        names = latest.keys() | set(gone) | self._shared
+        before = {name: self._lines.get(name) for name in names}
+        self._candidates.update(latest)
+        for name in names:
+            self._leave(name)
+        for name in gone:
+            self._candidates.pop(name, None)
+            self._lines.pop(name, None)
+        again = [self._candidates[name] for name in names if name in self._candidates]
+        if not self._reserve(again):
+            # Somebody is away who wasn't to be, and takes the seat of another.
+            before = {**self._lines, **before}
+            self._begin({name: line.at for name, line in self._lines.items() if line.at and name not in latest})
+        else:
+            self._settle(self._cases(again))
+        return tuple(
+            self._lines[name] for name in sorted(before.keys() & self._lines) if self._lines[name] != before[name]
+        )
+
+    def _begin(self, announced: Mapping[str, datetime]) -> None:
+        self._lines: dict[str, Decision] = {}
+        self._places: dict[str, _Place] = {}
+        self._starts: dict[tuple[str, int], dict[str, int]] = {}
+        self._away: dict[str, list[tuple[Seats, int]]] = {}
+        self._seats: dict[tuple[str, str], Seats] = {}
+        self._gpus = {name: host.gpus for name, host in self._rollout.hosts.items() if host.gpus is not None}
+        self._shared: set[str] = set()
+        self._reserve(self._candidates.values())
+        cases = self._cases(self._candidates.values())
+        told = {name: int(at.timestamp()) // self._length for name, at in announced.items()}
+        self._settle([case for case in cases if not (case.name in told and self._keep(case, told[case.name]))])
+
+    # What is known of each session.
+
+    def _cases(self, candidates: Iterable[Candidate]) -> list[_Case]:
+        """Those that are to move, in the order in which they are served; the lines of the others are written."""
+        cases = []
+        for candidate in candidates:
+            session = candidate.session
+            new = self._rollout.targets.get((session.profile, session.release), "")
+            if reason := why_not(candidate, new):
+                line = Decision(session.name, Action.skip, session.image, new, reason)
+                self._lines[session.name] = line
+            else:
+                cases.append(self._case(candidate, new))
+        return sorted(cases, key=lambda case: case.order)
+
+    def _case(self, candidate: Candidate, new: str) -> _Case:
+        agreed = terms(candidate, new, self._rollout)
+        place = waves.position(candidate.session.name, new)
+        pull = self._pulled(candidate, new)
+        ready, reason = (pull, Reason.pull) if pull > agreed.ready else (agreed.ready, agreed.reason)
+        return _Case(
+            candidate=candidate,
+            new=new,
+            terms=agreed,
+            wave=self._wave(candidate, place, agreed.free),
+            place=place,
+            least=max(agreed.least, pull),
+            ready=ready,
+            reason=reason,
+            calendar=self._calendar(candidate, hours=not agreed.free),
+            seats=self._seats_of(candidate),
+        )
+
+    def _wave(self, candidate: Candidate, place: float, free: bool) -> int:
+        if candidate.wish.volunteer or free:
+            return waves.VOLUNTEERS
+        return 1 if candidate.session.name in self._rollout.canaries else waves.wave(place, self._policy.waves)
+
+    def _pulled(self, candidate: Candidate, new: str) -> int:
+        """When the image is on the host; never, if there is no room for it."""
+        seconds = self._pulls.get(candidate.host, {}).get(new, 0.0)
+        return _NEVER if seconds is None else math.ceil(self._rollout.now.timestamp() + seconds)
+
+    def _calendar(self, candidate: Candidate, hours: bool) -> Calendar:
+        policy, zone = candidate.policy, zone_of(candidate)
+        windows = policy.windows if hours else ()
+        quiet = (*policy.quiet, *candidate.wish.quiet) if hours else ()
+        key = (zone.key, windows, quiet)
+        if key not in self._calendars:
+            self._calendars[key] = Calendar(zone, self._policy.freezes, windows, quiet, length=self._length)
+        return self._calendars[key]
+
+    def _seats_of(self, candidate: Candidate) -> tuple[Seats, ...]:
+        caps, session = self._policy.unavailable, candidate.session
+        kinds = (
+            ("rollout", "all", caps.rollout),
+            ("host", candidate.host, caps.host),
+            ("owner", candidate.owner, caps.owner),
+            ("profile", session.profile, caps.profile),
+        )
+        return tuple(self._seat(kind, name, cap) for kind, name, cap in kinds if cap and name)
+
+    def _seat(self, kind: str, name: str, cap: int) -> Seats:
+        if (kind, name) not in self._seats:
+            self._seats[kind, name] = Seats(cap)
+        return self._seats[kind, name]
+
+    # Who gets what.
+
+    def _reserve(self, candidates: Iterable[Candidate]) -> bool:
+        """Take the seats of those that are away now; false if there are too few."""
+        enough = True
+        for candidate in candidates:
+            if candidate.away_since:
+                taken = [(seats, slot) for seats in self._seats_of(candidate) for slot in self._slots_away(candidate)]
+                self._away[candidate.session.name] = taken
+                seated = [seats.take(slot) for seats, slot in taken]
+                enough = enough and all(seated)
+        return enough
+
+    def _slots_away(self, candidate: Candidate) -> range:
+        assert candidate.away_since
+        now = int(self._rollout.now.timestamp())
+        back = int(candidate.away_since.timestamp()) + self._length - 1
+        # Who is away for longer than was foreseen will be so for a while.
+        return range(now // self._length, max(back // self._length, self._slot(now)) + 1)
+
+    def _leave(self, name: str) -> None:
+        """Give back what a session has taken from others."""
+        for seats, slot in self._away.pop(name, ()):
+            seats.give(slot)
+        self._shared.discard(name)
+        if place := self._places.pop(name, None):
+            for seats in place.seats:
+                seats.give(place.slot)
+            self._starts[place.wave].pop(name)
+            if place.host in self._gpus:
+                self._gpus[place.host] += place.gpus
+
+    def _settle(self, cases: Iterable[_Case]) -> None:
+        """Decide for sessions in their order; those before them stand already."""
+        for wave, members in groupby(cases, key=lambda case: case.wave):
+            begins: dict[str, int] = {}
+            for case in members:
+                if case.new not in begins:
+                    begins[case.new] = self._begins(case.new, wave)
+                self._decide(case, begins[case.new])
+
+    def _begins(self, image: str, wave: int) -> int:
+        """When a wave begins, as far as can be foreseen; nobody waits longer than `wave_hours` for the one before."""
+        begins, bake = self._now, self._policy.bake_minutes * 60
+        for earlier in range(wave):
+            gate = self._rollout.gates.get((image, earlier))
+            if gate and gate.health is Health.passed:
+                continue
+            patience = begins + self._policy.wave_hours * 3600
+            slots = self._starts.get((image, earlier), {}).values()
+            inside = max((slot for slot in slots if slot * self._length < patience), default=None)
+            if inside is not None:
+                begins = max(begins, math.ceil((inside + 1) * self._length + bake))
+            elif gate:
+                begins = max(begins, math.ceil(gate.since.timestamp() + bake))
+        return begins
+
+    def _decide(self, case: _Case, begins: int) -> None:
+        if obstacle := self._obstacle(case):
+            self._write(case, Action.wait, *obstacle)
+            return
+        agreed, slot = case.terms, None
+        if not agreed.waits:
+            slot = first(self._slot(max(case.ready, begins)), case.calendar, case.seats)
+            if slot is not None and (agreed.deadline is None or slot <= agreed.deadline // self._length):
+                self._write_regular(case, slot, max(case.ready, begins))
+                return
+        if agreed.deadline is None:
+            self._write(case, Action.wait, agreed.waits or Reason.never, agreed.detail)
+            return
+        least, latest = self._slot(max(case.least, begins)), agreed.deadline // self._length
+        forced = last(latest, least, self._days(case), case.seats)
+        if forced is not None:
+            self._write_forced(case, forced)
+        else:
+            # As soon as possible then; by force, if nothing else lets it move.
+            late = first(max(least, latest + 1), self._days(case), case.seats) if slot is None else slot
+            self._write_late(case, late, forced=slot is None)
+
+    def _keep(self, case: _Case, slot: int) -> bool:
+        """Let a session have the slot that was announced, if it can still have it."""
+        agreed = case.terms
+        if self._obstacle(case) or any(seats.after(slot) != slot for seats in case.seats):
+            return False
+        of_itself = not agreed.waits and slot >= self._slot(case.ready) and case.calendar.after(slot) == slot
+        by_force = agreed.deadline is not None and slot >= self._slot(case.least)
+        if not of_itself and not (by_force and self._days(case).after(slot) == slot):
+            return False
+        if agreed.deadline is not None and slot > agreed.deadline // self._length:
+            self._write_late(case, slot, forced=not of_itself)
+        elif of_itself:
+            self._write_regular(case, slot, slot * self._length)
+        else:
+            self._write_forced(case, slot)
+        return True
+
+    def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
+        """What keeps a session from being moved at any time, and more of it."""
+        candidate = case.candidate
+        if rests := _RESTING.get(self._rollout.ways.get(case.new, Way.running)):
+            return rests, ""
+        if failed := self._gate(case):
+            return Reason.gate, failed
+        if candidate.blocked and not case.terms.free:
+            return Reason.blocked, candidate.blocked
+        if case.least == _NEVER:
+            return Reason.room, ""
+        moves = not case.terms.waits or case.terms.deadline is not None
+        if moves and candidate.gpus > self._gpus.get(candidate.host, candidate.gpus):
+            return Reason.gpu, self._free_from(candidate.host)
+        return None
+
+    def _free_from(self, host: str) -> str:
+        """When a GPU is given back, in words; empty: nobody knows."""
+        at = self._rollout.hosts[host].gpus_from
+        return f"one is free from {at:%Y-%m-%d %H:%M} UTC on" if at else ""
+
+    def _gate(self, case: _Case) -> str:
+        for wave in range(case.wave + 1):
+            gate = self._rollout.gates.get((case.new, wave))
+            stops = gate and gate.health in BLOCKING and (wave < case.wave or gate.health is Health.failed)
+            if gate and stops:
+                return f"{waves.title(wave, self._policy.waves)}: {gate.health}"
+        return ""
+
+    def _days(self, case: _Case) -> Calendar:
+        """The days on which a session may be moved by force."""
+        return self._calendar(case.candidate, hours=False)
+
+    @property
+    def _now(self) -> int:
+        return math.ceil(self._rollout.now.timestamp())
+
+    def _slot(self, moment: int) -> int:
+        """The first slot that doesn't begin before a moment."""
+        return -(-moment // self._length)
+
+    # What is written down.
+
+    def _write_regular(self, case: _Case, slot: int, due: int) -> None:
+        reason = self._own_reason(case)
+        self._write(case, Action.later if reason else Action.migrate, reason, case.terms.detail, slot, due=due)
+
+    def _write_forced(self, case: _Case, slot: int) -> None:
+        reason = case.terms.waits or self._own_reason(case)
+        self._write(case, self._until(case, slot), reason, case.terms.detail, slot, forced=True)
+
+    def _write_late(self, case: _Case, slot: int | None, *, forced: bool) -> None:
+        action = self._until(case, slot) if forced else Action.later
+        self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and slot is not None)
+
+    def _until(self, case: _Case, slot: int | None) -> Action:
+        """What a session does until it is forced; it moves, if that is now."""
+        if slot == self._slot(self._now):
+            return Action.migrate
+        return Action.wait if slot is None or case.terms.waits else Action.later
+
+    def _own_reason(self, case: _Case) -> Reason | None:
+        """What of the session itself keeps it from moving now."""
+        now = self._slot(self._now)
+        return case.reason if self._slot(case.ready) > now else case.calendar.why(now)
+
+    def _cause(self, case: _Case) -> str:
+        """What makes a deadline impossible."""
+        deadline = case.terms.deadline or 0
+        if deadline < self._now:
+            return "it has passed"
+        if case.terms.least > deadline:
+            return str(Reason.pinned)
+        if case.least > deadline:
+            return str(Reason.pull)
+        if self._days(case).before(deadline // self._length, self._slot(case.least)) is None:
+            return str(Reason.frozen)
+        return "earlier waves and others take all the time until then"
+
+    def _write(
+        self,
+        case: _Case,
+        action: Action,
+        reason: Reason | None,
+        detail: str = "",
+        slot: int | None = None,
+        *,
+        forced: bool = False,
+        due: int | None = None,
+    ) -> None:
+        session, deadline = case.candidate.session, case.terms.deadline
+        at = None if slot is None else datetime.fromtimestamp(slot * self._length, UTC)
+        self._lines[case.name] = Decision(
+            session=session.name,
+            action=action,
+            old=session.image,
+            new=case.new,
+            reason=reason,
+            detail=detail,
+            wave=case.wave,
+            at=at,
+            deadline=None if deadline is None else datetime.fromtimestamp(deadline, UTC),
+            forced=forced,
+            agreed=case.terms.free,
+            due=at if due is None else datetime.fromtimestamp(due, UTC),
+        )
+        if slot is not None:
+            self._take(case, slot)
+        elif reason in _SHARED:
+            self._shared.add(case.name)
+
+    def _take(self, case: _Case, slot: int) -> None:
+        candidate = case.candidate
+        for seats in case.seats:
+            seats.take(slot)
+        self._starts.setdefault((case.new, case.wave), {})[case.name] = slot
+        self._places[case.name] = _Place(slot, (case.new, case.wave), case.seats, candidate.host, candidate.gpus)
+        if candidate.host in self._gpus:
+            self._gpus[candidate.host] -= candidate.gpus
+
+
+def why_not(candidate: Candidate, new: str) -> Reason | None:
+    """Why a session stays where it is; none: it is to move to the image `new`."""
+    if candidate.obstacle or candidate.away_since:
+        return candidate.obstacle or Reason.unfinished
+    if not new:
+        return Reason.no_image
+    if candidate.session.image == new:
+        return Reason.current
+    if candidate.failed == new and candidate.wish.agreed != new:
+        return Reason.failed
+    return None if candidate.running else Reason.stopped
+
+
+def _pulls(host: Host) -> dict[str, float | None]:
+    """Image → seconds until it is there, if all are pulled one after the other; none: there is no room for it."""
+    found: dict[str, float | None] = {}
+    size = 0
+    for image in sorted(host.pulls):
+        fits = host.room is None or size + host.pulls[image] <= host.room
+        size += host.pulls[image] if fits else 0
+        found[image] = size / host.rate if fits else None
+    return found

@@ -1,0 +1,225 @@
+"""What a plan is made of, and what it says: plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from flows.policy import RolloutPolicy, SessionPolicy
+from flows.sessions.model import Session
+from flows.sessions.watching.probes import Seen
+from flows.sessions.wishes import Wish
+
+ImageKey = tuple[str, str]
+"""Profile (the stem of its tag) and release."""
+
+
+AGREED, FORCED, STARTS = "its owner agreed", "its deadline has come", "its owner starts it"
+"""Why a session may be stopped whatever works in it."""
+
+
+class Action(StrEnum):
+    """What happens to one session: it moves in its turn, later, when something has happened, or not at all."""
+
+    migrate = "migrate"
+    later = "later"
+    wait = "wait"
+    skip = "skip"
+
+
+class Reason(StrEnum):
+    """Why a session doesn't move now."""
+
+    # It stays where it is.
+    current = "it is on this image already"
+    stopped = "it is stopped; it keeps its image until it runs and is migrated"
+    no_image = "its release has no image of its profile"
+    unfinished = "its last move is unfinished; `refit migrate resume` ends it"
+    held = "its last move is held; `refit migrate history` says what to do"
+    failed = "its move to this image was rolled back; `refit migrate --session` tries again"
+    # It moves when something has happened of which nobody knows when it will.
+    busy = "it is busy"
+    unknown = "nobody knows whether it is busy"
+    ask = "its owner has to agree"
+    next_start = "it moves when it is started the next time"
+    blocked = "the new image doesn't fit what is in its home; its owner has to agree"
+    gpu = "it waits for a GPU"
+    room = "its host has no room for the new image"
+    paused = "the rollout is paused"
+    aborted = "the rollout was aborted"
+    superseded = "a newer image has taken its place"
+    gate = "an earlier wave has to be looked at"
+    never = "no hour in sight is one in which it may be moved"
+    # It moves at a time that is known.
+    state = "it is idle, but something would be lost"
+    pinned = "its owner has pinned it"
+    snoozed = "its owner has put it off"
+    deferred = "somebody worked in it when it was to be stopped"
+    pull = "the image has to be pulled first"
+    quiet = "it is left alone in these hours"
+    window = "it is moved in other hours"
+    frozen = "nobody is moved on these days"
+    late = "it can't be moved by its deadline"
+
+
+class Way(StrEnum):
+    """Whether a rollout goes on."""
+
+    running = "running"
+    paused = "paused"
+    aborted = "aborted"
+    superseded = "superseded"
+
+
+class Health(StrEnum):
+    """What is known of a wave that has begun."""
+
+    open = "open"
+    passed = "passed"
+    failed = "failed"
+    inconclusive = "inconclusive"
+    unapproved = "proven, and not approved yet"
+
+
+BLOCKING = frozenset({Health.failed, Health.inconclusive, Health.unapproved})
+"""What keeps the next wave from beginning until a person has looked."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Between a wave and the next: what is known of its health; `since`: when its last move so far has ended."""
+
+    health: Health
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A session as it is now.
+
+    Attributes:
+        session: what it is made of.
+        running: whether it runs.
+        obstacle: what an earlier move left behind, if anything.
+        owner: whose it is; empty: nobody's whose other sessions are known.
+        host: where it runs.
+        policy: what holds for it, its profile's and release's word included.
+        wish: what its owner wants.
+        seen: whether somebody or something works in it; none: nobody has looked.
+        notified: when its owner was told of this image, by a notice that was delivered; none: not yet.
+        blocked: what in its home doesn't fit the new image; empty: nothing.
+        gpus: how many GPUs more it needs on the new image than are on record as its own.
+        away_since: since when it is stopped or starting, by a move that goes on; none: it isn't.
+        failed: digest of the image from which its last move was rolled back; empty: none.
+        rests_until: until when it is left alone after its last move was deferred; none: it wasn't.
+    """
+
+    session: Session
+    running: bool
+    obstacle: Reason | None = None
+    owner: str = ""
+    host: str = ""
+    policy: SessionPolicy = field(default_factory=SessionPolicy)
+    wish: Wish = field(default_factory=Wish)
+    seen: Seen | None = None
+    notified: datetime | None = None
+    blocked: str = ""
+    gpus: int = 0
+    away_since: datetime | None = None
+    failed: str = ""
+    rests_until: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where sessions run.
+
+    Attributes:
+        pulls: digest → bytes that have to be pulled before a session can move to it; missing: nothing.
+        rate: bytes a second that it pulls, one image after the other.
+        room: bytes that pulls may take; none: enough.
+        gpus: how many GPUs nobody has; none: enough.
+        gpus_from: when one of the others is given back, as far as that is known; none: nobody knows.
+    """
+
+    pulls: Mapping[str, int] = field(default_factory=dict)
+    rate: float = 50e6
+    room: int | None = None
+    gpus: int | None = None
+    gpus_from: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What all sessions of a plan share.
+
+    Attributes:
+        now: when it is planned.
+        targets: the digest that each profile of each release is to be on.
+        policy: `migration:` of the settings.
+        keep_state: hours for which an idle session keeps what a stop would lose, unless its policy says otherwise.
+        hosts: host → what is known of it; a host that is missing has all it needs.
+        gates: image and wave → its health, for those that have begun.
+        ways: image → whether its rollout goes on; one that is missing does.
+        canaries: the sessions that go first where the first wave would be empty; see `waves.canary`.
+    """
+
+    now: datetime
+    targets: Mapping[ImageKey, str]
+    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    keep_state: float = 8.0
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    gates: Mapping[tuple[str, int], Gate] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    canaries: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One line of a plan.
+
+    Attributes:
+        session: its name.
+        action: what happens to it.
+        old: digest of its image.
+        new: digest of the image that it is to have; empty: there is none.
+        reason: why it doesn't move now of itself, or not at all; none: it moves in its turn.
+        detail: more of that: what makes it busy, for instance.
+        wave: the number of its wave (0: volunteers); none: it stays.
+        at: when it moves, as far as can be told now; none: nobody knows.
+        deadline: when it is moved whether it fits or not; none: never.
+        forced: whether `at` is there by force of the deadline, whatever the session does and whatever the hour is.
+        agreed: whether its owner has agreed to be interrupted.
+        due: from when on it moves, were there room for all; none: nobody knows.
+        starts: its owner starts it just now, so that nobody is in it.
+    """
+
+    session: str
+    action: Action
+    old: str
+    new: str
+    reason: Reason | None = None
+    detail: str = ""
+    wave: int | None = None
+    at: datetime | None = None
+    deadline: datetime | None = None
+    forced: bool = False
+    agreed: bool = False
+    due: datetime | None = field(default=None, compare=False)
+    starts: bool = False
+
+    @property
+    def consent(self) -> str:
+        """Why it may be stopped whatever works in it; empty: it may only while nothing does."""
+        if self.starts:
+            return STARTS
+        if self.agreed:
+            return AGREED
+        return FORCED if self.forced else ""
+
+    @property
+    def why(self) -> str:
+        """Why it doesn't move now, in words; empty: it does."""
+        return "; ".join(filter(None, (self.reason, self.detail)))

@@ -1,0 +1,1 @@
+"""What people are told of rollouts: owners in notices, operators in tables and charts."""

@@ -1,0 +1,157 @@
+"""What owners of sessions are told before these move: what changes, what would end, when, and how to answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from flows.migrations.history import Event, Kind
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.policy import Mode
+from flows.sessions.watching.activity import Activity, Verdict
+from flows.sessions.wishes import Wish, read_duration
+
+AGREES = "now"
+ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
+"""What an owner may answer by a button, and what that is called."""
+FROM = "from "
+# Whoever can't move for these is told when that is over.
+_SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the owner of a session is told.
+
+    Attributes:
+        session: its name.
+        image: digest of the image that it is to have.
+        changes: what that changes, in words.
+        ends: what would end, as it was seen.
+        seconds: how long it is foreseen to be away at most.
+        when: when it moves, in words.
+        deadline: when it is moved whatever works in it, were this delivered now; none: never.
+        left: hours that are left until then, if this is a reminder.
+    """
+
+    session: str
+    image: str
+    changes: str
+    ends: tuple[str, ...]
+    seconds: float
+    when: str
+    deadline: datetime | None
+    left: float | None = None
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        if self.left is not None:
+            return f"The session {self.session} gets a new image within {self.left:g} h"
+        return f"The session {self.session} is to get a new image"
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        name = self.session
+        last = f"On {self.deadline:%Y-%m-%d %H:%M} UTC it moves whatever works in it." if self.deadline else ""
+        return "\n".join(
+            filter(
+                None,
+                (
+                    f"{self.title} ({self.image.removeprefix('sha256:')[:12]}). Its home stays as it is.",
+                    f"It moves {self.when}, and is away for less than {self.seconds:.0f} s. {last}".rstrip(),
+                    f"What changes: {self.changes or 'nothing that is known'}.",
+                    f"What would end: {'; '.join(self.ends)}." if self.ends else "",
+                    f"At once: refit migrate --session {name}. Later: refit session snooze {name} 2h.",
+                    f"Not before a day: refit session mode {name} pin 2026-12-31. More: refit session wish {name}.",
+                ),
+            )
+        )
+
+
+def would_end(activity: Activity) -> tuple[str, ...]:
+    """The programs and kernels that a stop would end, in words. Pure."""
+    named = (found.text for found in activity.evidence if found.says is not Verdict.idle)
+    return tuple(text for text in named if ", pid " in text or text.startswith("kernel "))
+
+
+def when(line: Decision) -> str:
+    """When a session moves of itself, in words. Pure."""
+    if line.reason in (Reason.ask, Reason.blocked):
+        return f"once you agree ({line.why})"
+    if line.reason is Reason.next_start:
+        return "when it is started the next time"
+    if line.at and not line.forced:
+        return f"at {line.at:%Y-%m-%d %H:%M} UTC, if nobody works in it then"
+    return "when nobody works in it"
+
+
+def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+    """Those that are to move, and whose owners don't know of this image yet. Pure."""
+    known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
+    return [line for line in decisions if _waits(line) and (line.session, line.new) not in known]
+
+
+def to_be_reminded(
+    decisions: Iterable[Decision],
+    told: Iterable[Event],
+    wishes: Mapping[str, Wish],
+    steps: Collection[float],
+    now: datetime,
+) -> list[tuple[Decision, float]]:
+    """Those whose deadline is near, and how many hours before it that is; each step comes once for each deadline.
+
+    Whoever has put it off or pinned it has answered, and isn't reminded as long as that holds.
+
+    Args:
+        decisions: a plan.
+        told: the notices that were delivered, and the reminders that were sent.
+        wishes: session → what its owner wants.
+        steps: hours before a deadline.
+        now: when.
+    """
+    events = list(told)
+    marks = {(event.session, event.image, event.what) for event in events if event.kind is Kind.reminded}
+    noticed = {(event.session, event.image): event.at for event in events if event.kind is Kind.noticed}
+    found = []
+    for line in decisions:
+        if not _waits(line) or not line.deadline or line.deadline <= now or _answered(wishes.get(line.session), now):
+            continue
+        # Who was asleep over a step isn't told of two at once.
+        step = min((hours for hours in steps if line.deadline - timedelta(hours=hours) <= now), default=None)
+        last = noticed.get((line.session, line.new))
+        if step is None or (last and last >= line.deadline - timedelta(hours=step)):
+            continue
+        if (line.session, line.new, mark(line, step)) not in marks:
+            found.append((line, step))
+    return found
+
+
+def mark(line: Decision, step: float) -> str:
+    """What is written down of a reminder, before it is sent. Pure."""
+    return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
+
+
+def wish_of(answer: str, image: str, now: datetime) -> dict[str, Any]:
+    """The fields of a wish that an answer sets; none for what isn't an answer. Pure."""
+    if answer not in dict(ANSWERS):
+        return {}
+    return {"agreed": image} if answer == AGREES else {"snoozed_until": now + read_duration(answer)}
+
+
+def _waits(line: Decision) -> bool:
+    return line.action in (Action.later, Action.wait) and line.reason not in _SILENT
+
+
+def _answered(wish: Wish | None, now: datetime) -> bool:
+    if wish is None:
+        return False
+    return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
+
+
+def moving_from(event: Event) -> str:
+    """The image that a session had when its owner was told. Pure."""
+    return event.what.removeprefix(FROM).partition(";")[0]

@@ -1,0 +1,196 @@
+"""Telling the owners of sessions, and hearing what they answer.
+
+A notice counts as delivered when an outside channel has accepted it, when it was written to a terminal at which
+somebody sits, or when a page of JupyterLab that somebody has before them has shown it; only then does a deadline begin.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import Engine as Database
+
+from flows import notices
+from flows.database import now
+from flows.errors import RefitError
+from flows.migrations.history import Event, History, Kind
+from flows.migrations.planning.rollout import Decision
+from flows.migrations.telling.notice import (
+    ANSWERS,
+    FROM,
+    Notice,
+    mark,
+    to_be_reminded,
+    to_be_told,
+    when,
+    wish_of,
+    would_end,
+)
+from flows.sessions.ide import terminals
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.watching.activity import Look, judge
+from flows.sessions.watching.probes import see
+from flows.sessions.wishes import Wishes
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.migrations")
+
+AT_ONCE = 8
+IN_LAB = "in JupyterLab"
+# A page that is looked at shows a notice within a tenth of a second.
+_SHOWN_SECONDS = 3.0
+
+
+@dataclass
+class _Outcome:
+    """By which ways a notice was delivered, and by which it wasn't, and why."""
+
+    delivered: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class Teller:
+    """Tells owners, and writes down whether that was delivered."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: Sessions,
+        database: Database,
+        changes: Callable[[str, str], str],
+        deadline: Callable[[str], datetime | None],
+    ) -> None:
+        """A teller.
+
+        Args:
+            settings: those in force.
+            sessions: the sessions of this machine.
+            database: where the history is.
+            changes: says what changes between two images, in words.
+            deadline: says when a session would be moved by force, were its owner told now; none: never.
+        """
+        self._settings, self._sessions = settings, sessions
+        self._history, self._wishes = History(database), Wishes(database)
+        self._changes, self._deadline = changes, deadline
+
+    def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
+        """Tell all who are to be told, and remind all who are to be; the sessions whose owners know now."""
+        told = self._history.events(kinds=(Kind.noticed, Kind.reminded))
+        lines, steps = to_be_told(decisions, told), self._settings.migration.remind_hours
+        near = to_be_reminded(decisions, told, self._wishes.all(), steps, now())
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            known = tuple(line.session for line, done in zip(lines, pool.map(self._tell, lines), strict=True) if done)
+            reminded = pool.map(lambda one: self._remind(*one), near)
+            return (*known, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
+
+    def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
+        """Take what owners have answered in JupyterLab as their wishes; the names of their sessions."""
+        asked = {(event.session, event.image) for event in self._asked()}
+        lines = [line for line in decisions if (line.session, line.new) in asked]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return tuple(line.session for line, heard in zip(lines, pool.map(self._hear, lines), strict=True) if heard)
+
+    def _asked(self) -> list[Event]:
+        """The notices that are in JupyterLab, where there are buttons."""
+        told = self._history.events(kinds=(Kind.noticed, Kind.not_noticed))
+        return [event for event in told if IN_LAB in event.what]
+
+    def _hear(self, line: Decision) -> bool:
+        with suppress(RefitError):  # it is stopped, or moves just now
+            jupyter = self._sessions.jupyter(self._sessions.that_runs(line.session))
+            for notice in jupyter.notices().values():
+                if changes := wish_of(notice.answer, line.new, now()) if notice.id.startswith(line.new) else {}:
+                    self._wishes.change(line.session, by=f"{line.session}, {IN_LAB}", **changes)
+                    jupyter.forget_answer(notice.id)
+                    return True
+        return False
+
+    def _tell(self, line: Decision) -> bool:
+        outcome = self._deliver(line)
+        told = "; ".join([f"{FROM}{line.old}", *outcome.delivered, *outcome.problems])
+        last = self._history.events(session=line.session, image=line.new, kinds=(Kind.not_noticed,))
+        if outcome.delivered:
+            self._history.add(Kind.noticed, session=line.session, image=line.new, what=told)
+        elif not last or last[-1].what != told:
+            self._history.add(Kind.not_noticed, session=line.session, image=line.new, what=told)
+        return bool(outcome.delivered)
+
+    def _remind(self, line: Decision, step: float) -> bool:
+        """Whoever is killed here reminds nobody twice: that is written down first."""
+        self._history.add(Kind.reminded, session=line.session, image=line.new, what=mark(line, step))
+        outcome = self._deliver(line, step)
+        said = "; ".join([*outcome.delivered, *outcome.problems])
+        logger.info("%s was reminded %s: %s", line.session, mark(line, step), said)
+        return bool(outcome.delivered)
+
+    def _deliver(self, line: Decision, left: float | None = None) -> _Outcome:
+        outcome = _Outcome()
+        try:
+            session = self._sessions.that_runs(line.session)
+            look = see(self._sessions.engine, session)
+        except RefitError as error:
+            notice = self._notice(line, (), left)
+            outcome.problems.append(error.what)
+        else:
+            activity = judge(look, session.access.helpers, self._settings.quiet * 60)
+            notice = self._notice(line, would_end(activity), left)
+            with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
+                terminals.leave(self._sessions.engine, session, notice.text)
+            self._show_at_terminals(session, look, notice, outcome)
+            if session.access.protocol == "jupyter":
+                self._show_in_lab(session, look, notice, outcome)
+        self._send(notice, outcome)
+        return outcome
+
+    def _show_at_terminals(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
+        try:
+            took = terminals.write(self._sessions.engine, session, notice.text, sorted(look.terminals))
+        except RefitError as error:
+            outcome.problems.append(error.what)
+            return
+        shown = [name for name in took if name in terminals.watched(look)]
+        if shown:
+            outcome.delivered.append(f"shown at {_names(shown)}")
+        if unseen := [name for name in took if name not in shown]:
+            outcome.problems.append(f"nobody may have seen it at {_names(unseen)}")
+
+    def _show_in_lab(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
+        """It stays there until somebody looks; who asks again finds out whether anybody has."""
+        name = notice.image if notice.left is None else f"{notice.image} {notice.left:g} h"
+        try:
+            jupyter = self._sessions.jupyter(session)
+            jupyter.leave_notice(name, notice.title, notice.text, ANSWERS)
+            shown = jupyter.shown(name, _SHOWN_SECONDS if look.connections else 0.0)
+        except RefitError as error:  # an image from before there were notices in it has no such page
+            outcome.problems.append(error.why or error.what)
+            return
+        ways = outcome.delivered if shown else outcome.problems
+        ways.append(f"{'shown' if shown else 'nobody has seen it yet'} {IN_LAB}")
+
+    def _send(self, notice: Notice, outcome: _Outcome) -> None:
+        addresses = notices.addresses_of(notice.session, self._settings)
+        failures = notices.send_to(addresses, notice.title, notice.text, "notify_owners")
+        if accepted := len(addresses) - len(failures):
+            outcome.delivered.append(f"accepted by {accepted} of {len(addresses)} addresses")
+        outcome.problems += failures
+        if not outcome.delivered and not failures:
+            outcome.problems.append("nobody sits at a terminal, and `notify_owners` names no address")
+
+    def _notice(self, line: Decision, ends: tuple[str, ...], left: float | None) -> Notice:
+        try:
+            changes = self._changes(line.old, line.new)
+        except RefitError:  # to tell who can be told is more than to tell all
+            changes = ""
+        seconds = self._settings.migration.move_seconds
+        deadline = self._deadline(line.session)
+        return Notice(line.session, line.new, changes, ends, seconds, when(line), deadline, left)
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(name.removeprefix("/dev/") for name in found)

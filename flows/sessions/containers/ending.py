@@ -1,0 +1,172 @@
+"""Ends what runs in a container, from the host: a program inside it would take longer to start than what it does.
+
+Needs root. Who isn't root runs this module as a program: `python -m flows.sessions.containers.ending PID SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import command
+
+# What its own SIGTERM didn't end has this long to go after SIGKILL (seconds).
+KILLED_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Process:
+    """One in a container.
+
+    Attributes:
+        pid: as the host knows it.
+        parent: the pid of its parent.
+        started: clock ticks since boot.
+        deaf: it ignores SIGTERM, as shells do that wait for a person.
+    """
+
+    pid: int
+    parent: int
+    started: int
+    deaf: bool
+
+
+def end(first: int, grace: float) -> bool:
+    """SIGTERM to every process of a container, its main program last, then SIGKILL; returns when none is left.
+
+    With the main program the container ends, and whatever was still saving with it. Whoever ignores SIGTERM isn't
+    waited for.
+
+    Args:
+        first: pid of its first process, which passes signals on to the main program.
+        grace: seconds from SIGTERM to SIGKILL.
+
+    Returns:
+        whether it went without SIGKILL.
+
+    Raises:
+        OSError: it isn't the first process of a container, or doesn't end.
+    """
+    until = time.monotonic() + grace
+    space = _space(first)
+    if space == _space(os.getpid()):
+        raise OSError(f"{first} is in no container")
+    with ExitStack() as opened:
+        init = _open(first, opened)
+        if _space(first) != space:
+            raise ProcessLookupError(first)
+        others = _others(first, space)
+        main = main_program(first, others)
+        for process in others:
+            if process.pid != main:
+                _tell(process.pid, space)
+        while time.monotonic() < until and waited_for(main, _others(first, space)):
+            time.sleep(_POLL_SECONDS)
+        _send(init, signal.SIGTERM)
+        if _ends(init, until - time.monotonic()):
+            return True
+        _send(init, signal.SIGKILL)
+        if not _ends(init, KILLED_SECONDS):
+            raise TimeoutError(f"{first} doesn't end")
+        return False
+
+
+def is_childless(first: int) -> bool:
+    """Whether the main program of a container has started nothing that still runs; `first` as in `end`.
+
+    Raises:
+        OSError: it has ended, or isn't ours to look at.
+    """
+    others = _others(first, _space(first))
+    main = main_program(first, others)
+    return bool(main) and all(process.parent != main for process in others)
+
+
+def main_program(first: int, others: Iterable[Process]) -> int:
+    """The pid of the oldest child of the first process; 0: it has none. Pure."""
+    children = [process for process in others if process.parent == first]
+    return min(children, key=lambda process: (process.started, process.pid)).pid if children else 0
+
+
+def waited_for(main: int, others: Iterable[Process]) -> list[int]:
+    """The pids of those that may still save something before the main program is ended. Pure."""
+    return [process.pid for process in others if process.pid != main and not process.deaf]
+
+
+def read_status(pid: int, status: Mapping[str, str], started: int) -> Process | None:
+    """A process by its `/proc/<pid>/status`; none: it is dead and only not yet collected. Pure."""
+    if status["State"].startswith(("Z", "X")):
+        return None
+    deaf = bool(int(status["SigIgn"], 16) >> (signal.SIGTERM - 1) & 1)
+    return Process(pid, int(status["PPid"]), started, deaf)
+
+
+def _others(first: int, space: str) -> list[Process]:
+    """All processes of a container but its first."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (pid := int(folder.name)) != first:
+            with suppress(OSError):  # it has ended
+                if _space(pid) == space and (process := _read(folder, pid)):
+                    found.append(process)
+    return found
+
+
+def _read(folder: Path, pid: int) -> Process | None:
+    status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+    started = int((folder / "stat").read_text().rpartition(")")[2].split()[19])
+    return read_status(pid, status, started)
+
+
+def _space(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/pid").readlink())
+
+
+def _tell(pid: int, space: str) -> None:
+    with suppress(OSError), ExitStack() as opened:
+        process = _open(pid, opened)
+        if _space(pid) == space:  # else another process has this pid by now
+            _send(process, signal.SIGTERM)
+
+
+def _open(pid: int, opened: ExitStack) -> int:
+    process = os.pidfd_open(pid)
+    opened.callback(os.close, process)
+    return process
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, number)
+
+
+def _ends(process: int, seconds: float) -> bool:
+    waiting = select.poll()
+    waiting.register(process, select.POLLIN)
+    return bool(waiting.poll(max(0, math.ceil(seconds * 1000))))
+
+
+def as_root(first: int, grace: float) -> None:
+    """`end`; as root, whoever calls.
+
+    Raises:
+        OSError, ProgramFailed: it can't be done.
+    """
+    if os.geteuid() == 0:
+        end(first, grace)
+    else:
+        call = [sys.executable, "-I", "-m", __name__, str(first), str(grace)]
+        command.run(call, root=True, limit=grace + 2 * KILLED_SECONDS)
+
+
+if __name__ == "__main__":
+    end(int(sys.argv[1]), float(sys.argv[2]))

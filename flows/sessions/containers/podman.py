@@ -1,0 +1,416 @@
+"""Sessions as containers of Podman on this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flows import command, containers, host
+from flows.command import ProcessId, ProgramFailed
+from flows.errors import RefitError
+from flows.images.registry import Registry
+from flows.sessions.containers import by_hand, ending, slot
+from flows.sessions.model import USER, Container, Running, Session, Volume, session_of
+from flows.settings import Settings
+
+logger = logging.getLogger("refit.sessions")
+
+HOME = "/home/dev"
+TOKEN_FILE = "/run/refit/token"
+SSH_FOLDER = "/run/refit/ssh"
+PROCESSES = 4096
+
+# One file for each address that CNI has given to a container of Podman's default network.
+_ADDRESSES = Path("/var/lib/cni/networks/podman")
+
+_RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
+_LABEL = "io.refit."
+_QUICK = 60.0
+_WAIT = 1.0
+_LAST_LINES = 15
+_STATES = {
+    "configured": Running.created,
+    "created": Running.created,
+    "initialized": Running.created,
+    "running": Running.running,
+    "paused": Running.running,
+    "stopping": Running.running,
+}
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A container that waits for its home: its session, its first process, and all containers of that session then."""
+
+    session: Session
+    first: ProcessId
+    found: tuple[Container, ...]
+
+
+class Podman:
+    """Implements `engine.Engine`; each container says by its labels what it is and how to make it anew."""
+
+    # Each move stops, copies and starts, all on one machine.
+    at_once = 4
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._slots = settings, slot.Slots(settings)
+        self._firsts: dict[str, ProcessId] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._inspected: dict[str, tuple[ProcessId, Mapping[str, Any]]] = {}
+
+    def containers(self, session: str = "") -> tuple[Container, ...]:
+        """All containers that Refit made, or those of one session, lowest generation first."""
+        wanted = f"label={_LABEL}session{f'={session}' if session else ''}"
+        listed = json.loads(self._podman("ps", "--all", "--filter", wanted, "--format", "json").stdout or "[]")
+        found = sorted(map(as_container, filter(is_ours, listed)), key=lambda found: (found.session, found.generation))
+        return tuple(map(self._checked, found))
+
+    def _checked(self, found: Container) -> Container:
+        """A container as it is: Podman notices later than the kernel that one has ended."""
+        if found.running is not Running.running or not found.pid:
+            self._firsts.pop(found.name, None)
+            return found
+        if (first := ProcessId.of(found.pid)) is None:
+            return replace(found, running=Running.stopped)
+        self._firsts[found.name] = first
+        return found
+
+    def _first(self, container: str) -> int:
+        """The pid of the first process of a container that runs; 0: it doesn't."""
+        known = self._firsts.get(container)
+        if known is None or not known.alive:
+            self.containers(session_of(container))
+            known = self._firsts.get(container)
+        return known.pid if known else 0
+
+    def pull(self, image: str) -> None:
+        """Bring the image with this digest from the registry, unless it is here.
+
+        Raises:
+            RefitError: the registry has no such image, or doesn't answer.
+        """
+        reference = self._reference(image)
+        if self._podman("image", "exists", reference, accepted=(0, 1)).exit_code == 0:
+            return
+        Registry(self._settings).manifest(self._settings.repository, image)  # says better why an image can't be had
+        containers.pull(self._settings, f"docker://{reference}")
+
+    def create(self, session: Session) -> Container:
+        """Create the container of this session and generation without starting it.
+
+        Raises:
+            RefitError: there is one of that name, made otherwise; or its image isn't here.
+        """
+        if session.late_home:
+            self._slots.make(session.container)
+        if (found := self._find(session)) is None:
+            # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
+            options = by_hand.marked(self._options(session))
+            self._podman("create", "--replace", *options, self._reference(session.image))
+            found = self._find(session)
+        if found is None or found.made_from != session:
+            raise RefitError(
+                f"There is a container {session.container!r} already, and it is made otherwise.",
+                fix="look at it (`podman inspect`); if nobody needs it, remove it and try again.",
+            )
+        return found
+
+    def start(self, container: str) -> None:
+        """Start a created or stopped container, with its home.
+
+        Raises:
+            RefitError: another container may write into that home.
+        """
+        if self._continued(container):
+            return
+        found = self.containers(session_of(container))
+        mine = next((each for each in found if each.name == container), None)
+        if mine and mine.made_from:
+            self._slots.give(mine.made_from, found)
+            if mine.running is Running.running and mine.made_from.late_home:
+                if self._slots.arrived(mine.pid):
+                    return
+                # Somebody started it before the slots were shared, as after a reboot: it can't see its home.
+                self._podman("stop", "--time", "1", container)
+        self._start(container)
+
+    def _continued(self, container: str) -> bool:
+        """Give a container that this process let wait its home; whether it has it. Podman is slow, and not asked."""
+        waiting = self._waiting.pop(container, None)
+        if waiting is None or not waiting.first.alive:
+            return False
+        self._slots.give(waiting.session, map(self._checked, waiting.found))
+        return self._slots.arrived(waiting.first.pid)
+
+    def binds_late(self) -> bool:
+        """Whether a home can come into a container that runs already: tried out on this machine."""
+        return self._slots.works()
+
+    def warm(self, session: Session) -> None:
+        """Start a created container whose home comes later, and wait until it waits for nothing but that.
+
+        Raises:
+            RefitError: it has ended, or didn't get so far within the `ready_limit` of the settings.
+        """
+        self._slots.make(session.container)
+        self._slots.take(session.container)
+        self._start(session.container)
+        until = time.monotonic() + self._settings.ready_limit * session.access.patience
+        while (found := self._find(session)) and found.running is Running.running:
+            if self._slots.waits(found.pid, _WAIT) and (first := ProcessId.of(found.pid)):
+                all_found = self.containers(session.name)
+                self._waiting[session.container] = _Waiting(session, first, all_found)
+                self._inspect(session.container)  # while there is time
+                return
+            if time.monotonic() > until:
+                break
+        raise RefitError(
+            f"{session.container} doesn't wait for its home.",
+            why=f"The last lines that it wrote:\n{self.logs(session.container, _LAST_LINES)}",
+        )
+
+    def _start(self, container: str) -> None:
+        try:
+            self._podman("start", container)
+        except ProgramFailed as error:
+            if not self._mended(container, error):
+                raise
+            self._podman("start", container)
+
+    def stop(self, container: str, grace: float, settle: bool = True) -> None:
+        """SIGTERM to every process in it, the main program last, up to `grace` seconds, then SIGKILL.
+
+        Podman has more to do than to end it (networks, mounts): that is waited for if it is to `settle`.
+        """
+        deadline = time.monotonic() + grace
+        ended = False
+        if first := self._first(container):
+            try:
+                ending.as_root(first, grace)
+                ended = True
+            except (OSError, ProgramFailed) as error:  # then the main program's SIGTERM has to do
+                logger.info("not every process in %s could be told to end: %s", container, error)
+        if settle or not ended:
+            left = max(1, math.ceil(deadline - time.monotonic()))
+            self._podman("stop", "--ignore", "--time", str(left), container, limit=left + _QUICK)
+        self._slots.take(container)
+
+    def childless(self, container: str) -> bool:
+        """Whether the main program of a running container has started nothing that still runs; no: nobody knows."""
+        try:
+            return bool(first := self._first(container)) and ending.is_childless(first)
+        except OSError:
+            return False
+
+    def remove(self, container: str) -> None:
+        """Remove a container that doesn't run; its home stays."""
+        self._podman("rm", "--ignore", container)
+        self._slots.remove(container)
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        """Where this port of a running container is reached from this machine: as published, else on Podman's bridge.
+
+        Raises:
+            RefitError: it doesn't run, or has neither.
+        """
+        told = self._inspect(container)
+        if (found := as_address(told, port)) is None:
+            raise RefitError(f"{container} can't be reached.", why="It doesn't run, or has no address of its own.")
+        return found
+
+    def _inspect(self, container: str) -> Mapping[str, Any]:
+        """What Podman says of a container; for as long as its first process lives, it is the same."""
+        first, told = self._inspected.get(container, (None, {}))
+        if first is None or not first.alive:
+            (told,) = json.loads(self._podman("container", "inspect", container).stdout)
+            if first := ProcessId.of(told["State"]["Pid"]):
+                self._inspected[container] = first, told
+        return told
+
+    def by_hand(self, session: Session) -> tuple[str, ...]:
+        """What somebody changed about a session's container behind Refit's back, each in words."""
+        made = (each for each in self.containers(session.name) if each.generation == session.generation)
+        if (found := next(made, None)) is None:
+            return ()
+        (told,) = json.loads(self._podman("container", "inspect", found.name).stdout)
+        return by_hand.changes(told)
+
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+        """Run a program inside a running container as the session's user; returns its standard output."""
+        return self._podman("exec", "--interactive", container, *argv, stdin=stdin, limit=limit).stdout
+
+    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+        """Let nothing more come in through these ports of a running container; returns what undoes it at once.
+
+        Connections stay, and wait. The rule is in the container's own network and ends with it: nothing is left behind.
+        """
+        network, numbers = self._network(container), ",".join(map(str, ports))
+        _filter_input(network, f"-A INPUT ! -i lo -p tcp -m multiport --dports {numbers} -j DROP\n")
+        return partial(_filter_input, network, "")
+
+    def let_in(self, container: str) -> None:
+        """Undo every `shut_out` of a running container, also those of a process that has died."""
+        _filter_input(self._network(container), "")
+
+    def _network(self, container: str) -> str:
+        """The file that stands for its network; gone with the container, where a pid might be another's already."""
+        if not (network := self._inspect(container)["NetworkSettings"]["SandboxKey"]):
+            raise RefitError(f"{container} has no network of its own.", why="It doesn't run, or uses the host's.")
+        return str(network)
+
+    def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        """Let this process become a program inside a running container, with a terminal of its own if so wished."""
+        # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
+        options = ["--interactive", *(["--tty", "--detach-keys="] if terminal else [])]
+        command.become(self._call("exec", *options, container, *argv), root=True)
+
+    def logs(self, container: str, lines: int = 100) -> str:
+        """The last lines that the container wrote, on its standard output and its standard error."""
+        seen: list[str] = []
+        command.run(self._call("logs", "--tail", str(lines), container), root=True, limit=_QUICK, on_line=seen.append)
+        return "\n".join(seen)
+
+    def _find(self, session: Session) -> Container | None:
+        made = self.containers(session.name)
+        return next((container for container in made if container.name == session.container), None)
+
+    def _mended(self, container: str, error: ProgramFailed) -> bool:
+        """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""
+        if reserved := _RESERVED.search(error.tail):
+            # `podman start` was killed: its address stays reserved, and Podman never asks whether by itself.
+            command.run(["rm", "-f", "--", _ADDRESSES / reserved[1]], root=True)
+            return True
+        asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
+        if self._podman(*asked, accepted=(0, 125)).stdout.strip() == "stopping":
+            # `podman stop` was killed: Podman waits for it to do the rest.
+            self.stop(container, self._settings.stop_grace)
+            return True
+        return False
+
+    def _call(self, *words: str) -> list[str]:
+        return [*host.podman(self._settings), *words]
+
+    def _podman(
+        self, *words: str, accepted: Sequence[int] = (0,), stdin: str = "", limit: float = _QUICK
+    ) -> command.Completed:
+        return command.run(self._call(*words), root=True, accepted=accepted, stdin=stdin, limit=limit)
+
+    def _reference(self, image: str) -> str:
+        return f"{self._settings.registry_host}/{self._settings.repository}@{image}"
+
+    def _resource_limits(self, session: Session) -> list[str]:
+        """What it may take of the machine, where that can be seen to."""
+        limits = host.resource_limits(session.memory, session.cpus)
+        if limits and (problem := host.facts(self._settings).limits_problem):
+            logger.warning(
+                "%s has no limits of memory and CPU, for containers can't have any: %s", session.name, problem
+            )
+            return []
+        return limits
+
+    def _options(self, session: Session) -> list[str]:
+        variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE}
+        home = f"type=bind,src={session.home},dst={HOME}"
+        if session.late_home:
+            variables[slot.VARIABLE] = "1"
+            home = slot.mount(self._slots.path(session.container))
+        return [
+            f"--name={session.container}",
+            f"--hostname={session.name}",
+            "--pull=never",
+            "--init",
+            "--stop-signal=SIGTERM",
+            f"--user={session.uid}:0",
+            "--cap-drop=all",
+            "--security-opt=no-new-privileges",
+            f"--pids-limit={PROCESSES}",
+            *host.run_limits(self._settings),
+            *self._resource_limits(session),
+            # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.
+            "--log-driver=k8s-file",
+            "--log-opt=max-size=16mb",
+            *([f"--publish=127.0.0.1:{session.port}:{session.access.port}"] if session.port else []),
+            f"--mount={home}",
+            f"--mount=type=bind,src={session.token_file},dst={TOKEN_FILE},ro",
+            *map(mount_option, session.volumes),
+            *(f"--device={device}" for device in session.devices),
+            *(_ssh(session) if session.ssh else []),
+            *(f"--env={name}={value}" for name, value in variables.items()),
+            *(f"--label={name}={value}" for name, value in labels(session).items()),
+        ]
+
+
+def _ssh(session: Session) -> list[str]:
+    return [
+        f"--mount=type=bind,src={session.ssh},dst={SSH_FOLDER},ro",
+        f"--passwd-entry={USER}:*:{session.uid}:0::{HOME}:/bin/bash",
+    ]
+
+
+def _filter_input(network: str, rules: str) -> None:
+    """Let these be the only rules for what comes into a container's network, from one instant to the next."""
+    restore = [host.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
+    told = f"*filter\n-F INPUT\n{rules}COMMIT\n"
+    command.run(["nsenter", f"--net={network}", "--", *restore], root=True, stdin=told, limit=_QUICK)
+
+
+def mount_option(volume: Volume) -> str:
+    """The option of Podman that lets a container have a volume. Pure."""
+    return f"--mount=type=bind,src={volume.folder},dst={volume.path}{',ro' if volume.read_only else ''}"
+
+
+def labels(session: Session) -> Mapping[str, str]:
+    """What is written on a session's container; anybody may read it, so there is no secret in it. Pure."""
+    return {
+        f"{_LABEL}session": session.name,
+        f"{_LABEL}generation": str(session.generation),
+        f"{_LABEL}image": session.image,
+        f"{_LABEL}spec": session.to_json(),
+    }
+
+
+def is_ours(listed: Mapping[str, Any]) -> bool:
+    """Whether Refit made what an entry of `podman ps --format json` is about: somebody's own may bear a label. Pure."""
+    written: Mapping[str, str] = listed["Labels"] or {}
+    return {f"{_LABEL}session", f"{_LABEL}generation", f"{_LABEL}image"} <= written.keys()
+
+
+def as_container(listed: Mapping[str, Any]) -> Container:
+    """What one entry of `podman ps --format json` says. Pure."""
+    written: Mapping[str, str] = listed["Labels"]
+    return Container(
+        name=listed["Names"][0],
+        session=written[f"{_LABEL}session"],
+        generation=int(written[f"{_LABEL}generation"]),
+        image=written[f"{_LABEL}image"],
+        running=_STATES.get(listed["State"], Running.stopped),
+        made_from=_made_from(written.get(f"{_LABEL}spec", "")),
+        pid=listed.get("Pid", 0),
+    )
+
+
+def as_address(inspected: Mapping[str, Any], port: int) -> tuple[str, int] | None:
+    """Where a port of a container is reached, by what `podman container inspect` says; none: nowhere. Pure."""
+    if not inspected["State"]["Running"]:  # what is said of its ports holds for its next start
+        return None
+    network = inspected["NetworkSettings"]
+    if published := (network.get("Ports") or {}).get(f"{port}/tcp"):
+        return published[0]["HostIp"] or "127.0.0.1", int(published[0]["HostPort"])
+    own = [network.get("IPAddress"), *(each.get("IPAddress") for each in (network.get("Networks") or {}).values())]
+    return next(((host, port) for host in own if host), None)
+
+
+def _made_from(spec: str) -> Session | None:
+    try:
+        return Session.from_json(spec)
+    except ValueError:  # written by a Refit that knew other sessions
+        return None

@@ -1,0 +1,241 @@
+"""Ssh into sessions: who may come in, how a session is known to be the same one again, and where it listens now.
+
+All of it lies in the session's folder on the host, where neither an image nor what happens in the home reaches it. What
+sshd reads is in `ssh`, which containers see read-only; what only Refit needs lies beside it. A session gets its host
+key, and a port of the forwarder, with its first key, and keeps both until it is removed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows import command, forwarding
+from flows.alone import one_at_a_time
+from flows.command import ProgramFailed
+from flows.errors import RefitError
+from flows.sessions.engine import Engine
+from flows.sessions.entry.forwarder import Forwarder
+from flows.sessions.entry.keys import PublicKey, read_keys
+from flows.sessions.model import SSH_PORT, USER, Session, check_name
+from flows.sessions.store import Exhausted, is_free
+from flows.settings import Settings
+
+# Every image's entry point; called again, it starts sshd if there are keys and none runs.
+START = "/usr/local/bin/start-session"
+# What the probe's key is good for: a program inside sshd, that ends at once. A shell would read what is in the home.
+PROBE_MAY = 'restrict,command="internal-sftp -R"'
+AUTHORIZED = "authorized_keys"
+LOGIN_SECONDS = 15.0
+_POLL_SECONDS = 0.2
+
+
+def lets_in(folder: Path) -> bool:
+    """Whether anybody may come in, by the folder that a session's container sees."""
+    file = folder / AUTHORIZED
+    return file.exists() and file.stat().st_size > 0
+
+
+class Ssh:
+    """The way into the sessions of this machine by ssh."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings, self._engine = settings, engine
+        self.forwarder = Forwarder(settings)
+
+    def folder(self, name: str) -> Path:
+        """The folder that a session's container sees, there or not."""
+        return self._own(name) / "ssh"
+
+    def prepare(self, session: Session) -> None:
+        """See to it that there is a folder for the container to see, if only an empty one."""
+        if session.ssh and not session.ssh.exists():
+            command.run(["install", "-d", "-m", "0711", session.ssh.parent], root=True)
+            command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
+
+    def keys(self, name: str) -> tuple[PublicKey, ...]:
+        """Whom a session lets in."""
+        file = self.folder(name) / AUTHORIZED
+        return read_keys(file.read_text(encoding="utf-8"), str(file)) if lets_in(file.parent) else ()
+
+    def authorize(self, session: Session, keys: Sequence[PublicKey]) -> None:
+        """Let these people in and nobody else, at once; who is in stays in.
+
+        Raises:
+            RefitError: no port is left, or the forwarder doesn't get it.
+        """
+        self.prepare(session)
+        if keys and session.ssh:
+            self._make_key(session.ssh / "host_key", session.uid)
+            self._make_key(self._probe_key(session.name), 0)
+            probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
+            _write(session.ssh / "probe", probe)
+            host = self._public(session.ssh / "host_key")
+            _write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
+            self._choose_port(session.name)
+        _write(self.folder(session.name) / AUTHORIZED, "".join(f"{key}\n" for key in keys))
+        self.forwarder.listen(self._ports().values())
+
+    def open(self, session: Session) -> None:
+        """Let logins reach the container of a session that runs, if it has keys."""
+        if not (session.ssh and lets_in(session.ssh)):
+            return
+        host, port = self._engine.address(session.container, SSH_PORT)
+        self.forwarder.listen(self._ports().values())
+        self.forwarder.point(self.port(session.name), f"{host}:{port}")
+
+    def start(self, session: Session) -> None:
+        """Start sshd in the container of a session that runs without, if it has keys, and let logins reach it.
+
+        Raises:
+            RefitError: its image has none.
+        """
+        if session.ssh and lets_in(session.ssh):
+            self._engine.execute(session.container, [START])
+            self.open(session)
+
+    def close(self, session: Session) -> None:
+        """Let logins wait, because the session's container goes."""
+        if (port := self._ports().get(session.name)) is not None:
+            self.forwarder.point(port, "")
+
+    def forget(self, name: str) -> None:
+        """Give a session's port back."""
+        ports = self._ports()
+        if (port := ports.pop(name, None)) is not None:
+            command.run(["rm", "-f", "--", self._port_file(name)], root=True)
+            self.forwarder.point(port, "")
+            self.forwarder.listen(ports.values())
+
+    def check(self, session: Session) -> str:
+        """Log in as a person would, past the forwarder; what was seen, empty for a session without keys.
+
+        Raises:
+            RefitError: that isn't possible, or another host key answers.
+        """
+        if not (session.ssh and lets_in(session.ssh)):
+            return ""
+        host, port = self._engine.address(session.container, SSH_PORT)
+        own = {"HostName": host, "Port": str(port), "IdentityFile": _quoted(self._probe_key(session.name))}
+        alone = {"IdentitiesOnly": "yes", "IdentityAgent": "none", "BatchMode": "yes", "ControlPath": "none"}
+        options = _options({**self.options(session.name), **own, **alone})
+        call = ["ssh", "-F", "none", "-T", *options, "-s", _alias(session.name), "sftp"]
+        until = time.monotonic() + LOGIN_SECONDS
+        while True:
+            try:
+                command.run(call, root=True, limit=LOGIN_SECONDS)
+            except ProgramFailed as error:
+                if time.monotonic() > until:
+                    raise RefitError("Nobody can log in by ssh.", why=error.tail or error.what) from None
+                time.sleep(_POLL_SECONDS)  # it starts beside the IDE, not before it
+            else:
+                return "somebody can log in by ssh"
+
+    def port(self, name: str) -> int:
+        """The loopback port of a session that has or had keys.
+
+        Raises:
+            RefitError: it never had any.
+        """
+        if (port := self._ports().get(name)) is None:
+            raise RefitError(
+                f"The session {name!r} lets nobody in by ssh.",
+                fix=f"`refit session ssh-keys {name} --add FILE` with the public key of whoever may come in.",
+            )
+        return port
+
+    def fingerprint(self, name: str) -> str:
+        """The fingerprint of its host key, as `ssh` shows it to people."""
+        (key,) = read_keys(self._public(self.folder(name) / "host_key"), name)
+        return key.fingerprint
+
+    def options(self, name: str) -> dict[str, str]:
+        """What ssh has to know to reach a session and to know that it is the right one.
+
+        Raises:
+            RefitError: it lets nobody in by ssh.
+        """
+        return {
+            "HostName": "127.0.0.1",
+            "Port": str(self.port(name)),
+            "User": USER,
+            "HostKeyAlias": _alias(name),
+            "UserKnownHostsFile": _quoted(self._known_hosts(name)),
+            "StrictHostKeyChecking": "yes",
+        }
+
+    def call(self, name: str, words: Sequence[str] = ()) -> list[str]:
+        """The program that logs in to a session, with further words for ssh: options, or what to run there."""
+        return ["ssh", *_options(self.options(name)), _alias(name), *words]
+
+    def configuration(self, name: str) -> str:
+        """Lines for `~/.ssh/config`, with which every program that speaks ssh finds the session."""
+        lines = (f"    {option} {value}" for option, value in self.options(name).items())
+        return "\n".join((f"Host {_alias(name)}", *lines))
+
+    def _choose_port(self, name: str) -> None:
+        with one_at_a_time(self.forwarder.folder / "ports.lock"):
+            taken = self._ports()
+            if name in taken:
+                return
+            others, span = {*taken.values(), *forwarding.taken_ports()}, self._settings.ssh_ports
+            for port in range(span.first, span.last + 1):
+                if port not in others and is_free(port):
+                    _write(self._port_file(name), f"{port}\n")
+                    return
+        raise Exhausted("loopback port for ssh", span, "ssh_ports")
+
+    def _ports(self) -> dict[str, int]:
+        """The ports of all sessions that have one."""
+        files = self._settings.folder("sessions").glob("*/ssh-port")
+        return {file.parent.name: int(file.read_text(encoding="ascii")) for file in files}
+
+    def _make_key(self, file: Path, owner: int) -> None:
+        """Make a pair of keys, unless it is there; the private one gets its name when it is its owner's alone."""
+        if file.exists():
+            return
+        draft = file.with_name(f"{file.name}.new")
+        public, comment = f"{draft}.pub", f"refit-{file.stem}"
+        command.run(["rm", "-f", "--", draft, public], root=True)
+        command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", draft], root=True)
+        command.run(["chmod", "--", "0644", public], root=True)
+        command.run(["chmod", "--", "0400", draft], root=True)
+        command.run(["chown", "--", f"{owner}:0", draft], root=True)
+        command.run(["mv", "-T", "--", public, f"{file}.pub"], root=True)
+        command.run(["mv", "-T", "--", draft, file], root=True)
+
+    def _public(self, key: Path) -> str:
+        return Path(f"{key}.pub").read_text(encoding="ascii").strip()
+
+    def _own(self, name: str) -> Path:
+        return self._settings.folder("sessions") / check_name(name)
+
+    def _probe_key(self, name: str) -> Path:
+        """A key of Refit's own: with it, it finds out whether anybody could log in."""
+        return self._own(name) / "probe_key"
+
+    def _known_hosts(self, name: str) -> Path:
+        return self._own(name) / "known_hosts"
+
+    def _port_file(self, name: str) -> Path:
+        return self._own(name) / "ssh-port"
+
+
+def _alias(name: str) -> str:
+    return f"refit-{name}"
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path}"'
+
+
+def _options(options: dict[str, str]) -> list[str]:
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that everybody may read and root alone may change, whole or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    command.run(["install", "-m", "0644", "/dev/stdin", draft], root=True, stdin=text)
+    command.run(["mv", "-T", "--", draft, path], root=True)

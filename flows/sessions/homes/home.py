@@ -1,0 +1,432 @@
+"""Homes and volumes: what persists of a session, and the snapshots of it, which are of all that is its own, or of none.
+
+Everything runs as root, because a home is its session's alone (0700, a uid of its own). Links in a home are copied as
+links and never followed: what they point at is none of ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from flows import command, host
+from flows.errors import RefitError
+from flows.sessions.homes.pool import Pool
+from flows.sessions.homes.room import SPARE, NoRoom, lacking, mb, reserved
+from flows.sessions.homes.sent import only_within
+from flows.sessions.homes.volumes import Part, Wanted, is_own, parts
+from flows.sessions.model import Session, Volume, check_name
+from flows.settings import Settings
+
+_COPY_LIMIT = 6 * 3600.0
+_VANISHED = 24  # rsync: a file was there when it listed the folder and gone when it came to copy it
+# What is made in a folder with this default is its group's to write: one entry for user, group and others each.
+_ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))
+_OPEN_TO_GROUP = "import os, sys; os.setxattr(sys.argv[1], 'system.posix_acl_default', bytes.fromhex(sys.argv[2]))"
+_NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
+
+
+class Homes:
+    """The homes of all sessions on this machine and their snapshots: in the pool, if there is one, else in folders."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._homes, self._volumes = settings.folder("homes"), settings.folder("volumes")
+        self._shared = settings.folder("shared")
+        self._snapshots, self._notes = settings.folder("snapshots"), settings.folder("room")
+        self.pool = Pool(settings)
+        self.pool.ready()
+
+    def path(self, name: str) -> Path:
+        """The folder of the home `name`, there or not; one that was made before there was a pool stays where it is."""
+        plain = self._homes / check_name(name)
+        return self.pool.homes / name if self.pool.exists and not plain.exists() else plain
+
+    def volume(self, session: str, name: str) -> Path:
+        """The folder of a session's own volume, there or not: beside the session's home."""
+        plain = self._volumes / check_name(session) / check_name(name)
+        beside = self.path(session) in self.pool and not plain.exists()
+        return self.pool.volumes / session / name if beside else plain
+
+    def volumes(self, session: str) -> dict[str, Path]:
+        """The volumes of a session that are there, also of one that is gone: name → folder."""
+        folders = [self._volumes / check_name(session)]
+        folders += [self.pool.volumes / session] if self.pool.exists else []
+        found = [volume for folder in folders if folder.is_dir() for volume in folder.iterdir()]
+        return {volume.name: volume for volume in sorted(found) if not volume.name.startswith(".")}
+
+    def shared(self) -> dict[str, Path]:
+        """The volumes that sessions share: name → folder."""
+        return {folder.name: folder for folder in sorted(self._shared.iterdir())}
+
+    def mounted(self, session: str, wanted: Wanted) -> Volume:
+        """A volume that a session is to have: the shared one of that name, if there is one, else its own.
+
+        Raises:
+            RefitError: there are both.
+        """
+        shared, own = self.shared().get(wanted.name), self.volume(session, wanted.name)
+        if shared and own.exists():
+            raise RefitError(
+                f"There are two volumes {wanted.name!r}: one that was kept of {session!r}, and one that all share.",
+                fix=f"remove the one that nobody needs: `refit volume rm {session}/{wanted.name}`, for instance.",
+            )
+        folder = shared or own
+        return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=bool(shared))
+
+    def owners(self) -> frozenset[int]:
+        """The uids that own a home, whether or not anybody remembers them."""
+        folders = [self._homes, *([self.pool.homes] if self.pool.exists else [])]
+        return frozenset(home.lstat().st_uid for folder in folders for home in folder.iterdir())
+
+    def make(self, name: str, uid: int) -> Path:
+        """The home of a session, made if need be: 0700, `uid`, group 0.
+
+        Raises:
+            RefitError: there is one of that name that belongs to another uid.
+        """
+        return self._make(self.path(name), uid)
+
+    def make_volumes(self, session: Session) -> None:
+        """Make the volumes of a session that it owns, if need be.
+
+        Raises:
+            RefitError: one belongs to another uid, or one that it shares is gone.
+        """
+        for volume in session.volumes:
+            if not volume.shared:
+                self._make(volume.folder, session.uid)
+            elif not volume.folder.is_dir():
+                raise RefitError(
+                    f"The volume {volume.name!r} of the session {session.name!r} is gone.",
+                    why=f"Sessions shared it, and {volume.folder} isn't there.",
+                    fix=f"bring it back, or make an empty one: `refit volume create {volume.name} --shared`.",
+                )
+
+    def make_shared(self, name: str) -> Path:
+        """Make a volume for sessions to share: all of them read and write what any of them makes there.
+
+        Raises:
+            RefitError: there is one of that name.
+        """
+        folder = self._shared / check_name(name)
+        if folder.exists():
+            raise RefitError(f"There is a volume {name!r} already.", fix="`refit volume list` shows all.")
+        command.run(["install", "-d", "-m", "0770", "-o", "0", "-g", "0", folder], root=True)
+        # All sessions are of group 0; without this, what one of them makes would be read-only for the others.
+        command.run([sys.executable, "-I", "-c", _OPEN_TO_GROUP, folder, _ACL.hex()], root=True)
+        return folder
+
+    def remove_volume(self, folder: Path) -> None:
+        """Remove one volume for good; snapshots of it stay with those of the home."""
+        if folder in self.pool:
+            self.pool.delete(folder)
+        else:
+            command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=_COPY_LIMIT)
+
+    def _make(self, folder: Path, uid: int) -> Path:
+        if folder.exists() and folder.lstat().st_uid != uid:
+            raise RefitError(
+                f"{folder} belongs to uid {folder.lstat().st_uid}, and the session's uid is {uid}.",
+                why="It is of a session that Refit has no record of.",
+                fix=f"give the session another name, or move {folder} elsewhere.",
+            )
+        if folder in self.pool:
+            self.pool.make(folder, uid)
+        else:
+            if not folder.parent.exists():
+                command.run(["install", "-d", "-m", "0755", folder.parent], root=True)
+            command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", folder], root=True)
+        return folder
+
+    def remove(self, name: str) -> None:
+        """Remove a home, its volumes and all snapshots for good."""
+        doomed = [self._homes / check_name(name), self._volumes / name, self._snapshots / name]
+        if self.pool.exists:
+            folders = [self.pool.snapshots / name, self.pool.volumes / name]
+            inside = (subvolume for folder in folders if folder.exists() for subvolume in folder.iterdir())
+            for subvolume in (*inside, self.pool.homes / name):
+                self.pool.delete(subvolume)
+            doomed += folders
+        command.run(["rm", "-rf", "--one-file-system", "--", *doomed], root=True, limit=_COPY_LIMIT)
+
+    def copy_to_pool(self, session: Session) -> Session:
+        """Copy home and volumes of a session that is stopped into the pool, and compare every byte.
+
+        Returns:
+            The session with its home and volumes there.
+
+        Raises:
+            RefitError: the pool has no room for them, or a copy is not the same.
+        """
+        volumes = self.volumes(session.name)
+        moving = {session.home: self.pool.homes / session.name}
+        moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
+        for folder in moving:
+            _refuse_mounts(folder)
+        size, free = sum(map(_size, moving)), self.pool.room().free
+        if missing := lacking(size, free):
+            raise NoRoom(
+                f"The pool has no room for the home of {session.name!r}: {mb(missing)} are missing.",
+                why=f"With its volumes it takes {mb(size)}, and {mb(free)} are free in {self.pool.folder}.",
+            )
+        for source, target in moving.items():
+            self._copy_to_pool(source, target, session.uid)
+        there = tuple(replace(volume, folder=moving.get(volume.folder, volume.folder)) for volume in session.volumes)
+        return replace(session, home=moving[session.home], volumes=there)
+
+    def _copy_to_pool(self, source: Path, target: Path, uid: int) -> None:
+        with self.pool.making(target, uid) as draft:
+            _mirror(source, draft)
+            looked_at = ["--dry-run", "--checksum", "--out-format=%i %n"]
+            if differing := described(_mirror(source, draft, looked_at).splitlines()):
+                raise RefitError(
+                    f"The copy of {source} in the pool is not the same: {differing[0]}.",
+                    why="Something writes there, though its session is stopped.",
+                )
+
+    def forget_folder(self, name: str) -> None:
+        """Remove the folders of home and volumes that were copied to the pool; each is gone as a whole, or there."""
+        for folders in (self._volumes, self._homes):
+            doomed = folders / f".{check_name(name)}.old"
+            if (folders / name).exists():
+                command.run(["mv", "-T", "--", folders / name, doomed], root=True)
+            command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
+
+    def snapshot(self, session: str, id: str) -> Path:
+        """The folder of the snapshot `id` of a session's home, there or not."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
+            raise ValueError(f"{id!r} can't be the name of a snapshot")
+        snapshots = self.pool.snapshots if self.path(session) in self.pool else self._snapshots
+        return snapshots / check_name(session) / id
+
+    def has_snapshot(self, session: str, id: str) -> bool:
+        """Whether there is a snapshot `id` of a session's home."""
+        return self.snapshot(session, id).is_dir()
+
+    def check_room(self, session: Session) -> None:
+        """Find out before a move whether the disk can take a snapshot of this session's home and volumes.
+
+        Raises:
+            RefitError: it can't.
+        """
+        size = self._refuse_what_cant_be_copied(session)
+        pooled = any(part.folder in self.pool for part in parts(session))
+        # In the pool a snapshot takes nothing; what the home changes later does.
+        for needed, where in (
+            *([(0, self.pool.folder)] if pooled else []),
+            *([(size, self._snapshots)] if size else []),
+        ):
+            free = shutil.disk_usage(where).free
+            if missing := lacking(needed, free):
+                raise NoRoom(
+                    f"There is no room for a snapshot of the home of {session.name!r}: {mb(missing)} are missing.",
+                    why=f"The home{' with its volumes' if session.volumes else ''} takes {mb(needed)}, and {mb(free)} "
+                    f"are free in {where}. The session writes on while it is copied, so a tenth more has to be free, "
+                    f"and {mb(SPARE)} for everybody else.",
+                    fix="make room on that disk, or let the session's owner delete what nobody needs.",
+                )
+
+    def _refuse_what_cant_be_copied(self, session: Session) -> int:
+        """Bytes that copies of home and volumes take on the disk; in the pool and where files share blocks, 0."""
+        for part in parts(session):
+            _refuse_mounts(part.folder)
+            if part.folder in self.pool:
+                self.pool.refuse_nested(part.folder)
+        outside = [part.folder for part in parts(session) if part.folder not in self.pool]
+        return sum(map(_size, outside)) if outside and not self._shares_blocks() else 0
+
+    def spare(self, session: Session, folder: Path, most: int) -> Session:
+        """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
+
+        Args:
+            session: whose home and volumes.
+            folder: where the copy of the home goes, if it can't be a snapshot in the pool; volumes go beside it.
+            most: bytes that all copies may take, if they can't share them with what is there.
+
+        Returns:
+            The session as it can be rehearsed: with the copies, and read-only what it shares.
+
+        Raises:
+            NoRoom: they would take more, or more than there is.
+            RefitError: another file system is mounted inside, or a subvolume.
+        """
+        size, free = self._refuse_what_cant_be_copied(session), shutil.disk_usage(self._snapshots).free
+        if size and (size > most or lacking(size, free)):
+            raise NoRoom(f"the home takes {mb(size)}; a copy may take {mb(most)}, and {mb(free)} are free")
+        pool = self.pool.rehearsals / session.name
+        copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
+        with reserved(self._notes, self._snapshots, size):
+            self._take(((part.folder, copy) for part, copy in copies.items()), _duplicate, writable=True)
+        own = {part.volume: copy for part, copy in copies.items()}
+        volumes = tuple(
+            replace(volume, folder=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
+            for volume in session.volumes
+        )
+        return replace(session, home=own[""], volumes=volumes)
+
+    def forget_spare(self, name: str) -> None:
+        """Remove the copies of home and volumes that were made for a rehearsal in the pool."""
+        if self.pool.exists:
+            for copy in _all_of(self.pool.rehearsals / check_name(name)):
+                self.pool.delete(copy)
+
+    def copy(self, session: Session, id: str) -> Path:
+        """Copy home and volumes of a running session; what changes meanwhile, `delta` brings in.
+
+        Returns the copy of the home; those of the volumes are beside it.
+
+        Raises:
+            NoRoom: there is no room for them on the disk; where other copies take it, this one waits for them.
+        """
+        if size := self._refuse_what_cant_be_copied(session):
+            there = _all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
+            size = max(0, size - sum(map(_size, there)))
+        with reserved(self._notes, self._snapshots, size):
+            return self._take_all(session, id, _duplicate)
+
+    def delta(self, session: Session, id: str) -> Path:
+        """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
+        return self._take_all(session, id, _mirror)
+
+    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+        """What of home and volumes is not as in the snapshot, by content, owner, mode and attributes; empty: nothing.
+
+        `except_paths` are what may differ in the home: patterns of rsync, from the top of it.
+        """
+        snapshot = self.snapshot(session.name, id)
+        return tuple(
+            part.named(change)
+            for part in parts(session)
+            for change in self._differences(part, part.beside(snapshot), () if part.volume else except_paths)
+        )
+
+    def _differences(self, part: Part, snapshot: Path, except_paths: Collection[str]) -> tuple[str, ...]:
+        if part.folder in self.pool and self._only_within(part.folder, snapshot, except_paths):
+            return ()  # in milliseconds; else every byte is compared, to say what it is
+        excluded = [f"--exclude=/{pattern.lstrip('/')}" for pattern in except_paths]
+        # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
+        looked_at = ["--dry-run", "--checksum", "--omit-dir-times", "--out-format=%i %n"]
+        seen = _mirror(part.folder, snapshot, [*looked_at, *excluded])
+        return described(seen.splitlines(), except_paths)
+
+    def restore(self, session: Session, id: str) -> None:
+        """Make home and volumes of a session that is stopped equal to their snapshot.
+
+        In the pool that is all of them or none; elsewhere, who is killed here does the rest by doing it again.
+
+        Raises:
+            RefitError: the snapshot of one of them isn't there; all are as they were.
+        """
+        snapshot = self.snapshot(session.name, id)
+        ways = [(part.beside(snapshot), part.folder) for part in parts(session)]
+        if missing := [source for source, _ in ways if not source.is_dir()]:
+            raise RefitError(
+                f"There is no snapshot {id!r} of the session {session.name!r}.", why=f"{missing[0]} isn't there."
+            )
+        self.pool.restore([way for way in ways if way[1] in self.pool])
+        for source, folder in ways:
+            if folder not in self.pool:
+                _mirror(source, folder)
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove one snapshot, of the home and of the volumes."""
+        for doomed in _all_of(self.snapshot(session, id)):
+            if doomed in self.pool:
+                self.pool.delete(doomed)
+            else:
+                command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
+
+    def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> Path:
+        snapshot = self._ready(session.name, id)
+        self._take(((part.folder, part.beside(snapshot)) for part in parts(session)), by)
+        return snapshot
+
+    def _take(
+        self, pairs: Iterable[tuple[Path, Path]], by: Callable[[Path, Path], object], *, writable: bool = False
+    ) -> None:
+        """Let each second of a pair be what the first is; `by` copies what isn't in the pool."""
+        known = list(pairs)
+        if pooled := [pair for pair in known if pair[0] in self.pool]:
+            self.pool.snapshot(pooled, writable=writable)
+        for source, target in known:
+            if source not in self.pool:
+                by(source, target)
+
+    def _only_within(self, folder: Path, snapshot: Path, paths: Collection[str]) -> bool:
+        found = self.pool.touched(folder, snapshot)
+        return found is not None and only_within(found, paths)
+
+    def _shares_blocks(self) -> bool:
+        """Whether a copy of a home takes no space until the home changes, as on XFS and Btrfs."""
+        with TemporaryDirectory(dir=self._snapshots) as folder:
+            (original := Path(folder, "original")).write_bytes(b"x")
+            tried = command.run(["cp", "--reflink=always", "--", original, Path(folder, "copy")], accepted=(0, 1))
+        return tried.exit_code == 0 and self._homes.stat().st_dev == self._snapshots.stat().st_dev
+
+    def _ready(self, session: str, id: str) -> Path:
+        snapshot = self.snapshot(session, id)
+        if not snapshot.parent.is_dir():
+            command.run(["install", "-d", "-m", "0711", snapshot.parent], root=True)
+        return snapshot
+
+
+def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple[str, ...]:
+    """rsync's itemised lines in words; folders that are there only to hold an exception are left out. Pure."""
+    holders = {str(parent) for path in except_paths for parent in PurePosixPath(path.lstrip("/")).parents}
+    return tuple(
+        f"{_word(code)}: {name.strip()}"
+        for code, _, name in (item.partition(" ") for item in items)
+        if not (code.startswith("cd+") and name.strip().rstrip("/") in holders)
+    )
+
+
+def _size(home: Path) -> int:
+    """How many bytes of the disk a home takes; files that vanish while they are counted are no failure."""
+    options = ["--summarize", "--block-size=1", "--one-file-system", "--"]
+    counted = command.run(["du", *options, home], root=True, limit=_COPY_LIMIT, accepted=(0, 1)).stdout
+    return int(counted.split()[0])
+
+
+def _all_of(home: Path) -> tuple[Path, ...]:
+    """What there is of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
+    named = ["(", "-name", home.name, "-o", "-name", f"{home.name}.*", ")"]
+    listed: list[str | Path] = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
+    found = command.run(listed, root=True, accepted=(0, 1)).stdout
+    return tuple(Path(path) for path in found.split("\0") if path)
+
+
+def _refuse_mounts(home: Path) -> None:
+    if inside := [point for point in host.mounts_below(home) if point != home.resolve()]:
+        raise RefitError(
+            f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
+            why="What is in them is not in the snapshots of the home, and couldn't be brought back.",
+            fix="unmount them; what a session needs besides its home is mounted elsewhere.",
+        )
+
+
+def _duplicate(home: Path, target: Path) -> None:
+    """Make `target` a copy of a home that may be in use."""
+    if not target.exists():
+        # Only cp shares blocks where the file system can. Where a file vanishes it fails, and rsync does the rest.
+        options = ["--archive", "--reflink=auto", "--no-target-directory", "--"]
+        command.run(["cp", *options, home, target], root=True, limit=_COPY_LIMIT, accepted=(0, 1))
+    _mirror(home, target)
+
+
+def _word(code: str) -> str:
+    if code.startswith("*deleting"):
+        return "gone"
+    return "new" if "+++" in code else "changed"
+
+
+def _mirror(source: Path, target: Path, options: Collection[str] = ()) -> str:
+    """Make the folder `target` equal to `source`; returns what rsync said."""
+    same = ["--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete", _NANOSECONDS]
+    called = ["rsync", *same, *options, "--", f"{source}/", f"{target}/"]
+    return command.run(called, root=True, limit=_COPY_LIMIT, accepted=(0, _VANISHED)).stdout

@@ -1,0 +1,223 @@
+"""A pool for homes: a file system of btrfs in one file, in which a snapshot takes milliseconds and no space.
+
+Each home is a subvolume. The pool is mounted when it is first needed: after a reboot, nobody has done so yet.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows import command, host
+from flows.alone import one_at_a_time
+from flows.catalog.model import Size
+from flows.command import ProgramFailed
+from flows.errors import RefitError
+from flows.sessions.homes import subvolumes
+from flows.sessions.homes.sent import touched
+from flows.settings import Settings
+
+LEAST = 1 << 30  # bytes: one home with room to change, and what btrfs needs itself
+SPARE = 1 << 30  # bytes of the disk that the pool leaves to everybody else
+# The space of the file is reserved: `discard` would give it back to the disk, and others would take it.
+_MOUNT = "loop,nosuid,nodev,noatime,nodiscard"
+_MAKE_SECONDS = _SEND_SECONDS = 600.0
+_SIZE: TypeAdapter[int] = TypeAdapter(Size)
+
+
+@dataclass(frozen=True)
+class Room:
+    """How large the pool is, and how much of it is free (bytes)."""
+
+    size: int
+    free: int
+
+
+class Pool:
+    """The pool of this machine, there or not."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.folder = settings.home / "pool"
+        self.homes, self.snapshots, self.rehearsals, self.volumes = (
+            self.folder / name for name in ("homes", "snapshots", "rehearsals", "volumes")
+        )
+        self._settings, self._file = settings, settings.home / "pool.btrfs"
+
+    def __contains__(self, path: Path) -> bool:
+        return path.is_relative_to(self.folder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a pool; mounted or not."""
+        return self._file.exists()
+
+    def create(self, size: int) -> Room:
+        """Make the pool: `size` bytes of the disk belong to it from now on.
+
+        Raises:
+            RefitError: there is one, the disk has no room, or this machine has no btrfs.
+        """
+        with one_at_a_time(self._settings.folder() / "pool.lock"):
+            self._check(size)
+            draft = self._file.with_suffix(".new")
+            command.run(["rm", "-f", "--", draft], root=True)  # what an interrupted attempt has left
+            try:
+                command.run(["install", "-m", "0600", "/dev/null", draft], root=True)  # everybody's homes are in it
+                command.run(["fallocate", "--length", str(size), draft], root=True, limit=_MAKE_SECONDS)
+                command.run(
+                    [host.program("mkfs.btrfs") or "mkfs.btrfs", "--quiet", draft], root=True, limit=_MAKE_SECONDS
+                )
+                self._mount(draft)
+                for folder, mode in ((self.homes, "0755"), (self.snapshots, "0755"), (self.rehearsals, "0700")):
+                    command.run(["install", "-d", "-m", mode, folder], root=True)
+                command.run(["mv", "-T", "--", draft, self._file], root=True)
+            except BaseException:
+                self._unmount()
+                command.run(["rm", "-f", "--", draft], root=True)
+                raise
+        return self.room()
+
+    def ready(self) -> bool:
+        """Whether homes can lie in the pool; it is mounted if need be.
+
+        Raises:
+            RefitError: there is a pool, and it can't be mounted: nobody's home must be taken for empty.
+        """
+        if self.exists and not self._mounted():
+            with one_at_a_time(self._settings.folder() / "pool.lock"):
+                if not self._mounted():
+                    self._mount(self._file)
+        return self.exists
+
+    def room(self) -> Room:
+        """How large it is, and how much is free."""
+        usage = shutil.disk_usage(self.folder)
+        return Room(usage.total, usage.free)
+
+    def make(self, home: Path, uid: int) -> None:
+        """Make an empty home or volume, if there is none: 0700, `uid`, group 0; at no moment it is another's."""
+        if not home.exists():
+            with self.making(home, uid):
+                pass
+
+    @contextmanager
+    def making(self, home: Path, uid: int) -> Iterator[Path]:
+        """Make a home in the place of what is there; it is filled inside the `with` block, and whole or not there."""
+        draft = home.with_name(f".{home.name}.new")
+        if not home.parent.exists():
+            command.run(["install", "-d", "-m", "0755", home.parent], root=True)
+        self.delete(draft)
+        subvolumes.as_root("create", draft)
+        command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", draft], root=True)
+        yield draft
+        self.delete(home)
+        command.run(["mv", "-T", "--", draft, home], root=True)
+
+    def snapshot(self, pairs: Sequence[tuple[Path, Path]], *, writable: bool = False) -> None:
+        """Let each second of a pair be what the first is now, in the place of what it was: all of them, or none.
+
+        Raises:
+            RefitError: there are subvolumes inside a first: a snapshot would have an empty folder in their place.
+        """
+        try:
+            subvolumes.as_root("take-writable" if writable else "take", *chain.from_iterable(pairs))
+        except (OSError, ProgramFailed):
+            for source, _ in pairs:
+                self.refuse_nested(source)
+            raise
+
+    def restore(self, pairs: Sequence[tuple[Path, Path]]) -> None:
+        """Let each second of a pair be what the snapshot before it is: all of them, or none."""
+        subvolumes.as_root("restore", *chain.from_iterable(pairs))
+
+    def delete(self, subvolume: Path) -> None:
+        """Delete a subvolume, with those that are inside; none there is no error."""
+        try:
+            subvolumes.as_root("delete", subvolume)
+        except (OSError, ProgramFailed):  # what is not empty of others can't be deleted
+            for inside in reversed(self.nested(subvolume)):
+                subvolumes.as_root("delete", inside)
+            subvolumes.as_root("delete", subvolume)
+
+    def touched(self, home: Path, snapshot: Path) -> frozenset[str] | None:
+        """What of a home is not as in its snapshot, however large both are; none: nobody knows."""
+        current = snapshot.with_name(f".{snapshot.name}.now")
+        self.snapshot([(home, current)])
+        try:
+            with TemporaryDirectory() as folder:
+                stream = Path(folder, "stream")
+                options = ["--quiet", "--no-data", "-p", str(snapshot), "-f", str(stream)]
+                command.run(["btrfs", "send", *options, current], root=True, limit=_SEND_SECONDS)
+                shown = ["btrfs", "receive", "--dump", "-f", str(stream)]
+                return touched(command.run(shown, root=True, limit=_SEND_SECONDS, secret=True).stdout)
+        finally:
+            self.delete(current)
+
+    def nested(self, subvolume: Path) -> tuple[Path, ...]:
+        """The subvolumes inside a subvolume, outer ones first; anybody may make some in their own folders."""
+        listed = command.run(["btrfs", "subvolume", "list", "-o", subvolume], root=True).stdout.splitlines()
+        direct = [self.folder / line.split(" path ", 1)[1] for line in listed]
+        return tuple(sorted(found for path in direct for found in (path, *self.nested(path))))
+
+    def refuse_nested(self, home: Path) -> None:
+        """Find out whether a home is one subvolume.
+
+        Raises:
+            RefitError: there are others inside.
+        """
+        if inside := self.nested(home):
+            named = ", ".join(str(path.relative_to(home)) for path in inside)
+            raise RefitError(
+                f"There are subvolumes of their own inside {home}: {named}.",
+                why="A snapshot doesn't hold what is in them, and it couldn't be brought back.",
+                fix="let the owner move what is in them into plain folders, and remove them: rmdir does, once empty.",
+            )
+
+    def _check(self, size: int) -> None:
+        if host.program("mkfs.btrfs") is None:
+            raise RefitError("The program 'mkfs.btrfs' is not installed.", fix="install the package btrfs-progs.")
+        if self.exists:
+            raise RefitError(f"There is a pool already: {self._file}.", fix="`refit home pool` shows it.")
+        if size < LEAST:
+            raise RefitError(f"A pool has {LEAST >> 30} GiB at least.", fix="choose a larger size.")
+        free = shutil.disk_usage(self._settings.folder()).free
+        if size + SPARE > free:
+            raise RefitError(
+                f"There is no room for a pool of {size / 1e9:.1f} GB.",
+                why=f"{free / 1e9:.1f} GB are free in {self._settings.home}, and {SPARE / 1e9:.1f} GB stay for others.",
+                fix="choose a smaller size, or make room.",
+            )
+        if "btrfs" not in Path("/proc/filesystems").read_text(encoding="ascii").split():
+            command.run(["modprobe", "btrfs"], root=True)
+
+    def _mounted(self) -> bool:
+        return self.folder in host.mounts_below(self.folder)
+
+    def _mount(self, file: Path) -> None:
+        if not self._mounted():
+            # Without the pool nobody can make a home there that would vanish below it.
+            command.run(["install", "-d", "-m", "0755", self.folder], root=True)
+            command.run(["mount", "--types", "btrfs", "--options", _MOUNT, file, self.folder], root=True)
+
+    def _unmount(self) -> None:
+        if self._mounted():
+            command.run(["umount", self.folder], root=True)
+
+
+def read_size(text: str) -> int:
+    """Bytes, from a number with its unit. Pure.
+
+    Raises:
+        RefitError: it is no size.
+    """
+    try:
+        return _SIZE.validate_python(text)
+    except ValidationError:
+        raise RefitError(f"{text!r} is no size.", fix="write a number with MB, GB, MiB or GiB, e.g. '50 GB'.") from None

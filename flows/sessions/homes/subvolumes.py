@@ -1,0 +1,154 @@
+"""Subvolumes of btrfs, by the kernel's own calls: a program for each would take longer than what it does.
+
+All verbs need root. Who isn't root runs this module as a program: `python -m flows.sessions.homes.subvolumes VERB …`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows import command
+
+# From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
+_CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D
+_WITH_OPTIONS, _PLAIN, _ROOTS = "=qQQ32x4040s", "=q4088s", "=Q4080xB7x"
+_READ_ONLY = 1 << 1
+_AT_CWD, _EXCHANGE = -100, 2  # from fcntl.h and linux/fs.h
+
+
+def create(path: Path) -> None:
+    """Make an empty subvolume."""
+    with _opened(path.parent) as folder:
+        _call(folder, _CREATE, struct.pack(_WITH_OPTIONS, 0, 0, 0, os.fsencode(path.name)))
+
+
+def snapshot(source: Path, target: Path, *, writable: bool) -> None:
+    """Make a subvolume that is what `source` is now; what is nested in that is an empty folder there."""
+    flags = 0 if writable else _READ_ONLY
+    with _opened(source) as original, _opened(target.parent) as folder:
+        _call(folder, _SNAPSHOT, struct.pack(_WITH_OPTIONS, original, 0, flags, os.fsencode(target.name)))
+
+
+def delete(path: Path) -> None:
+    """Delete a subvolume in which no other is nested; none there is no error."""
+    if path.exists():
+        with _opened(path.parent) as folder:
+            _call(folder, _DELETE, struct.pack(_PLAIN, 0, os.fsencode(path.name)))
+
+
+def has_nested(path: Path) -> bool:
+    """Whether there are other subvolumes in a subvolume."""
+    with _opened(path) as subvolume:
+        answer = _call(subvolume, _INSIDE, bytes(struct.calcsize(_ROOTS)))
+    return bool(struct.unpack(_ROOTS, answer)[1])
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths change places, in one instant."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.renameat2(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(one))
+
+
+def _call(file: int, number: int, asked: bytes) -> bytes:
+    told = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
+    fcntl.ioctl(file, number, told)
+    return bytes(told)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+# --- Whole verbs, each of which leaves nothing half done --------------------------------------------------------------
+
+
+class Nested(OSError):
+    """There are subvolumes in a subvolume: a snapshot would lack what is in them."""
+
+
+def take(*paths: Path, writable: bool = False) -> None:
+    """Let every second path be what the path before it is now, in the place of what it was: all of them, or none.
+
+    Raises:
+        Nested: that is not possible, for any of them.
+    """
+    pairs = _pairs(paths)
+    if nested := [source for source, _ in pairs if has_nested(source)]:
+        raise Nested(f"{nested[0]} has subvolumes inside")
+    for _, target in pairs:
+        delete(target)
+    try:
+        for source, target in pairs:
+            snapshot(source, target, writable=writable)
+    except BaseException:
+        for _, target in pairs:
+            delete(target)
+        raise
+
+
+def restore(*paths: Path) -> None:
+    """Let every second path be what the snapshot before it is: all of them, or none.
+
+    At every instant each is the one or the other as a whole; who is killed here does the rest by doing it again.
+    """
+    following = [(home.with_name(f".{home.name}.next"), home) for _, home in _pairs(paths)]
+    sources = [(snapshot, draft) for (snapshot, _), (draft, _) in zip(_pairs(paths), following, strict=True)]
+    take(*(path for pair in sources for path in pair), writable=True)
+    all_or_none(following, exchange)
+    for draft, _ in following:
+        delete(draft)
+
+
+def all_or_none(pairs: Iterable[tuple[Path, Path]], switch: Callable[[Path, Path], None]) -> None:
+    """Switch all pairs; where one fails, those before it are switched back. `switch` undoes itself."""
+    switched: list[tuple[Path, Path]] = []
+    try:
+        for pair in pairs:
+            switch(*pair)
+            switched.append(pair)
+    except BaseException:
+        for pair in reversed(switched):
+            switch(*pair)
+        raise
+
+
+def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
+    return list(zip(paths[::2], paths[1::2], strict=True))
+
+
+VERBS: Mapping[str, Callable[..., None]] = {
+    "create": create,
+    "delete": delete,
+    "restore": restore,
+    "take": take,
+    "take-writable": lambda *paths: take(*paths, writable=True),
+}
+
+
+def as_root(verb: str, *paths: Path) -> None:
+    """Do one of `VERBS`; as root, whoever calls.
+
+    Raises:
+        OSError, ProgramFailed: it can't be done.
+    """
+    if os.geteuid() == 0:
+        VERBS[verb](*paths)
+    else:
+        command.run([sys.executable, "-I", "-m", __name__, verb, *paths], root=True)
+
+
+if __name__ == "__main__":
+    VERBS[sys.argv[1]](*map(Path, sys.argv[2:]))

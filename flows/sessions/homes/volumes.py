@@ -1,0 +1,133 @@
+"""Named volumes: folders that persist beside the home of a session, or that sessions share. Pure.
+
+The home of a session and its own volumes are one set: a snapshot, a copy and the way back are of all of them, or of
+none. What sessions share belongs to no set: it is never brought back, since what others wrote would be lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path, PurePosixPath
+
+from flows.errors import RefitError
+from flows.sessions.containers.podman import HOME
+from flows.sessions.model import Session, Volume, check_name
+
+# What the image, the engine and Refit themselves have there.
+_TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc", "run", "sbin", "sys", "usr")
+# Commas and colons have a meaning in what Podman is called with.
+_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+", re.ASCII)
+_FORM = "write NAME:/path or NAME:/path:ro, e.g. data:/data."
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A volume as a person asks for it: its name, and where it is to be inside the session."""
+
+    name: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One folder of the set that a session persists in; `volume` is empty for the home."""
+
+    volume: str
+    folder: Path
+
+    def beside(self, home: Path) -> Path:
+        """Where a copy of this part lies, if the home's is to be `home`: no name of a snapshot has a dot in it."""
+        return home.with_name(f"{home.name}.{self.volume}") if self.volume else home
+
+    def named(self, change: str) -> str:
+        """A change of a path, with the volume in which it is."""
+        return f"{change} (volume {self.volume})" if self.volume else change
+
+
+def parts(session: Session) -> tuple[Part, ...]:
+    """All that is to be as before when a session goes back; what it can't write needs no copy."""
+    own = (Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume))
+    return (Part("", session.home), *own)
+
+
+def is_own(volume: Volume) -> bool:
+    """Whether a volume belongs to the set of its session."""
+    return not volume.shared and not volume.read_only
+
+
+def read_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
+    """The volumes that a person asks for, each written as `NAME:/path` or `NAME:/path:ro`.
+
+    Raises:
+        RefitError: one can't be, or two can't be together.
+    """
+    wanted = tuple(map(_read, texts))
+    check_together(wanted)
+    return wanted
+
+
+def check_together(wanted: Sequence[Wanted]) -> None:
+    """Find out whether a session can have all of these.
+
+    Raises:
+        RefitError: two have the same name, or one would be inside another.
+    """
+    for one, other in permutations(wanted, 2):
+        if one.name == other.name:
+            raise RefitError(f"The volume {one.name!r} is asked for twice.", fix="leave one out.")
+        if PurePosixPath(one.path).is_relative_to(other.path):
+            raise RefitError(
+                f"The volume {one.name!r} at {one.path} would be inside {other.name!r} at {other.path}.",
+                why="A snapshot of the one would hold an empty folder in the place of the other.",
+                fix="give them paths beside each other.",
+            )
+
+
+def users(sessions: Iterable[Session], folder: Path) -> tuple[str, ...]:
+    """The names of the sessions that have a volume."""
+    return tuple(sorted(s.name for s in sessions if any(volume.folder == folder for volume in s.volumes)))
+
+
+def check_unused(name: str, using: Collection[str]) -> None:
+    """Find out whether a volume may be removed.
+
+    Raises:
+        RefitError: a session has it.
+    """
+    if using:
+        raise RefitError(
+            f"The volume {name!r} can't be removed: {', '.join(using)} {'has' if len(using) == 1 else 'have'} it.",
+            why="What is in it would be lost to them.",
+            fix="remove the session first; that keeps its home and its volumes.",
+        )
+
+
+def _read(text: str) -> Wanted:
+    name, _, rest = text.partition(":")
+    path, _, mode = rest.partition(":")
+    if not path or mode not in ("", "ro"):
+        raise RefitError(f"{text!r} is no volume.", fix=_FORM)
+    check_name(name)
+    _check_path(path)
+    return Wanted(name, path, read_only=bool(mode))
+
+
+def _check_path(path: str) -> None:
+    plain = _PATH.fullmatch(path) and not {".", ".."} & set(path.split("/"))
+    where = PurePosixPath(path)
+    if not plain or PurePosixPath(HOME).is_relative_to(where):
+        raise RefitError(
+            f"No volume can be at {path!r}.",
+            why=f"It is a path from / on, of letters, digits, '.', '_' and '-', and neither {HOME} nor above it.",
+            fix=_FORM,
+        )
+    if where.parts[1] in _TAKEN:
+        raise RefitError(
+            f"No volume can be at {path!r}.",
+            why=f"What the image or the system has in /{where.parts[1]} would be hidden.",
+            fix="choose /data, for instance, or a folder in the home.",
+        )

@@ -1,0 +1,101 @@
+"""What a stop ends in a session, told to its person, and opened again where the IDE can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows.errors import RefitError
+from flows.sessions.engine import Engine
+from flows.sessions.ide import opened
+from flows.sessions.ide.jupyter import Jupyter
+from flows.sessions.model import Session
+
+_SCRIPT = Path(opened.__file__)
+_LIMIT = 15.0
+# What is in a session is its owner's business, and they may put there what they like.
+_MOST = 100
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of Jupyter's with a kernel: `type` is `notebook`, `console` or another, `kernel` the kernel's name."""
+
+    path: str
+    name: str
+    type: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"the kernel {self.kernel} of {self.path}"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What was open in a session: documents and terminals of its IDE, and other programs, in words."""
+
+    documents: tuple[Document, ...] = ()
+    terminals: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """All of it, in one line."""
+        return _AS_JSON.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Opened:
+        """What `to_json` wrote; nothing, where the text is something else."""
+        try:
+            return _AS_JSON.validate_json(text)
+        except ValidationError:
+            return cls()
+
+
+_AS_JSON = TypeAdapter(Opened)
+
+
+def look(engine: Engine, session: Session, programs: Sequence[str]) -> Opened:
+    """What is open in a session that runs, beside these `programs`.
+
+    Raises:
+        RefitError: its IDE doesn't say.
+    """
+    if session.access.protocol != "jupyter":
+        return Opened(programs=tuple(programs))
+    call = ["python3", "-I", "-", str(session.access.port)]
+    told = engine.execute(session.container, call, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=_LIMIT)
+    found = Opened.from_json(told)
+    return Opened(found.documents[:_MOST], found.terminals[:_MOST], tuple(programs))
+
+
+def reopen(jupyter: Jupyter, ended: Opened) -> Opened:
+    """Give documents a fresh kernel and terminals a fresh shell, by the same names; those that could be.
+
+    Pages that are still open find both again; what is open already stays as it is.
+    """
+    documents, terminals = [], []
+    for document in ended.documents:
+        try:
+            jupyter.open_document(document.path, document.name, document.type, document.kernel)
+        except RefitError:  # the new image may not have that kernel
+            continue
+        documents.append(document)
+    for name in ended.terminals:
+        try:
+            jupyter.open_terminal(name)
+        except RefitError:
+            continue
+        terminals.append(name)
+    return Opened(tuple(documents), tuple(terminals))
+
+
+def told(ended: Opened, again: Opened) -> str:
+    """What ended, and what of it was opened again, in words; empty: nothing did. Pure."""
+    every = [*map(str, ended.documents), *(f"the terminal {name}" for name in ended.terminals), *ended.programs]
+    fresh = [*map(str, again.documents), *(f"the terminal {name}" for name in again.terminals)]
+    lines = [f"What ended: {'; '.join(every)}."] if every else []
+    lines += [f"Opened again, and empty: {'; '.join(fresh)}."] if fresh else []
+    return "\n".join("".join(filter(str.isprintable, line)) for line in lines)

@@ -1,0 +1,1 @@
+"""Whether somebody or something works in a session."""

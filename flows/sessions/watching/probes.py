@@ -1,0 +1,163 @@
+"""Looks at sessions, and remembers since when each of them is as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows.database import now
+from flows.errors import RefitError
+from flows.sessions.engine import Engine
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running, Session, check_name
+from flows.sessions.watching import look
+from flows.sessions.watching.activity import (
+    PROBE,
+    Activity,
+    Look,
+    Memory,
+    Verdict,
+    judge,
+    may_interrupt,
+    remembered,
+    unknown,
+)
+from flows.settings import Settings
+
+AT_ONCE = 8
+
+_SCRIPT = Path(look.__file__)
+_LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a session is looked at.
+
+    Attributes:
+        seconds: for how long: what works shows in what changes meanwhile.
+        limit: seconds after which the look has failed, because the machine or the container hangs.
+    """
+
+    seconds: float = 1.0
+    limit: float = 30.0
+
+
+# Right before a stop, while people are kept waiting.
+LAST = Manner(seconds=0.2, limit=10.0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at a session says, since when that holds, and whether the session may be interrupted now."""
+
+    session: str
+    verdict: Verdict
+    since: datetime
+    may_interrupt: bool
+    evidence: tuple[str, ...]
+
+
+def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
+    """Look at a session that runs; doesn't count as activity.
+
+    Raises:
+        RefitError: nothing could be seen.
+    """
+    access = session.access
+    asked = {
+        "seconds": manner.seconds,
+        "port": access.port,
+        "protocol": access.protocol,
+        "heartbeat": access.heartbeat,
+    }
+    script = _SCRIPT.read_text(encoding="utf-8")
+    told = engine.execute(session.container, [*PROBE, json.dumps(asked)], stdin=script, limit=manner.limit)
+    try:
+        return _LOOK.validate_json(told)
+    except ValidationError as error:
+        raise RefitError(f"What was seen in {session.name!r} can't be read.", why=str(error)) from None
+
+
+def probe(engine: Engine, session: Session, quiet: float, manner: Manner = Manner()) -> Activity:
+    """The verdict on a session that runs; busy if it can't be looked at. `quiet` as in `judge`."""
+    begun = now()
+    try:
+        return judge(see(engine, session, manner), session.access.helpers, quiet)
+    except RefitError as error:
+        return unknown(begun, error.what.partition(": + ")[0])  # without the whole command
+
+
+class Watch:
+    """Looks at sessions, and remembers what it saw in a folder of this machine."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings, self._engine, self._folder = settings, engine, settings.folder("activity")
+
+    def look(self, session: Session) -> Seen:
+        """Look at a session that runs, and remember what was seen."""
+        return self._look(session, Manner())
+
+    def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
+        """Close a session to new input and look a last time, right before it is stopped.
+
+        It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
+        it is open again within about a second, and what was typed meanwhile arrives late.
+
+        Args:
+            session: one that runs.
+            objection: says why it isn't to be stopped after all; empty: it is.
+
+        Returns:
+            that objection.
+        """
+        reopen = self._engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+        try:
+            why = objection(self._look(session, LAST))
+        except BaseException:
+            reopen()
+            raise
+        if why:
+            reopen()
+        return why
+
+    def _look(self, session: Session, manner: Manner) -> Seen:
+        activity = probe(self._engine, session, self._settings.quiet * 60, manner)
+        file = self._folder / f"{check_name(session.name)}.json"
+        memory = remembered(activity, _read(file))
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(_MEMORY.dump_json(memory))
+        draft.replace(file)
+        free = may_interrupt(memory, activity.at, timedelta(hours=self._settings.keep_state))
+        return Seen(session.name, activity.verdict, memory.since, free, tuple(map(str, activity.evidence)))
+
+
+def look_at_all(settings: Settings, sessions: Sessions, name: str = "") -> tuple[Seen, ...]:
+    """Look at the session of that name, or at all that run.
+
+    Raises:
+        RefitError: there is no session of that name, or it doesn't run.
+    """
+    asked = [sessions.that_runs(name)] if name else [s.session for s in sessions.all() if s.running is Running.running]
+    return look_at(settings, sessions.engine, asked)
+
+
+def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:
+    """Look at sessions that run, some at the same time."""
+    watch = Watch(settings, engine)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(watch.look, sessions))
+
+
+def _read(file: Path) -> Memory | None:
+    try:
+        return _MEMORY.validate_json(file.read_bytes())
+    except (FileNotFoundError, ValidationError):  # nobody has looked yet, or another version of Refit has
+        return None
