@@ -103,7 +103,7 @@ class Patient(httpx.HTTPTransport):
 
 def prefect_client(api: str) -> httpx.Client:
     """A client of the Prefect server whose API is at `api`."""
-    return httpx.Client(base_url=api, transport=Patient(), trust_env=False, timeout=30)
+    return httpx.Client(base_url=api, transport=Patient(), trust_env=False, timeout=120)
 
 
 def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:

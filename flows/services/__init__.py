@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from flows.services.embedded import Service, all_services, prefect_environment
 from flows.settings import Settings
 
 __all__ = ["ServiceState", "down", "prefect_environment", "require", "status", "units", "up", "write_units"]
+
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,14 @@ def status(settings: Settings) -> tuple[ServiceState, ...]:
 
 
 def require(settings: Settings) -> None:
-    """See to it that all services answer.
+    """See to it that all services answer; those that run are waited for, for a busy machine lets everybody wait.
 
     Raises:
         RefitError: one doesn't.
     """
-    silent = [state for state in status(settings) if not state.answering]
+    deadline = time.monotonic() + process.START_SECONDS
+    while (silent := _silent(settings)) and all(state.running for state in silent) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
     if silent:
         raise RefitError(
             f"{' and '.join(state.title for state in silent)} {'does' if len(silent) == 1 else 'do'} not answer.",
@@ -96,6 +101,10 @@ def require(settings: Settings) -> None:
             ),
             fix="run `refit up`.",
         )
+
+
+def _silent(settings: Settings) -> list[ServiceState]:
+    return [state for state in status(settings) if not state.answering]
 
 
 def units(settings: Settings) -> dict[str, str]:

@@ -304,6 +304,8 @@ def prefect_environment(settings: Settings) -> dict[str, str]:
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
         "PREFECT_WORKER_QUERY_SECONDS": str(POLL),
+        # On SQLite the server says 503 while its database is locked: four minutes of that are no reason to fail a run.
+        "PREFECT_CLIENT_MAX_RETRIES": "7",
         "PREFECT_RUNNER_AUTO_INSTALL_DEPENDENCIES": "false",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "refit",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
