@@ -23,7 +23,7 @@ from flows.images.grafting.carried import Layers, NotCarried
 from flows.images.ledger import Entry, Ledger
 from flows.images.plan import Plan
 from flows.images.registry import AT_ONCE, Manifest, Registry
-from flows.images.stages import Difference, Graph, Inputs, Kind, Stage, key_of
+from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
 from flows.images.workshop.making import Maker
 from flows.progress import State
 from flows.settings import Settings
@@ -199,7 +199,7 @@ class Builder:
         """The image of a stage that isn't there, whether it was grafted, and why or why not."""
         if layer is None or parent is None:
             made, told = self._make(stage, parent, log)
-            if stage.kind is not Kind.wheels:
+            if parent is None:  # most that is grafted stands on a base
                 self._layers.look_at(made)
             return made, False, told
         below = self._registry.manifest(self._registry.stages, parent.digest)

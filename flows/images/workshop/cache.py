@@ -97,9 +97,9 @@ def offer(own: Path, mount: str, settings: Settings) -> tuple[Mapping[str, str],
     if not settings.cache_limit:
         return NO_CACHES, {own / "apt": f"{mount}/apt"}
     (own / "dnf").mkdir()
-    folders = [_folder(name, settings) for name in VARIABLES]
     # pip uses no cache that belongs to somebody else.
-    command.run(["install", "--directory", "--owner=0", "--group=0", "--mode=0755", *folders], root=True)
+    if folders := [folder for folder in (_folder(name, settings) for name in VARIABLES) if not _is_roots(folder)]:
+        command.run(["install", "--directory", "--owner=0", "--group=0", "--mode=0755", *folders], root=True)
     for name in VARIABLES:
         (own / "cache" / name).mkdir(parents=True)
     for name, archives in _ARCHIVES.items():
@@ -124,6 +124,10 @@ def take_back(own: Path, settings: Settings) -> None:
     if settings.cache_limit:
         for name, archives in _ARCHIVES.items():
             _link(own / name, _folder(name, settings), archives)
+
+
+def _is_roots(folder: Path) -> bool:
+    return folder.is_dir() and folder.stat().st_uid == 0
 
 
 def _link(source: Path, target: Path, archives: str) -> None:
