@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 
 import httpx
 
@@ -12,7 +13,8 @@ from flows.errors import RefitError
 from flows.settings import Settings, authorities
 
 _SECONDS = 30.0
-_TRIES = 3
+_PAUSES = (0.0, 1.0, 4.0)  # seconds before each try
+_BUSY = (408, 425, 429)  # and all from 500 on: another time the answer may be different
 
 Explain = Callable[[str], RefitError]
 
@@ -40,7 +42,8 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
 
 def _hash(client: httpx.Client, url: str, sign: str, explain: Explain) -> str:
     problem = ""
-    for _ in range(_TRIES):
+    for pause in _PAUSES:
+        sleep(pause)
         try:
             answer = client.get(url)
         except httpx.TransportError as error:
@@ -49,6 +52,6 @@ def _hash(client: httpx.Client, url: str, sign: str, explain: Explain) -> str:
         if answer.status_code == 200 and sign in answer.text:
             return hashlib.sha256(answer.content).hexdigest()
         problem = f"it answers {answer.status_code} and {answer.text[:60]!r}"
-        if answer.status_code < 500:
+        if answer.status_code < 500 and answer.status_code not in _BUSY:
             break
     raise explain(f"{url}: {problem}")
