@@ -69,6 +69,8 @@ def adopt(checkout: Path, target: Path, own: Catalog) -> Adoption:
     (target / "releases").mkdir()
     ides = dict(_ides(checkout, made, own))
     bundles = dict(_bundles(checkout, made))
+    while _refused(bundles, made):
+        pass
     _without_python(bundles, made)
     ides = _fitting(ides, bundles, made, own)
     _rest(checkout, made)
@@ -184,19 +186,35 @@ def _accepted(lines: Iterable[str], folder: str, place: str, made: Adoption) -> 
             yield line
 
 
+def _refused(bundles: Mapping[str, str], made: Adoption) -> bool:
+    """Leave out the Pipfiles that a catalog refuses; whether there were any: one may hide the mistakes of another."""
+    theirs, gone = {name: theirs for theirs, name in bundles.items()}, set[Path]()
+    try:
+        load.load_catalog(made.catalog)
+    except Mistakes as found:
+        for mistake in found.mistakes:
+            folder = mistake.file.parent
+            if _PYTHON.fullmatch(folder.name) and folder not in gone:
+                number, _, name = folder.parent.name.partition("-")
+                made.note(f"snippets/bundles/{number}-{theirs[name]}/{folder.name}", f"was left out: {mistake.what}")
+                shutil.rmtree(folder)
+                gone.add(folder)
+    return bool(gone)
+
+
 def _without_python(bundles: dict[str, str], made: Adoption) -> None:
     """A bundle that has no Python of its own gets that of the smallest: here, every image has one."""
     folders = {NUMBERED.fullmatch(path.name)[2]: path for path in (made.catalog / "bundles").iterdir()}  # type: ignore[index]
-    smallest = folders.get(_MINIMAL)
+    pythons = {name: [p for p in folder.iterdir() if _PYTHON.fullmatch(p.name)] for name, folder in folders.items()}
     for theirs, name in tuple(bundles.items()):
-        if any(_PYTHON.fullmatch(path.name) for path in folders[name].iterdir()):
+        if pythons[name]:
             continue
-        if smallest is None or name == _MINIMAL:
+        if not pythons.get(_MINIMAL):
             shutil.rmtree(folders[name])
             del bundles[theirs]
             made.note(theirs, "was left out: it has no Python that can be carried over")
             continue
-        for path in smallest.glob("py3*"):
+        for path in pythons[_MINIMAL]:
             shutil.copytree(path, folders[name] / path.name)
         made.note(theirs, f"has no Python of its own: it got that of {_MINIMAL}")
 

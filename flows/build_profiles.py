@@ -31,7 +31,7 @@ from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Stage
 from flows.images.workshop.gate import building
 from flows.images.workshop.workspace import recover
-from flows.plan_release import ReleasePlan, plan_release
+from flows.plan_release import ELSEWHERE, ReleasePlan, plan_release
 from flows.progress import State
 from flows.publishing import evidence, statements
 from flows.publishing.publish import Published, already, publish
@@ -49,12 +49,20 @@ THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_worker
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a run did: every image, every stage, why what failed did, and why nothing was built for a system."""
+    """What a run did.
+
+    Attributes:
+        images, stages: all that are there now.
+        failures: profile → why it failed.
+        left: operating system → why nothing was built for it.
+        unbuildable: profile → why this machine can't build it; so nothing of it was tried.
+    """
 
     images: tuple[Published, ...]
     stages: tuple[Built, ...]
     failures: Mapping[str, str]
     left: Mapping[str, str] = field(default_factory=dict)
+    unbuildable: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def built(self) -> tuple[Built, ...]:
@@ -72,10 +80,18 @@ class BuildFailed(RefitError):
 
     def __init__(self, report: BuildReport) -> None:
         self.report = report
+        wrong, reasons = report.failures or report.unbuildable, {**report.failures, **report.unbuildable}
+        how = "failed" if report.failures else "can't be built here"
         super().__init__(
-            f"{len(report.failures)} of {len(report.failures) + len(report.images)} profiles failed.",
-            why="\n".join(f"{profile}: {reason}" for profile, reason in report.failures.items()),
+            f"{len(wrong)} of {len(reasons) + len(report.images)} profiles {how}.",
+            why="\n".join(f"{profile}: {reason}" for profile, reason in reasons.items()),
+            fix=ELSEWHERE if report.unbuildable else "",
         )
+
+
+def has_failed(report: BuildReport, *, named: bool) -> bool:
+    """Whether a run failed. What this machine can't build, another may; but whoever named it wants it from this one."""
+    return bool(report.failures or (report.unbuildable and (named or not report.images)))
 
 
 @task(task_run_name="plan", cache_policy=NO_CACHE)
@@ -86,6 +102,8 @@ def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, setti
         progress.report(step.stage, State.reused if step.action is Action.reuse else State.waiting, step.reason)
         if step.action is not Action.reuse:
             get_run_logger().info("%s: %s (%s)", step.stage, step.action, step.reason)
+    for stem, why in planned.unbuildable.items():
+        get_run_logger().warning("%s can't be built here: %s", stem, why)
     return planned
 
 
@@ -192,7 +210,7 @@ def build_profiles(
         report = replace(summary(planned, outcomes), left=share.left)
     _show(report, release)
     Ledger(database.open_database(settings.database)).count(stage.how for stage in report.stages)
-    if report.failures:
+    if has_failed(report, named=bool(profiles)):
         raise BuildFailed(report)
     return report
 
@@ -309,14 +327,17 @@ def summary(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport
             **planned.problems,
             **{stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)},
         },
+        unbuildable=planned.unbuildable,
     )
 
 
 def _show_plan(planned: ReleasePlan, release: str) -> None:
+    problems = {**planned.problems, **planned.unbuildable}
+    left = "".join(f"\n\n**{stem}** can't be built here:\n```\n{why}\n```" for stem, why in problems.items())
     create_markdown_artifact(
         key=f"plan-{release}",
         description=f"Plan of release {release}: what is there, and what is built",
-        markdown=picture.explained(planned.graph, planned.plan),
+        markdown=f"{picture.explained(planned.graph, planned.plan)}{left}",
     )
 
 

@@ -49,6 +49,7 @@ class Lock:
         change: what the run changed in it.
         held: what would have moved as well, but may not in its release.
         unmended: known vulnerabilities that only such a move would mend.
+        from_folders: packages that only the folders of wheels of this machine's settings were known to have.
     """
 
     bundle: str
@@ -57,6 +58,7 @@ class Lock:
     change: LockChange
     held: LockChange = NOTHING
     unmended: tuple[Vulnerability, ...] = ()
+    from_folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,8 @@ def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings, 
             with suppress(Unresolvable):
                 held = _held(target.bounds, target, image, settings)
     freshness.keep(look, settings)
-    return Lock(target.bundle.name, target.base.name, target.python, change, held)
+    alone = locking.from_folders_alone(target.folder, settings.wheel_folders)
+    return Lock(target.bundle.name, target.base.name, target.python, change, held, from_folders=alone)
 
 
 def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> LockChange:
@@ -251,14 +254,9 @@ def targets(releases: Iterable[Release], bundles: Sequence[str] | None = None) -
     found: dict[tuple[str, str], Target] = {}
     for release, p in shipped:
         if p.python in p.bundle.pythons and (not bundles or p.bundle.name in bundles):
-            target = Target(p.bundle, p.base, p.python, _bounds(release, p.bundle.name, p.python), release.cutoff)
+            target = Target(p.bundle, p.base, p.python, policy.bounds(release, p.bundle.name, p.python), release.cutoff)
             found[p.bundle.name, p.python] = _stricter(found.get((p.bundle.name, p.python), target), target)
     return list(found.values())
-
-
-def _bounds(release: Release, bundle: str, python: str) -> Bounds | None:
-    first = release.pins.began_with(bundle, python)
-    return Bounds(release.name, first, release.pins.reach, release.pins.waivers) if first else None
 
 
 def _stricter(one: Target, other: Target) -> Target:

@@ -201,6 +201,7 @@ def _release(night: ReleaseNight) -> Iterator[str]:
     if night.report:
         yield from _stages(night.report)
         yield from (f"Nothing was done for {system}: {why}." for system, why in night.report.left.items())
+        yield from (f"`{stem}` can't be built here: {why}" for stem, why in night.report.unbuildable.items())
     if night.proof and not night.proof.differences and not night.proof.problem:
         yield f"The graft of `{night.proof.stage}` was made again, and came out the same."
     if night.unchanged:

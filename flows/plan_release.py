@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
 from flows.catalog import load
-from flows.catalog.model import Catalog, Profile
+from flows.catalog.model import Catalog, Download, Profile
 from flows.errors import RefitError
 from flows.images import stages
 from flows.images.build import Builder
@@ -17,34 +18,42 @@ from flows.images.recipe import ENVIRONMENT, Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
 from flows.images.workshop.fetching import unreachable
-from flows.locks import freshness, locking, python
+from flows.locks import freshness, locking, policy, python
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
 
 _MADE = (Action.build, Action.wait)
+# What to do about a profile that takes what can't be had on this machine.
+ELSEWHERE = (
+    "build it on a machine that reaches this address, into the same registry; the wheel of a package may also lie in a "
+    "folder of `wheel_folders`."
+)
 
 
 @dataclass(frozen=True)
 class ReleasePlan:
     """The profiles that are wanted, the graph of their stages, and what would be done to each.
 
-    `problems` has the profiles that can't be planned, and are in nothing else here: stem → why.
+    Two kinds of profiles are in nothing else here: `problems` has those that can't be planned, `unbuildable` those that
+    this machine would have to build and can't, because something that they take can't be had: stem → why.
     """
 
     profiles: tuple[Profile, ...]
     graph: Graph
     plan: Plan
     problems: Mapping[str, str] = field(default_factory=dict)
+    unbuildable: Mapping[str, str] = field(default_factory=dict)
 
 
 class NotBuildable(RefitError):
     """Some profiles can't be built here; each is told with what it lacks."""
 
     def __init__(self, planned: ReleasePlan) -> None:
-        problems, buildable = planned.problems, len(planned.profiles)
+        problems, buildable = {**planned.problems, **planned.unbuildable}, len(planned.profiles)
         super().__init__(
             f"{len(problems)} of {len(problems) + buildable} profiles can't be built here.",
             why="\n".join(f"{stem}: {why}" for stem, why in problems.items()),
+            fix=ELSEWHERE if planned.unbuildable else "",
         )
 
 
@@ -81,11 +90,11 @@ def plan_release(
     if without := lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings):
         if not tolerant:
             raise next(iter(without.values()))
-        problems |= without
         graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in without})
         plan = builder.plan(graph, thorough=thorough)
     whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
-    return ReleasePlan(whole, graph, plan, {stem: str(error) for stem, error in problems.items()})
+    problem = {stem: str(error) for stem, error in problems.items()}
+    return ReleasePlan(whole, graph, plan, problem, {stem: error.why for stem, error in without.items()})
 
 
 def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Settings) -> dict[str, RefitError]:
@@ -93,26 +102,39 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
     if settings.builders:
         return {}  # each of them may have ways of its own
     folders = locking.in_folders(settings.wheel_folders)
+    downloads = {profile.stem: _downloads(profile, plan) for profile in profiles}
     wanted = {
-        profile.stem: [*_downloads(profile, plan), *_pages(profile, graph, plan, folders)] for profile in profiles
+        profile.stem: [
+            *(download.url for download in downloads[profile.stem]),
+            *_pages(profile, graph, plan, folders),
+        ]
+        for profile in profiles
     }
-    no_way = unreachable(sorted({url for urls in wanted.values() for url in urls}), settings)
+    no_way = {
+        **unreachable(sorted({url for urls in wanted.values() for url in urls}), settings),
+        **{one.url: why for several in downloads.values() for one in several if (why := foreign(one))},
+    }
     return {
         stem: RefitError(
             "Something that its recipe takes can't be had here.",
             why="\n".join(f"{url}: {no_way[url]}" for url in missing),
-            fix="build it on a machine that reaches this address, into the same registry; the wheel of a package "
-            "may also lie in a folder of `wheel_folders`.",
+            fix=ELSEWHERE,
         )
         for stem, urls in wanted.items()
         if (missing := [url for url in urls if url in no_way])
     }
 
 
-def _downloads(profile: Profile, plan: Plan) -> list[str]:
+def _downloads(profile: Profile, plan: Plan) -> list[Download]:
     """What its IDE takes from the internet, if that is to be built."""
     to_build = plan.steps[profile.stem].action in _MADE
-    return [download.url for download in profile.ide.config.downloads.values()] if to_build else []
+    return [*profile.ide.config.downloads.values()] if to_build else []
+
+
+def foreign(download: Download) -> str:
+    """Why a download is nothing for this machine; empty: it is."""
+    own = platform.machine()
+    return f"it is for {download.machine}, and this machine is {own}" if download.machine not in ("", own) else ""
 
 
 def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple[str, str]]) -> Iterator[str]:
@@ -153,12 +175,19 @@ def assemble(
             return error
         return None
 
+    @cache
+    def hold(release: str, bundle: str, python_name: str) -> None:
+        """Refuse a lock that its release forbids, however it came here: by a merge, for instance."""
+        if bounds := policy.bounds(recipes.releases[release], bundle, python_name):
+            policy.check(bounds, python.locked(recipes.bundles[bundle].pythons[python_name]))
+
     chains: dict[str, tuple[Stage, ...]] = {}
     problems: dict[str, RefitError] = {}
     for profile in profiles:
         try:
             if error := trouble(profile.base.name, profile.python):
                 raise error
+            hold(profile.release, profile.bundle.name, profile.python)
             chains[profile.stem] = assembler.chain(profile)
         except RefitError as error:
             problems[profile.stem] = error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.database import open_database
@@ -12,6 +12,7 @@ from flows.errors import RefitError
 from flows.images.ledger import Ledger
 from flows.images.registry import Manifest, Registry
 from flows.images.stages import Graph
+from flows.locks import locking
 from flows.plan_release import plan_release
 from flows.publishing import evidence, publish
 from flows.settings import Settings
@@ -32,6 +33,7 @@ class Shipped:
         shared: how many of these another image of the release has, too.
         seconds: how long making all its stages took the last time.
         problem: why it can't be built on this machine; empty: it can.
+        from_folders: its packages that only this machine's folders of wheels have.
     """
 
     profile: str
@@ -41,11 +43,14 @@ class Shipped:
     shared: int = 0
     seconds: float = 0.0
     problem: str = ""
+    from_folders: tuple[str, ...] = ()
 
     @property
     def cells(self) -> tuple[str, ...]:
         """What `COLUMNS` say of it."""
         here = f"no: {' '.join(self.problem.split())}" if self.problem else "yes" if self.size else "not built yet"
+        if self.from_folders:
+            here += f"; {', '.join(self.from_folders)} from a folder of wheels"
         if self.size is None:
             return (self.profile, "", "", "", "", "", here)
         numbers = (f"{self.size / 1e6:.0f} MB", str(self.packages), str(self.layers), str(self.shared))
@@ -68,7 +73,13 @@ def shipped(release: str, catalog: Path | None, settings: Settings) -> tuple[Shi
     seconds = _seconds(planned.graph, settings)
     there = table(images, counts, seconds)
     waiting = [Shipped(profile.stem) for profile in planned.profiles if profile.stem not in images]
-    return (*there, *waiting, *(Shipped(stem, problem=why) for stem, why in planned.problems.items()))
+    problems = {**planned.problems, **planned.unbuildable}
+    rows = (*there, *waiting, *(Shipped(stem, problem=why) for stem, why in problems.items()))
+    own = {
+        profile.stem: locking.from_folders_alone(profile.bundle.pythons[profile.python], settings.wheel_folders)
+        for profile in planned.profiles
+    }
+    return tuple(replace(row, from_folders=own.get(row.profile, ())) for row in rows)
 
 
 def table(

@@ -88,12 +88,16 @@ def _words(answers: Answers) -> str:
 
 def _displays(catalog: Catalog) -> dict[str, dict[str, str]]:
     """For each question: name → what a menu shows, in the order of menus."""
-    cuda = catalog.cuda
     pythons = {python: "" for base in catalog.bases.values() for python in base.config.pythons}
     return {
         "os": {name: base.display for name, base in catalog.bases.items()},
         "python": {name: f"Python 3.{name.removeprefix('py3')}" for name in pythons},
-        "cuda": {NONE: "no CUDA", **(dict.fromkeys(cuda.levels, f"CUDA {cuda.version}") if cuda else {})},
+        "cuda": {NONE: "no CUDA", **_levels(catalog)},
         "bundle": {name: bundle.display for name, bundle in catalog.bundles.items()},
         "ide": {name: ide.display for name, ide in catalog.ides.items()},
     }
+
+
+def _levels(catalog: Catalog) -> dict[str, str]:
+    cuda = catalog.cuda
+    return {name: f"CUDA {cuda.version}: {level.display}" for name, level in cuda.levels.items()} if cuda else {}

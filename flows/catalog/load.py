@@ -310,17 +310,19 @@ class _Finder:
 
     def pipfile(self, path: Path, python: str) -> tuple[str, ...]:
         """The categories of a Pipfile."""
+        before = len(self.mistakes)
         text = self.text(path)
+        there = len(self.mistakes) == before
         try:
             content = documents.parse_toml(text, path)
         except Mistakes as error:
             self.mistakes.extend(error.mistakes)
             return ()
         required = content.get("requires")
-        if text and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
+        if there and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
             line = _line(text, "python_version")
             wanted = f'python_version = "{python_version(python)}"'
             self.wrong(path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {wanted}")
-        if text and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
+        if there and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
             self.wrong(path, 0, "it has no [[source]]", "say where packages come from")
         return tuple(name for name in content if name not in _NO_CATEGORY)

@@ -118,11 +118,13 @@ class Download(Document):
 
     url: str = Field(pattern=r"^https://[^\s?#]+$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
+    machine: str = Field("", pattern="^[a-z0-9_]*$", description="What it is for, as `uname -m` says; empty: for all.")
 
 
 class CudaLevel(Document):
     """How much of CUDA an image has; without a lock it is only told what it needs of its host's driver."""
 
+    display: str = Field(min_length=1, description="What menus show of it.")
     above: str = Field("", description="The level that it stands on.")
     lock: str = Field("", pattern=r"^[a-z]*$", description="Name of its packages' lock in base/cuda/locks/.")
     packages: tuple[PackageName, ...] = Field((), description="System packages that it needs beside its wheels.")

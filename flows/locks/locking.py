@@ -23,10 +23,12 @@ from flows.locks import cutoff, policy
 from flows.locks.built import sources_file
 from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, as_text, read_pipfile
 from flows.locks.policy import Bounds
-from flows.locks.python import LockChange, change, exports, locked, problems, unlocked, versions
+from flows.locks.python import LockChange, change, exports, locked, problems, read, unlocked, versions
 from flows.settings import Settings
 
 LOCK_SECONDS = 1800.0
+
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 _CA_BUNDLE = "/run/refit/ca.pem"
 
@@ -231,6 +233,21 @@ def in_folders(folders: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:
             name, version, *_ = parse_wheel_filename(file.name)
             found.setdefault((name, str(version)), []).append(file)
     return found
+
+
+def from_folders_alone(folder: Path, folders: Iterable[Path]) -> tuple[str, ...]:
+    """The packages of the lock in `folder` that no index was known to have, only these folders of wheels.
+
+    Raises:
+        Mistakes: there is no lock, or it can't be read.
+    """
+    wheels = in_folders(folders)
+    found = set[str]()
+    for line in read(folder, read_pipfile(folder / "Pipfile").categories) if wheels else ():
+        for of in versions([line]).items():
+            if of in wheels and set(_HASH.findall(line)) <= {_sha256(file) for file in wheels[of]}:
+                found.add(" ".join(of))
+    return tuple(sorted(found))
 
 
 def _wheels(folders: Iterable[Path]) -> dict[tuple[str, str], list[str]]:

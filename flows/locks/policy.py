@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from flows.catalog.model import Release
 from flows.catalog.pins import Reach, Waiver
 from flows.errors import RefitError
 from flows.locks.pipfile import FIRST_CATEGORY, as_text
@@ -53,6 +54,12 @@ class Bounds:
 
 class Forbidden(RefitError):
     """A lock that moves what its release holds, or brings what it doesn't know."""
+
+
+def bounds(release: Release, bundle: str, python: str) -> Bounds | None:
+    """How far a release lets the packages of a bundle's lock move; none: it isn't cut, or began without that lock."""
+    first = release.pins.began_with(bundle, python)
+    return Bounds(release.name, first, release.pins.reach, release.pins.waivers) if first else None
 
 
 def bound(version: str, reach: Reach) -> str:

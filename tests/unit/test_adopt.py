@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from flows.adopt import Adoption, adopt
 from flows.catalog import load
@@ -15,6 +17,7 @@ from flows.errors import RefitError
 from flows.images.recipe import Assembler
 from flows.locks import python
 from tests.machine import ROOT
+from tests.unit.test_broken_files import Spoil, spoilt
 
 PIPFILE = """\
 [[source]]
@@ -200,3 +203,36 @@ def test_a_checkout_without_recipes_gives_a_catalog_without_profiles(
 )
 def test_foreign_tags(text: str, expected: ForeignTag | None) -> None:
     assert parse_foreign(text, ["a", "a-b", "jupyter"], ["pytorch", "c-d"]) == expected
+
+
+def test_a_pipfile_that_a_catalog_refuses_is_left_out_with_the_reason(
+    checkout: Path, own: Catalog, tmp_path: Path
+) -> None:
+    write(checkout, "snippets/bundles/2-two/py39/Pipfile", PIPFILE.replace("[dev-packages]", '[studio]\nsix = "*"'))
+    notes = adopt(checkout, tmp_path / "catalog", own).notes
+    assert "snippets/bundles/2-two/py39: was left out: no IDE has the category 'studio'" in notes
+    assert "two: has no Python of its own: it got that of minimal" in notes
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "snippets/bundles/1-minimal/display.txt",
+        "snippets/bundles/1-minimal/py39/Pipfile",
+        "snippets/bundles/1-minimal/py39/Pipfile.lock",
+        "snippets/bundles/8-r/custom/custom.snippet",
+        "snippets/bundles/8-r/os/os-packages.txt",
+        "snippets/ides/6-stability-studio/stability-studio.snippet",
+    ],
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(spoil=spoilt())
+def test_whatever_stands_in_a_checkout_it_is_taken_over_or_told(
+    checkout: Path, own: Catalog, path: str, spoil: Spoil
+) -> None:
+    file, before = checkout / path, (checkout / path).read_bytes()
+    file.write_bytes(spoil(before))
+    with TemporaryDirectory() as target:
+        made = adopt(checkout, Path(target), own)
+        assert made.notes and load.load_catalog(Path(target))
+    file.write_bytes(before)

@@ -52,6 +52,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "ides/1-jupyter",
         "ides/2-runtime",
         "ides/3-terminal",
+        "ides/5-rstudio",
         "snippets",
     ):
         shutil.copytree(ROOT / part, folder / part)
@@ -82,6 +83,7 @@ def spoilt(draw: st.DrawFn) -> Spoil:
 FILES = [
     "base/deb12/base.yaml",
     "base/c9s/base.yaml",
+    "base/c9s/os-packages.txt",
     "base/cuda/cuda.yaml",
     "base/deb12/os-packages.txt",
     "base/deb12/display.txt",
@@ -91,7 +93,10 @@ FILES = [
     "bundles/2-datascience/py311/Pipfile",
     "bundles/8-r/os/os-packages.txt",
     "bundles/9-spark/builder/sources.txt",
+    "ides/1-jupyter/display.txt",
     "ides/1-jupyter/ide.yaml",
+    "ides/5-rstudio/ide.yaml",
+    "ides/5-rstudio/os/os-packages.txt",
     "ides/3-terminal/npm/package-lock.json",
     "ides/3-terminal/npm/package.json",
     "releases/2026a.yaml",
@@ -153,6 +158,7 @@ def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil)
         ("minimal", "base/cuda/locks/runtime.txt"),
         ("minimal", "snippets/node/requirements.txt"),
         ("minimal", "snippets/packages.j2"),
+        ("r", "bundles/8-r/builder/environment.txt"),
         ("r", "bundles/8-r/custom/custom.snippet.j2"),
         ("spark", "bundles/9-spark/builder/sources.txt"),
         ("spark", "snippets/wheels.snippet.j2"),

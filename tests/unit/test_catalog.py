@@ -1,6 +1,7 @@
 import shutil
 from collections.abc import Callable
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,15 @@ def test_this_repository_s_own_catalog_is_in_order() -> None:
     assert catalog.bundles["minimal"].categories == {"py311": ("packages", "jupyter", "web")}
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
     assert (profile.ide.display, profile.ide.config.access.port) == ("JupyterLab", 8888)
+
+
+def test_this_repository_s_release_has_what_people_come_from_workbench_images_for() -> None:
+    shipped = {(p.bundle.name, p.ide.name, p.cuda_level) for p in load.load_catalog(ROOT).releases["2026a"].profiles}
+    matrix = product(
+        ("minimal", "datascience", "r", "spark", "langchain", "timefold"), ("jupyter", "terminal", "runtime"), ("",)
+    )
+    more = {("langflow", "langflow", ""), ("pytorch", "jupyter", ""), ("tensorflow", "jupyter", "")}
+    assert {*matrix, *more, ("minimal", "runtime", "devel"), ("r", "rstudio", "")} <= shipped
 
 
 def test_numbers_give_the_order_of_menus_and_are_no_part_of_names(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flows.documents import Mistakes
 from flows.errors import UnknownName
 from flows.locks import locking, python
 from flows.locks.pipfile import read_pipfile
+from tests.machine import ROOT
 
 PIPFILE = """\
 [[source]]
@@ -164,10 +166,28 @@ def test_locks_that_can_not_be_used(folder: Path) -> None:
         assert problem == "six of [jupyter] has no exact version with hashes"
 
 
+@pytest.mark.parametrize("own", sorted(ROOT.glob("bundles/*/py*")), ids=lambda path: path.parent.name)
+def test_this_repository_s_own_locks_fit(own: Path) -> None:
+    python.verify(own)
+
+
 def test_wheels_of_folders_are_accepted_beside_those_of_the_index() -> None:
     lock = locking.with_wheels(lock_of(), {("six", "1.17.0"): ["sha256:ab"], ("requests", "3.0"): ["sha256:ee"]})
     assert lock["default"]["six"]["hashes"] == ["sha256:aa", "sha256:ab", "sha256:bb"]
     assert lock["default"]["requests"] == EXTRA
+
+
+def test_what_only_folders_of_wheels_have_is_named(folder: Path, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in ("six-1.17.0", "requests-2.0"):
+        (wheels / f"{name}-py3-none-any.whl").write_text(name)
+    own = {name: f"sha256:{sha256(name.encode()).hexdigest()}" for name in ("six-1.17.0", "requests-2.0")}
+    both = {**SHARED, "hashes": [own["six-1.17.0"], f"sha256:{'a' * 64}"]}  # an index has another file of it
+    lock = lock_of(default={"six": both, "requests": {**EXTRA, "hashes": [own["requests-2.0"]]}}, jupyter={})
+    (folder / "Pipfile.lock").write_text(locking._dump(lock))
+    assert locking.from_folders_alone(folder, [wheels]) == ("requests 2.0",)
+    assert locking.from_folders_alone(folder, []) == ()
 
 
 packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2", "3"]))

@@ -62,6 +62,12 @@ def test_what_was_done_stands_in_tables_with_sizes_times_and_reasons() -> None:
     assert "Left as they are" not in text
 
 
+def test_what_this_machine_cant_build_is_told_and_no_failure() -> None:
+    report = BuildReport((image("runtime-one", False),), (BASE,), {}, unbuildable={"rstudio-r": "x: it answers 403"})
+    night = Night(DAY, releases=(ReleaseNight("2026a", report),))
+    assert not night.failures and "`rstudio-r` can't be built here: x: it answers 403" in markdown(night)
+
+
 def test_a_first_image_has_nothing_before_it() -> None:
     night = ReleaseNight("2026a", BuildReport((), (), {}), (ImageNews(image("runtime-one", True)),))
     assert "| 110.2 MB | 9.5 s | the first one |" in markdown(Night(DAY, releases=(night,)))

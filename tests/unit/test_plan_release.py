@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import shutil
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -17,7 +19,7 @@ from flows.images import stages
 from flows.images.plan import Action, Plan, Step
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness, python
-from flows.plan_release import assemble, lacking
+from flows.plan_release import assemble, foreign, lacking
 from flows.settings import Settings
 from tests.conftest import free_port, serving
 
@@ -51,6 +53,18 @@ def test_profiles_of_a_bundle_that_has_to_be_locked_stop_no_others(
     assert set(chains) == {f"{ide}-minimal-deb12-py311" for ide in IDES}
     assert set(problems) == {f"{ide}-other-deb12-py311" for ide in IDES}
     assert all("it was made of another Pipfile" in str(error) for error in problems.values())
+
+
+def test_a_lock_that_its_release_forbids_is_in_no_image(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "resolve", lambda base, settings: ("python3=3.11",))
+    first = {"bundles": {"minimal": {"py311": {"packages": {"requests": "2.0.0"}}}}}
+    (root / "releases/2026a.lock").write_text(json.dumps(first))
+    recipes = load.load_catalog(root)
+    chains, problems = assemble(recipes.releases["2026a"].profiles, recipes, settings)
+    assert not chains
+    assert "requests would be" in str(problems["runtime-minimal-deb12-py311"])
 
 
 def test_a_mirror_that_does_not_answer_is_asked_once(
@@ -101,6 +115,14 @@ def test_a_profile_that_takes_what_cant_be_had_here_is_told_unless_it_is_there_a
     assert f"{gone}: it answers 404" in found["lost"].why
     assert f"{nobody}: " in found["lost"].why
     assert here not in found["lost"].why
+
+
+def test_a_download_is_for_the_machines_that_it_names() -> None:
+    def of(machine: str) -> Download:
+        return Download(url="https://example.com/file", sha256="0" * 64, machine=machine)
+
+    assert foreign(of("")) == foreign(of(platform.machine())) == ""
+    assert foreign(of("vax")) == f"it is for vax, and this machine is {platform.machine()}"
 
 
 def test_a_profile_whose_packages_come_from_an_index_that_does_not_answer_is_told_unless_their_wheels_are_here(

@@ -32,6 +32,12 @@ def test_what_is_missing_is_told() -> None:
     ]
 
 
+def test_what_only_a_folder_of_wheels_has_is_shown() -> None:
+    assert Shipped("torch", 2_000_000, from_folders=("torch 2.13.0+cpu",)).cells[-1] == (
+        "yes; torch 2.13.0+cpu from a folder of wheels"
+    )
+
+
 def test_a_table_comes_between_its_marks_each_time_anew() -> None:
     text = f"before\n{MARK}\nold\n{END}\nafter\n"
     once = within(text, "| new |\n")
