@@ -73,6 +73,7 @@ class Maker:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings, self._registry = settings, registry
         self._version = cache(partial(_version, settings=settings))
+        self._here = set[str]()  # parents that lie in the storage under their names
 
     def tools(self, stage: Stage) -> Mapping[str, str]:
         """What beside the stage itself can change the output: its name and version."""
@@ -182,9 +183,11 @@ class Maker:
         name = local_name(parent)
         wanted = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
         with alone(self._settings, f"pull-{parent.removeprefix('sha256:')}"):
-            if self._buildah(work, "tag", wanted, name, accepted=(0, 1, 125)).exit_code:
+            # Once is enough: as long as something is built, nobody removes anything from the storage.
+            if name not in self._here and self._buildah(work, "tag", wanted, name, accepted=(0, 1, 125)).exit_code:
                 progress.report(stage.name, State.running, f"pulling {stage.parent}")
                 self._pull(parent, name, work)
+            self._here.add(name)
         return name
 
     def _pull(self, digest: str, name: str, work: Path) -> None:
