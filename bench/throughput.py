@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import logging
 import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
 
 from bench.results import Row
+
+if TYPE_CHECKING:
+    from tests.simulated.world import World
 
 SESSIONS, AT_ONCE = 10_000, 600
 # Of a move of 30 seconds; the IDE is waited for twice.
@@ -29,18 +35,24 @@ def run() -> list[Row]:
     seen = measured(SESSIONS)
     all_well = seen["moved"] == SESSIONS and seen["most_away"] <= AT_ONCE
     name = f"{SESSIONS:,} simulated sessions, {AT_ONCE} at a time, 30 s each"
-    speed, memory = seen["sessions_per_minute"], seen["memory_mb"]
+    speed, memory, fleet_too = seen["sessions_per_minute"], seen["memory_mb"], {"with it": seen["with_fleet_mb"]}
+    engine = f"{name}: memory of the process, without the simulated fleet"
     return [
         Row(name, "sessions/min", f"≥ {GOAL:,.0f}", speed, all_well and speed >= GOAL),
-        Row(f"{name}: memory of the process", "MB", f"≤ {MEMORY:g} MB", memory, all_well and memory <= MEMORY),
+        Row(engine, "MB", f"≤ {MEMORY:g} MB", memory, all_well and memory <= MEMORY, fleet_too),
     ]
 
 
 def measured(number: int) -> dict[str, float]:
-    """What a process of its own says of a migration of so many sessions."""
-    with TemporaryDirectory(prefix="refit-throughput-") as folder:
+    """What a process of its own says of a migration of so many sessions; Prefect's server is another one, as ever."""
+    from prefect.server.api.server import SubprocessASGIServer  # noqa: PLC0415 - takes seconds
+
+    server = SubprocessASGIServer()
+    server.start()
+    with TemporaryDirectory(prefix="refit-throughput-") as folder, ExitStack() as stack:
+        stack.callback(server.stop)
         home = Path(folder, "home")
-        environment = {**os.environ, "REFIT_HOME": str(home)}
+        environment = {**os.environ, "REFIT_HOME": str(home), "PREFECT_API_URL": server.api_url}
         argv = [sys.executable, "-m", "bench.throughput", str(home), str(number)]
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -58,20 +70,21 @@ def _measure(home: Path, number: int) -> dict[str, float]:
         written = sessions.settings.model_dump(mode="json", include={"registry_port", "migration", "stop_grace"})
         (home / "settings.yaml").write_text(yaml.safe_dump(written))
         old = sessions.image("old")
-        for each in range(number):
-            sessions.add(each, old)
+        sessions.fill(number, old)
         sessions.image("new")
         sessions.world.seconds = SECONDS
         before, started = psutil.Process().cpu_times(), monotonic()
         results = migrate_sessions(once=True)
         seconds = monotonic() - started
+        most = _most_memory()
         after, moved = psutil.Process().cpu_times(), Counter(result.moved for result in results)
         return {
             "sessions_per_minute": number / seconds * 60,
             "moved": moved[True],
             "most_away": sessions.world.most_away,
             "cpu_ms": (after.user + after.system - before.user - before.system) / number * 1000,
-            "memory_mb": _most_memory() / 1e6,
+            "with_fleet_mb": most / 1e6,
+            "memory_mb": (most - _weight(sessions.world)) / 1e6,
         }
 
 
@@ -79,6 +92,21 @@ def _most_memory() -> int:
     """Most bytes that this process has had in memory."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def _weight(world: World) -> int:
+    """Bytes that the simulated containers and homes take, which are somewhere else for real; they are gone then."""
+    before = _in_memory()
+    for part in (world.boxes, world.families, world.homes, world.owed, world.effects, world.stops):
+        part.clear()
+    return before - _in_memory()
+
+
+def _in_memory() -> int:
+    """Bytes of this process that are in memory, without those that it could give back."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(psutil.Process().memory_info().rss)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as all_done
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event, Thread
-from typing import cast
+from threading import Condition, Thread
+from typing import Any, TypeVar, cast
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import alembic.command
 import sqlalchemy
@@ -66,12 +70,14 @@ class LeaseRow(Table):
     until: Mapped[datetime] = mapped_column(Instant)
 
 
+Written = TypeVar("Written")
+# Made once: to make a statement takes longer than to execute it.
 _LEASES = cast(sqlalchemy.Table, LeaseRow.__table__)
-_TOUCH = (
-    update(_LEASES)
-    .where(_LEASES.c.name == bindparam("mine"), _LEASES.c.fence == bindparam("at"))
-    .values(fence=bindparam("at"))
-)
+_LEASE = select(_LEASES).where(_LEASES.c.name == bindparam("of"))
+_OURS = update(_LEASES).where(_LEASES.c.name == bindparam("mine"), _LEASES.c.fence == bindparam("at"))
+_TOUCH = _OURS.values(fence=bindparam("at"))
+_RENEW = _OURS.values(until=bindparam("then"))
+_TAKE = _OURS.values(holder=bindparam("by"), fence=bindparam("next"), until=bindparam("then"))
 
 
 def now() -> datetime:
@@ -87,8 +93,9 @@ def open_database(url: str) -> Engine:
     """
     engine = _engine(url)
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _durable)
+        event.listen(engine, "connect", _set_up)
         _take_turns(engine)
+    _writes[engine], _renewals[engine] = _Writes(), _Renewal()
     try:
         if engine.dialect.name == "sqlite" and engine.url.database:
             Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
@@ -127,10 +134,11 @@ def _engine(url: str) -> Engine:
         raise RefitError("`database_url` can't be used.", why=str(error), fix="write it as SQLAlchemy does.") from None
 
 
-def _durable(connection: object, _: object) -> None:
+def _set_up(connection: object, _: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
     # An intent has to be on the disk before the side effect that it announces.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    # What each connection keeps of the file adds up (KB), and the system keeps it anyway.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-512"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -153,6 +161,65 @@ def _take_turns(engine: Engine) -> None:
 
     event.listen(engine, "before_cursor_execute", take)
     event.listen(engine, "checkin", give_back)
+
+
+def write(engine: Engine, work: Callable[[Session], Written]) -> Written:
+    """Do `work` in a transaction, and return what it returns once that is on the disk.
+
+    Args:
+        engine: from `open_database`.
+        work: what it does is done in its transaction alone: it may be rolled back and done once more.
+
+    Raises:
+        Exception: what `work` raises; then nothing of it was written.
+    """
+    if engine.dialect.name != "sqlite":
+        with Session(engine) as session, session.begin():
+            return work(session)
+    return _writes[engine].add(engine, work)
+
+
+class _Writes:
+    """What threads write at the same time goes to SQLite's disk together, as a server's does by itself.
+
+    The disk is waited for once then. Whoever spoils such a transaction is found by doing each by itself.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "writes")
+        self._waiting: deque[tuple[Callable[[Session], Any], Future[Any]]] = deque()
+
+    def add(self, engine: Engine, work: Callable[[Session], Written]) -> Written:
+        done: Future[Written] = Future()
+        self._waiting.append((work, done))
+        self._thread.submit(self._write, engine)
+        try:
+            return done.result()
+        finally:
+            all_done([done])  # whoever is interrupted meanwhile must not go on before it is written
+
+    def _write(self, engine: Engine) -> None:
+        together = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if together:
+            _write_together(engine, together)
+
+
+def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Session], Any], Future[Any]]]) -> None:
+    try:
+        with Session(engine) as session, session.begin():
+            results = [work(session) for work, _ in writes]
+    except BaseException as error:
+        if len(writes) == 1:
+            writes[0][1].set_exception(error)
+        else:
+            for one in writes:
+                _write_together(engine, [one])
+    else:
+        for (_, done), result in zip(writes, results, strict=True):
+            done.set_result(result)
+
+
+_writes: WeakKeyDictionary[Engine, _Writes] = WeakKeyDictionary()
 
 
 def _upgrade(engine: Engine) -> None:
@@ -225,16 +292,14 @@ def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120
         if (state := _state(engine, name)) != seen:
             seen, since = state, time.monotonic()
         time.sleep(0.05)
-    ended = Event()
-    renewing = Thread(target=_renew, args=(engine, held, seconds, ended), daemon=True)
-    renewing.start()
+    renewal = _renewals[engine]
+    renewal.begin(engine, held, seconds)
     try:
         yield held
     finally:
-        ended.set()
-        renewing.join()  # or it might renew what was just given back
+        renewal.end(held)
         with suppress(OperationalError):  # then it runs out
-            _extend(engine, held, 0.0)
+            _extend(engine, {held: 0.0})
 
 
 def held(engine: Engine, prefix: str) -> tuple[str, ...]:
@@ -251,55 +316,92 @@ def still_held(session: Session, lease: Lease) -> None:
         LeaseLost: somebody else has taken it.
     """
     # An update locks the row, so that nobody takes the lease before this transaction has ended.
-    found = session.execute(_TOUCH, {"mine": lease.name, "at": lease.fence})
-    if found.rowcount != 1:  # type: ignore[attr-defined]
+    if session.connection().execute(_TOUCH, {"mine": lease.name, "at": lease.fence}).rowcount != 1:
         raise LeaseLost(lease)
 
 
-def _renew(engine: Engine, lease: Lease, seconds: float, ended: Event) -> None:
-    while not ended.wait(seconds / 3):
-        with suppress(
-            OperationalError
-        ):  # the next round may be luckier; a lease that is lost is found at the next write
-            _extend(engine, lease, seconds)
+class _Renewal:
+    """Renews the leases that this process holds in a database, all in one thread, which ends with the last of them."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._seconds: dict[Lease, float] = {}
+        self._due: dict[Lease, float] = {}
+        self._thread: Thread | None = None
+
+    def begin(self, engine: Engine, lease: Lease, seconds: float) -> None:
+        with self._changed:
+            self._seconds[lease], self._due[lease] = seconds, time.monotonic() + seconds / 3
+            if self._thread is None:
+                self._thread = Thread(target=self._renew, args=(engine,), daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def end(self, lease: Lease) -> None:
+        """From now on it isn't renewed; or it might be just after it was given back."""
+        with self._changed:
+            del self._seconds[lease], self._due[lease]
+            self._changed.notify()
+
+    def _renew(self, engine: Engine) -> None:
+        with self._changed:
+            while self._due:
+                if (left := min(self._due.values()) - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                else:
+                    self._renew_due(engine)
+            self._thread = None
+
+    def _renew_due(self, engine: Engine) -> None:
+        started = time.monotonic()
+        due = {lease: self._seconds[lease] for lease, at in self._due.items() if at <= started}
+        # The next round may be luckier; a lease that is lost is found at the next write.
+        with suppress(OperationalError):
+            _extend(engine, due)
+        self._due |= {lease: started + seconds / 3 for lease, seconds in due.items()}
 
 
-def _extend(engine: Engine, lease: Lease, seconds: float) -> None:
-    with Session(engine) as session, session.begin():
-        mine = (LeaseRow.name == lease.name, LeaseRow.fence == lease.fence)
-        session.execute(update(LeaseRow).where(*mine).values(until=now() + timedelta(seconds=seconds)))
+_renewals: WeakKeyDictionary[Engine, _Renewal] = WeakKeyDictionary()
+
+
+def _extend(engine: Engine, leases: Mapping[Lease, float]) -> None:
+    """Let leases hold for so many seconds from now on."""
+
+    def extend(session: Session) -> None:
+        asked = now()
+        until = {lease: asked + timedelta(seconds=seconds) for lease, seconds in leases.items()}
+        rows = [{"mine": lease.name, "at": lease.fence, "then": then} for lease, then in until.items()]
+        session.connection().execute(_RENEW, rows)
+
+    write(engine, extend)
 
 
 def _state(engine: Engine, name: str) -> tuple[int, datetime] | None:
     """Fence and end of a lease: they stay the same only while nobody renews it."""
-    with Session(engine) as session:
-        row = session.get(LeaseRow, name)
+    with engine.connect() as connection:
+        row = connection.execute(_LEASE, {"of": name}).one_or_none()
         return (row.fence, row.until) if row else None
 
 
 def _take(
     engine: Engine, name: str, holder: str, seconds: float, given_up: tuple[int, datetime] | None = None
 ) -> Lease | None:
-    until = now() + timedelta(seconds=seconds)
-    with Session(engine) as session:
-        try:
-            with session.begin():
-                row = session.scalar(select(LeaseRow).where(LeaseRow.name == name))
-                if row is None:
-                    session.add(LeaseRow(name=name, holder=holder, fence=1, until=until))
-                    return Lease(name, holder, 1)
-                if row.until > now() and not _has_died(row.holder) and (row.fence, row.until) != given_up:
-                    return None
-                fence = row.fence + 1
-                # The fence in the condition lets exactly one of two takers win.
-                taken = session.execute(
-                    update(LeaseRow)
-                    .where(LeaseRow.name == name, LeaseRow.fence == row.fence)
-                    .values(holder=holder, fence=fence, until=until)
-                )
-                return Lease(name, holder, fence) if taken.rowcount == 1 else None  # type: ignore[attr-defined]
-        except IntegrityError:
+    def take(session: Session) -> Lease | None:
+        connection, until = session.connection(), now() + timedelta(seconds=seconds)
+        row = connection.execute(_LEASE, {"of": name}).one_or_none()
+        if row is None:
+            connection.execute(_LEASES.insert(), {"name": name, "holder": holder, "fence": 1, "until": until})
+            return Lease(name, holder, 1)
+        if row.until > now() and not _has_died(row.holder) and (row.fence, row.until) != given_up:
             return None
+        # The fence in the condition lets exactly one of two takers win.
+        mine = {"mine": name, "at": row.fence}
+        taken = connection.execute(_TAKE, {**mine, "by": holder, "next": row.fence + 1, "then": until})
+        return Lease(name, holder, row.fence + 1) if taken.rowcount == 1 else None
+
+    with suppress(IntegrityError):  # somebody else was the first
+        return write(engine, take)
+    return None
 
 
 def _this_process() -> str:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
 from multiprocessing import get_context
@@ -105,6 +106,22 @@ class DatabaseContract:
         approved = standings.all()[image].approved
         assert events.length() == 25 and approved and approved[0] == 11
 
+    def test_of_what_threads_write_at_once_all_is_there_but_what_failed(self, engine: Engine) -> None:
+        def add(number: int) -> None:
+            def work(transaction: Transaction) -> None:
+                history.append(transaction, history.Kind.noticed, session=f"s{number}")
+                if number % 5 == 0:
+                    raise RefitError(f"{number} fails.")
+
+            with suppress(RefitError):
+                database.write(engine, work)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(add, range(40)))
+        events = history.History(engine)
+        assert not events.broken()
+        assert {event.session for event in events.events()} == {f"s{each}" for each in range(40) if each % 5}
+
     def test_a_lease_has_one_holder_and_a_growing_fence(self, engine: Engine) -> None:
         with lease(engine, "tag") as first:
             with pytest.raises(LeaseTaken, match="being written by another run"), lease(engine, "tag", wait=0.2):
@@ -177,7 +194,9 @@ class DatabaseContract:
         assert ended.created == move.created and ended.created.tzinfo == UTC
         assert journal.unfinished() == ()
         assert journal.latest() == {"ann": ended} and journal.last("ann") == ended and journal.last("bob") is None
-        assert journal.since(None) == journal.since(ended.ended) == (ended,)
+        [past] = journal.since(None)
+        assert (past.id, past.session, past.image, past.state) == (move.id, "ann", "sha256:2", State.cleaned)
+        assert journal.since(ended.ended) == (past,)
         assert ended.ended and journal.since(ended.ended + timedelta(seconds=1)) == ()
         with pytest.raises(LeaseLost):
             journal.write(replace(held, fence=held.fence + 1), move, Entry("clean", Phase.intent))

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import cast
 
-from sqlalchemy import Engine, select, update
+import sqlalchemy
+from sqlalchemy import Engine, bindparam, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import Instant, Table, now
+from flows.database import Instant, Table, now, write
 
 
 class Kind(StrEnum):
@@ -27,6 +29,7 @@ class Kind(StrEnum):
     move_ended = "move ended"
     noticed = "notice delivered"
     not_noticed = "notice not delivered"
+    withdrawn = "notice withdrawn"
     reminded = "owner reminded"
     rollout_begun = "rollout begun"
     superseded = "rollout superseded"
@@ -62,6 +65,14 @@ class ChainRow(Table):
     digest: Mapped[str]
 
 
+# Made once: to make a statement takes longer than to execute it.
+_EVENTS, _CHAIN = (cast(sqlalchemy.Table, row.__table__) for row in (EventRow, ChainRow))
+_ADD = insert(_EVENTS)
+_NEXT = update(_CHAIN).values(number=_CHAIN.c.number + 1)
+_LAST = select(_CHAIN.c.number, _CHAIN.c.digest)
+_CHAIN_TO = update(_CHAIN).values(digest=bindparam("latest"))
+
+
 @dataclass(frozen=True)
 class Event:
     """One event.
@@ -91,14 +102,14 @@ def append(
     transaction: Transaction, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = ""
 ) -> None:
     """Add an event within a transaction of the caller, who holds the lease of the session that it is about, if any."""
+    connection = transaction.connection()
     # The update comes first: it lets one writer at a time through, on SQLite as on PostgreSQL.
-    transaction.execute(update(ChainRow).values(number=ChainRow.number + 1))
-    end = transaction.get_one(ChainRow, 1, populate_existing=True)
-    event = Event(end.number, now(), kind, session, image, by, what, "")
-    digest = _digest(event, end.digest)
-    transaction.add(EventRow(**{**vars(event), "digest": digest}))
-    end.digest = digest
-    transaction.flush()
+    connection.execute(_NEXT)
+    number, before = connection.execute(_LAST).one()
+    event = Event(number, now(), kind, session, image, by, what, "")
+    digest = _digest(event, before)
+    connection.execute(_ADD, {**vars(event), "digest": digest})
+    connection.execute(_CHAIN_TO, {"latest": digest})
 
 
 class History:
@@ -109,8 +120,7 @@ class History:
 
     def add(self, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = "") -> None:
         """Add an event by itself."""
-        with Transaction(self._database) as transaction, transaction.begin():
-            append(transaction, kind, session=session, image=image, by=by, what=what)
+        write(self._database, lambda t: append(t, kind, session=session, image=image, by=by, what=what))
 
     def events(self, session: str = "", image: str = "", kinds: Iterable[Kind] = ()) -> tuple[Event, ...]:
         """The events of a session, of an image, of some kinds, or all; oldest first."""

@@ -1,4 +1,4 @@
-"""The journal of moves: every intent is on the disk before its side effect, every outcome after it.
+"""The journal of moves: every intent is on the disk before its side effect, every outcome before the next intent's.
 
 Only the holder of the session's lease writes, and every line is checked against it: a process that was taken for dead
 and wakes up again can't write, and stops before its next side effect.
@@ -6,19 +6,20 @@ and wakes up again can't write, and stops before its next side effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 import sqlalchemy
-from sqlalchemy import Engine, ForeignKey, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Engine, ForeignKey, Row, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import Instant, Lease, Table, now, still_held
+from flows.database import Instant, Lease, Table, now, still_held, write
 from flows.migrations.history import Kind, append
 from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
@@ -62,7 +63,16 @@ class StepRow(Table):
 # Made once: to make a statement takes longer than to execute it, and each move has a hundred.
 _STEPS, _MOVES = (cast(sqlalchemy.Table, row.__table__) for row in (StepRow, MoveRow))
 _ADD = insert(_STEPS)
+_BEGIN = insert(_MOVES)
 _REACH = update(_MOVES).where(_MOVES.c.id == bindparam("of")).values(state=bindparam("reached"))
+_END = _REACH.values(reason=bindparam("because"), damaged=bindparam("harm"), ended=bindparam("at"))
+_MOVE = select(_MOVES).where(_MOVES.c.id == bindparam("of"))
+_LAST = (
+    select(_MOVES)
+    .where(_MOVES.c.session == bindparam("of"))
+    .order_by(_MOVES.c.created.desc(), _MOVES.c.id.desc())
+    .limit(1)
+)
 _ENTRIES = (
     select(_STEPS.c.step, _STEPS.c.phase, _STEPS.c.note, _STEPS.c.at)
     .where(_STEPS.c.move == bindparam("of"))
@@ -101,11 +111,32 @@ class Move:
     ended: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a plan has to know of an earlier move, of which there may be tens of thousands; see `Move`.
+
+    Attributes:
+        image: digest of the image that the session was to get.
+    """
+
+    id: str
+    session: str
+    image: str
+    state: State
+    created: datetime
+    wave: int | None
+    damaged: bool
+    ended: datetime | None
+
+
 class Journal:
     """All moves, past and present."""
 
     def __init__(self, database: Engine) -> None:
         self.database = database
+        # What this process has begun and written it needn't read: as long as it holds the lease, nobody else writes.
+        self._lines: dict[str, tuple[Entry, ...]] = {}
+        self._noted: dict[str, tuple[Entry, ...]] = {}
 
     def begin(
         self,
@@ -119,25 +150,18 @@ class Journal:
         by: str = "",
     ) -> Move:
         """Write down that a session is to be moved, and who wants that."""
-        row = MoveRow(
-            id=f"{after.name}-{after.generation}-{uuid4().hex[:8]}",
-            session=before.name,
-            before=before.to_json(),
-            after=after.to_json(),
-            packages=packages,
-            state=State.planned,
-            reason="",
-            created=now(),
-            consent=consent,
-            wave=wave,
-            damaged=False,
-        )
+        id, created = f"{after.name}-{after.generation}-{uuid4().hex[:8]}", now()
+        move = Move(id, before, after, packages, State.planned, "", created, consent, wave)
         told = "; ".join(filter(None, (f"from {before.image}", packages, consent)))
-        with self._writing(held) as transaction:
-            transaction.add(row)
-            transaction.flush()
+        row = {**vars(move), "session": before.name, "before": before.to_json(), "after": after.to_json()}
+
+        def begin(transaction: Transaction) -> None:
+            transaction.connection().execute(_BEGIN, row)
             append(transaction, Kind.move_begun, session=before.name, image=after.image, by=by, what=told)
-            return _move(row)
+
+        self._write(held, move, (), begin)
+        self._lines[id] = ()
+        return move
 
     def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
         """Add a line to the journal of a move; `also` joins its transaction.
@@ -145,38 +169,62 @@ class Journal:
         Raises:
             LeaseLost: somebody else acts on this session now; nothing was written.
         """
-        written = {"move": move.id, "step": entry.step, "phase": entry.phase, "at": now(), "note": entry.note}
-        with self._writing(held) as transaction:
-            transaction.execute(_ADD, written)
+        entry = replace(entry, at=now())
+
+        def add(transaction: Transaction) -> None:
             if entry.phase is Phase.reopened:
-                reached: State | None = state(_entries(transaction, move.id))
-            else:
-                reached = leads_to(entry)
-            if reached:
-                transaction.execute(_REACH, {"of": move.id, "reached": reached})
+                connection = transaction.connection()
+                connection.execute(_REACH, {"of": move.id, "reached": state(_entries(connection, move.id))})
             if also:
                 also(transaction)
+
+        known = self._lines.get(move.id)
+        self._write(held, move, (*self._noted.get(move.id, ()), entry), add)
+        if known is not None:
+            self._lines[move.id] = (*known, entry)
+
+    def note(self, held: Lease, move: Move, entry: Entry) -> None:
+        """Add a line that is written with the next one: together they wait for the disk once.
+
+        Who is killed in between has done something that nobody wrote down, as if it had been killed a moment before.
+        """
+        if (known := self._lines.get(move.id)) is None:
+            self.write(held, move, entry)
+            return
+        entry = replace(entry, at=now())
+        self._lines[move.id] = (*known, entry)
+        self._noted[move.id] = (*self._noted.get(move.id, ()), entry)
 
     def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
         """Write down how a move has ended."""
         name, down = move.before.name, downtime(self.entries(move))
         took = "" if down is None else f"{down:.2f} s away"
         told = "; ".join(filter(None, (str(final), took, reason)))
-        with self._writing(held) as transaction:
-            row = transaction.get_one(MoveRow, move.id)
-            row.state, row.reason, row.damaged, row.ended = final, reason, damaged, now()
+        row = {"of": move.id, "reached": final, "because": reason, "harm": damaged, "at": now()}
+
+        def end(transaction: Transaction) -> None:
+            transaction.connection().execute(_END, row)
             append(transaction, Kind.move_ended, session=name, image=move.after.image, what=told)
+
+        self._write(held, move, self._noted.get(move.id, ()), end)
         return self.move(move.id)
+
+    def take_over(self, id: str) -> Move:
+        """The move as it is now, for who has just got its lease: others may have gone on with it."""
+        self._forget(id)
+        return self.move(id)
 
     def move(self, id: str) -> Move:
         """The move as it is now."""
-        with Transaction(self.database) as transaction:
-            return _move(transaction.get_one(MoveRow, id))
+        with self.database.connect() as connection:
+            return _move(connection.execute(_MOVE, {"of": id}).one())
 
     def entries(self, move: Move) -> tuple[Entry, ...]:
         """All lines of a move, oldest first."""
-        with Transaction(self.database) as transaction:
-            return _entries(transaction, move.id)
+        if (known := self._lines.get(move.id)) is not None:
+            return known
+        with self.database.connect() as connection:
+            return _entries(connection, move.id)
 
     def unfinished(self, session: str = "") -> tuple[Move, ...]:
         """The moves that have not ended, of one session or of all, oldest first."""
@@ -190,7 +238,7 @@ class Journal:
         chosen = select(MoveRow.id).where(MoveRow.state == State.cleaned).order_by(MoveRow.created.desc())
         with Transaction(self.database) as transaction:
             moves = transaction.scalars(chosen.limit(number)).all()
-            found = (downtime(_entries(transaction, move)) for move in moves)
+            found = (downtime(_entries(transaction.connection(), move)) for move in moves)
             return tuple(seconds for seconds in found if seconds is not None)
 
     def history(self, session: str = "") -> tuple[Move, ...]:
@@ -206,24 +254,38 @@ class Journal:
 
     def last(self, session: str) -> Move | None:
         """The latest move of a session; none: it was never moved."""
-        chosen = select(MoveRow).where(MoveRow.session == session).order_by(MoveRow.created.desc(), MoveRow.id.desc())
-        with Transaction(self.database) as transaction:
-            row = transaction.scalar(chosen.limit(1))
+        with self.database.connect() as connection:
+            row = connection.execute(_LAST, {"of": session}).first()
             return _move(row) if row else None
 
-    def since(self, moment: datetime | None) -> tuple[Move, ...]:
+    def since(self, moment: datetime | None) -> tuple[Past, ...]:
         """The moves that have not ended, or not before a moment (none: all moves), oldest first."""
-        chosen = select(MoveRow).order_by(MoveRow.created, MoveRow.id)
+        chosen = select(_MOVES).order_by(_MOVES.c.created, _MOVES.c.id)
         if moment:
-            chosen = chosen.where(or_(MoveRow.ended.is_(None), MoveRow.ended >= moment))
-        with Transaction(self.database) as transaction:
-            return tuple(map(_move, transaction.scalars(chosen)))
+            chosen = chosen.where(or_(_MOVES.c.ended.is_(None), _MOVES.c.ended >= moment))
+        with self.database.connect() as connection:
+            return tuple(map(_past, connection.execute(chosen)))
 
-    @contextmanager
-    def _writing(self, held: Lease) -> Iterator[Transaction]:
-        with Transaction(self.database) as transaction, transaction.begin():
+    def _write(self, held: Lease, move: Move, lines: Sequence[Entry], also: Also) -> None:
+        """Write lines, and what state they lead to; what was known of the move may be out of date then."""
+        rows = [{"move": move.id, "step": e.step, "phase": e.phase, "at": e.at, "note": e.note} for e in lines]
+        reached = next(filter(None, map(leads_to, reversed(lines))), None)
+
+        def write_lines(transaction: Transaction) -> None:
             still_held(transaction, held)
-            yield transaction
+            connection = transaction.connection()
+            if rows:
+                connection.execute(_ADD, rows)
+            if reached:
+                connection.execute(_REACH, {"of": move.id, "reached": reached})
+            also(transaction)
+
+        self._forget(move.id)
+        write(self.database, write_lines)
+
+    def _forget(self, id: str) -> None:
+        self._lines.pop(id, None)
+        self._noted.pop(id, None)
 
 
 def downtime(entries: Sequence[Entry]) -> float | None:
@@ -237,12 +299,17 @@ def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | Non
     return next((entry.at for entry in entries if (entry.step, entry.phase) == (step, phase)), None)
 
 
-def _entries(transaction: Transaction, move: str) -> tuple[Entry, ...]:
-    rows = transaction.execute(_ENTRIES, {"of": move})
+def _entries(connection: Connection, move: str) -> tuple[Entry, ...]:
+    rows = connection.execute(_ENTRIES, {"of": move})
     return tuple(Entry(step, Phase(phase), note, at) for step, phase, note, at in rows)
 
 
-def _move(row: MoveRow) -> Move:
+def _past(row: Row[Any]) -> Past:
+    image = sys.intern(json.loads(row.after)["image"])
+    return Past(row.id, row.session, image, State(row.state), row.created, row.wave, row.damaged, row.ended)
+
+
+def _move(row: MoveRow | Row[Any]) -> Move:
     return Move(
         id=row.id,
         before=Session.from_json(row.before),

@@ -10,8 +10,10 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
+from typing import cast
 
-from sqlalchemy import Engine, ForeignKey, bindparam, select
+import sqlalchemy
+from sqlalchemy import Engine, ForeignKey, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
@@ -47,6 +49,9 @@ class SessionRow(Table):
     created: Mapped[datetime] = mapped_column(Instant)
 
 
+_SESSIONS = cast(sqlalchemy.Table, SessionRow.__table__)
+_RECORD = update(_SESSIONS).where(_SESSIONS.c.name == bindparam("of")).values(spec=bindparam("made"))
+_HOME = select(HomeRow.name).where(HomeRow.name == bindparam("of"))
 _FIND = select(SessionRow.spec, SessionRow.wanted).where(SessionRow.name == bindparam("of"))
 
 
@@ -115,6 +120,27 @@ class Store:
                 return _add(transaction, name, make, uids, ports, avoid, avoid_ports)
         raise RefitError(f"Other runs kept taking the uids and ports for {name!r}.", fix="try again.")
 
+    def bring_back(self, session: Session, *, wanted: bool) -> None:
+        """Record a session again whose record was lost, as it is.
+
+        Raises:
+            NameTaken: there is one of that name.
+            RefitError: its home, its uid or its port belongs to another.
+        """
+        try:
+            with Transaction(self._database) as transaction, transaction.begin():
+                if transaction.get(SessionRow, session.name):
+                    raise NameTaken(session.name)
+                if (kept := transaction.get(HomeRow, session.name)) is None:
+                    transaction.add(HomeRow(name=session.name, uid=session.uid, created=now()))
+                    transaction.flush()
+                elif kept.uid != session.uid:
+                    raise _belongs_elsewhere(session)
+                row = {"port": session.port, "spec": session.to_json(), "wanted": wanted}
+                transaction.add(SessionRow(name=session.name, **row, asked=now(), created=now()))
+        except IntegrityError:
+            raise _belongs_elsewhere(session) from None
+
     def session(self, name: str) -> Session:
         """The session of that name.
 
@@ -127,8 +153,8 @@ class Store:
 
     def find(self, name: str) -> tuple[Session, bool] | None:
         """The session of that name, and whether it ought to run; none: there is none."""
-        with Transaction(self._database) as transaction:
-            row = transaction.execute(_FIND, {"of": name}).first()
+        with self._database.connect() as connection:
+            row = connection.execute(_FIND, {"of": name}).first()
             return (Session.from_json(row.spec), row.wanted) if row else None
 
     def sessions(self) -> tuple[Session, ...]:
@@ -141,6 +167,11 @@ class Store:
         """All homes, with a session or without: name → uid."""
         with Transaction(self._database) as transaction:
             return {row.name: row.uid for row in transaction.scalars(select(HomeRow).order_by(HomeRow.name))}
+
+    def has_home(self, name: str) -> bool:
+        """Whether there is a home of that name, with a session or without."""
+        with self._database.connect() as connection:
+            return connection.execute(_HOME, {"of": name}).first() is not None
 
     def wanted(self) -> frozenset[str]:
         """The names of the sessions that ought to run."""
@@ -173,9 +204,19 @@ class Store:
         _forget(self._database, HomeRow, name)
 
 
+def _belongs_elsewhere(session: Session) -> RefitError:
+    return RefitError(
+        f"The uid or the port of the session {session.name!r} belongs to another: {session.uid}, {session.port}.",
+        why="That one was made after the record of this one was lost.",
+        fix="remove the other one, or this one's container, whose home stays.",
+    )
+
+
 def record(transaction: Transaction, session: Session) -> None:
     """Within a transaction of the caller: from now on the session is this one."""
-    transaction.get_one(SessionRow, session.name).spec = session.to_json()
+    written = transaction.connection().execute(_RECORD, {"of": session.name, "made": session.to_json()})
+    if written.rowcount != 1:
+        raise UnknownName("session", session.name, ())
 
 
 def _add(

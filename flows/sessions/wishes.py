@@ -37,6 +37,7 @@ class WishRow(Table):
     volunteer: Mapped[bool]
     agreed: Mapped[str]
     replay: Mapped[bool] = mapped_column(default=False)
+    owner: Mapped[str] = mapped_column(default="")
 
 
 class WishChangeRow(Table):
@@ -65,6 +66,7 @@ class Wish:
         volunteer: it is among the first.
         agreed: digest of the image that the owner has agreed to move to now, busy or not; empty: none.
         replay: system packages that were installed by hand are installed in its new image, too.
+        owner: whose it is, if that is known: who has several wants to lose one at a time.
     """
 
     mode: Mode | None = None
@@ -75,6 +77,7 @@ class Wish:
     volunteer: bool = False
     agreed: str = ""
     replay: bool = False
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,12 @@ class Wishes:
         """Session → what its owner wants; those who have said nothing are missing."""
         with Transaction(self._database) as transaction:
             return {row.session: _wish(row) for row in transaction.scalars(select(WishRow))}
+
+    def of(self, session: str) -> Wish:
+        """What the owner of one session wants."""
+        with Transaction(self._database) as transaction:
+            row = transaction.get(WishRow, session)
+            return _wish(row) if row else Wish()
 
     def change(self, session: str, by: str, **changes: Any) -> Wish:
         """Change fields of a wish, and write down who did.

@@ -1,12 +1,18 @@
 """SQLite keeps the contract of databases; and URLs that can't be used."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
 
 import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session
 
 from flows import database
 from flows.errors import RefitError
+from flows.migrations.history import History, Kind, append
 from tests.database_contract import DatabaseContract
 
 
@@ -14,6 +20,25 @@ class TestSqlite(DatabaseContract):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/refit.db"
+
+    def test_what_threads_write_at_once_goes_to_the_disk_together(self, engine: Engine) -> None:
+        commits: list[object] = []
+        event.listen(engine, "commit", commits.append)
+        others, history, begun = 5, History(engine), Event()
+
+        def until_all_wait(transaction: Session) -> None:
+            append(transaction, Kind.noticed)
+            begun.set()
+            until = monotonic() + 10
+            while len(database._writes[engine]._waiting) < others and monotonic() < until:
+                sleep(0.01)
+
+        with ThreadPoolExecutor(1 + others) as pool:
+            pool.submit(database.write, engine, until_all_wait)
+            assert begun.wait(10)
+            list(pool.map(lambda number: history.add(Kind.noticed, session=f"s{number}"), range(others)))
+        assert history.length() == 1 + others
+        assert len(commits) == 2
 
 
 def test_a_database_that_is_not_there_is_a_clear_error() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from flows.catalog.model import Access
-from flows.database import lease, open_database
+from flows.database import LeaseLost, lease, open_database
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import STEPS, Entry, Phase, State
@@ -28,3 +31,36 @@ def test_a_move_is_unfinished_until_the_history_tells_of_its_end(settings: Setti
     assert not journal.unfinished()
     told = [event.kind for event in History(journal.database).events("ada")]
     assert told == [Kind.move_begun, Kind.move_ended]
+
+
+def test_an_outcome_is_on_the_disk_before_the_next_intent(settings: Settings) -> None:
+    journal, others = Journal(open_database(settings.database)), Journal(open_database(settings.database))
+    with lease(journal.database, "session ada") as held:
+        move = journal.begin(held, ADA, moved(ADA, "sha256:new", None), "")
+        begun, done, then = Entry("check", Phase.intent), Entry("check", Phase.done), Entry("pull", Phase.intent)
+        journal.write(held, move, begun)
+        assert others.entries(move) == (begun,)
+        journal.note(held, move, done)
+        assert journal.entries(move) == (begun, done)
+        journal.write(held, move, then)
+        assert others.entries(move) == journal.entries(move) == (begun, done, then)
+        assert [entry.at for entry in others.entries(move)] == [entry.at for entry in journal.entries(move)]
+        assert others.move(move.id).state is State.preflight
+        journal.note(held, move, Entry("pull", Phase.done))
+        journal.end(held, move, State.skipped, "")
+        assert others.entries(move)[-1] == Entry("pull", Phase.done)
+
+
+def test_who_has_lost_the_lease_knows_nothing_any_more(settings: Settings) -> None:
+    journal, others = Journal(open_database(settings.database)), Journal(open_database(settings.database))
+    with lease(journal.database, "session ada") as held:
+        move = journal.begin(held, ADA, moved(ADA, "sha256:new", None), "")
+        journal.note(held, move, Entry("check", Phase.done))
+        with pytest.raises(LeaseLost):
+            journal.write(replace(held, fence=held.fence - 1), move, Entry("pull", Phase.intent))
+        assert journal.entries(move) == ()
+        others.write(held, move, Entry("check", Phase.intent))
+        assert journal.take_over(move.id) == others.move(move.id)
+        journal.note(held, move, Entry("check", Phase.done))  # of a move that it has taken over: written at once
+        assert others.entries(move) == journal.entries(move)
+        assert others.entries(move)[-1].phase is Phase.done

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, bindparam, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
@@ -37,6 +37,9 @@ class StandingRow(Table):
     canary: Mapped[str]
     way: Mapped[str]
     approved: Mapped[int]
+
+
+_WAY = select(StandingRow.way).where(StandingRow.image == bindparam("of"))
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class Standings:
             said = select(EventRow.image, func.max(EventRow.at)).where(EventRow.kind == Kind.approved)
             when = dict(transaction.execute(said.group_by(EventRow.image)).tuples().all())
             return {row.image: _standing(row, when.get(row.image)) for row in transaction.scalars(select(StandingRow))}
+
+    def way(self, image: str) -> Way:
+        """Whether the rollout of an image goes on; one that has never begun does."""
+        with self._database.connect() as connection:
+            return Way(connection.execute(_WAY, {"of": image}).scalar() or Way.running)
 
     def begin(self, targets: Mapping[ImageKey, str], canaries: Mapping[str, str], by: str) -> None:
         """Let the rollouts of these images begin, unless they have; older ones of the same profiles are superseded.
