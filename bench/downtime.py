@@ -13,7 +13,8 @@ from bench.lab import Lab, client, lab
 from bench.results import Row
 from flows import command, host
 from flows.images.registry import Registry
-from flows.sessions.containers.podman import HOME, TOKEN_FILE
+from flows.sessions.containers.podman import TOKEN_FILE
+from flows.sessions.model import HOME
 from tests.conftest import free_port
 
 MOVES = 15

@@ -10,7 +10,9 @@ there is no moment in which it runs and nobody knows. After a crash, `end_record
 from __future__ import annotations
 
 import logging
+import math
 import os
+import select
 import shlex
 import shutil
 import signal
@@ -18,13 +20,15 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from time import monotonic
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import psutil
 import sh
@@ -140,10 +144,11 @@ def run(
     root: bool = False,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    stdin: str | None = None,
+    stdin: str | IO[bytes] | None = None,
     limit: float = 600.0,
     accepted: Collection[int] = (0,),
     on_line: Callable[[str], None] | None = None,
+    on_output: Callable[[str], None] | None = None,
     secret: bool = False,
 ) -> Completed:
     """Run a program to its end.
@@ -152,10 +157,11 @@ def run(
         argv: the program and its arguments.
         root: run it as root, by sudo where the caller isn't root.
         env: variables on top of a small clean environment (PATH, HOME, LANG=C.UTF-8, …).
-        stdin: text for its standard input; without it the input is empty.
+        stdin: text for its standard input, or a file that is its input; without it the input is empty.
         limit: seconds after which it is ended with all its descendants.
         accepted: exit codes that are no failure.
-        on_line: called with each line of its output as it comes.
+        on_line: called with each line of its output as it comes, that on standard error as well.
+        on_output: called with each line of its standard output alone.
         secret: its output goes into no log.
 
     Raises:
@@ -168,7 +174,7 @@ def run(
     if where.processes and where.over and where.over.is_set():
         raise ProgramFailed(words, "was not started any more", "", where.log, None)
     program, called, environment = _prepared(words, root, env or {})
-    with _Output(None if secret else _recording.get().log, on_line) as output:
+    with _Output(None if secret else _recording.get().log, on_line, on_output) as output:
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
         started = monotonic()
@@ -180,6 +186,39 @@ def run(
         problem = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
         raise ProgramFailed(words, problem, output.tail(), output.path, code)
     return Completed(tuple(words), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+
+
+@contextmanager
+def dialogue(argv: Sequence[str | Path], *, root: bool = False, limit: float = 600.0) -> Iterator[Callable[[str], str]]:
+    """Let a program that answers lines with lines run, for `limit` seconds at most.
+
+    What the `with` block gets sends it a line, and returns the next line of its standard output. It raises what `run`
+    raises, if the program has ended instead of answering. After the block it has no more input, and isn't waited for.
+    """
+    heard: SimpleQueue[str] = SimpleQueue()
+    reading, writing = os.pipe()
+
+    def execute() -> Completed:
+        with open(reading, "rb") as lines:  # noqa: PTH123 - a pipe
+            try:
+                return run(argv, root=root, stdin=lines, limit=limit, on_output=heard.put)
+            finally:
+                heard.put("")
+
+    def ask(line: str) -> str:
+        with suppress(BrokenPipeError):  # it has ended, and soon says so
+            ours.write(f"{line}\n".encode())
+        if answer := heard.get():
+            return answer
+        heard.put("")  # for whoever asks again
+        ended = program.result()
+        raise ProgramFailed(ended.argv, "ended without an answer", ended.stderr, None, ended.exit_code)
+
+    pool = ThreadPoolExecutor(1)
+    with open(writing, "wb", buffering=0) as ours:  # noqa: PTH123 - a pipe
+        program = pool.submit(copy_context().run, execute)
+        pool.shutdown(wait=False)
+        yield ask
 
 
 def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log: Path, notes: Path) -> None:
@@ -264,7 +303,7 @@ def _execute(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     cwd: Path | None,
-    stdin: str | None,
+    stdin: str | IO[bytes] | None,
     limit: float,
     output: _Output,
     elevated: bool,
@@ -292,7 +331,7 @@ def _execute(
     code = 0
     try:
         code = _exit_code(process, limit)
-    except sh.TimeoutException:
+    except TimeoutError:
         end_tree(process.pid)
         raise TimeoutError(f"took longer than {limit:g} s and was ended") from None
     except (TypeError, ChildProcessError):  # `sh` has no exit code, because `end_tree` has asked for it first
@@ -305,13 +344,27 @@ def _execute(
 
 
 def _exit_code(process: Any, limit: float) -> int:
-    code = 0
+    if not _ends(process.pid, limit):
+        raise TimeoutError
     try:
-        process.wait(timeout=limit)
+        process.wait()
     except sh.ErrorReturnCode as error:
-        code = int(error.exit_code)
-    process.process.wait()  # sh's wait with a time limit returns before the last of the output is read
-    return code
+        return int(error.exit_code)
+    return 0
+
+
+def _ends(child: int, seconds: float) -> bool:
+    """Whether a child ends within some seconds: told at once, where `sh` would look ten times a second."""
+    try:
+        opened = os.pidfd_open(child)
+    except ProcessLookupError:  # and somebody knows already
+        return True
+    try:
+        waiting = select.poll()
+        waiting.register(opened, select.POLLIN)
+        return bool(waiting.poll(math.ceil(seconds * 1000)))
+    finally:
+        os.close(opened)
 
 
 def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
@@ -337,8 +390,13 @@ def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -
 class _Output:
     """Collects a program's output, copies it to the log, remembers the end of it."""
 
-    def __init__(self, path: Path | None, on_line: Callable[[str], None] | None) -> None:
-        self.path, self._on_line = path, on_line
+    def __init__(
+        self,
+        path: Path | None,
+        on_line: Callable[[str], None] | None,
+        on_output: Callable[[str], None] | None,
+    ) -> None:
+        self.path, self._on_line, self._on_output = path, on_line, on_output
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -360,6 +418,8 @@ class _Output:
     def take_stdout(self, chunk: str) -> None:
         self.stdout.append(chunk)
         self._take(chunk)
+        if self._on_output:
+            self._on_output(chunk)
 
     def take_stderr(self, chunk: str) -> None:
         self.stderr.append(chunk)

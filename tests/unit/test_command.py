@@ -59,6 +59,29 @@ def test_a_program_ended_by_a_signal_is_a_failure() -> None:
         run(["sh", "-c", "kill -9 $$"])
 
 
+def test_a_program_is_asked_and_answers_line_by_line(tmp_path: Path) -> None:
+    script = "echo noise >&2; while read line; do echo got $line; done; echo end >end"
+    with command.dialogue(["sh", "-c", f"cd {tmp_path}; {script}"]) as ask:
+        assert (ask("one"), ask("two")) == ("got one\n", "got two\n")
+    assert eventually((tmp_path / "end").exists)
+
+
+@pytest.mark.parametrize(
+    ("script", "limit", "what"),
+    [
+        ("read line; exit 3", 60, "exit code 3"),
+        ("read line", 60, "without an answer"),
+        ("exit 0", 60, "without an answer"),
+        ("sleep 60", 0.1, "longer than 0.1 s"),
+    ],
+)
+def test_what_ends_instead_of_answering_says_why_each_time(script: str, limit: float, what: str) -> None:
+    with command.dialogue(["sh", "-c", script], limit=limit) as ask:
+        for _ in range(2):
+            with pytest.raises(ProgramFailed, match=what):
+                ask("well?")
+
+
 def test_a_missing_program_is_named() -> None:
     with pytest.raises(ProgramMissing, match="no-such-program"):
         run(["no-such-program"])

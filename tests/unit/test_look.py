@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
+from flows import command
 from flows.sessions.watching import look
-from flows.sessions.watching.activity import Look
+from flows.sessions.watching.activity import PROBE, Look
 from tests.terminal import Terminal
 
+CALL = (sys.executable, *PROBE[1:])
 ASKED = {"seconds": 0.05, "port": None, "protocol": "none", "heartbeat": "beat"}
 
 
 def looked(home: Path, **more: object) -> Look:
-    call = [sys.executable, "-I", look.__file__, json.dumps({**ASKED, **more})]
     environment = {"HOME": str(home), "REFIT_TOKEN_FILE": str(home / "token")}
-    told = subprocess.run(call, capture_output=True, text=True, check=True, env=environment).stdout
-    return TypeAdapter(Look).validate_json(told)
+    with command.dialogue(["env", *(f"{name}={value}" for name, value in environment.items()), *CALL]) as ask:
+        assert ask(f"exec({Path(look.__file__).read_text()!a})") == "ready\n"
+        return TypeAdapter(Look).validate_json(ask(json.dumps({**ASKED, **more})))
 
 
 def test_a_program_is_seen_with_its_terminal_and_its_input(tmp_path: Path) -> None:
@@ -50,6 +51,15 @@ def test_a_heartbeat_is_when_its_file_was_touched(tmp_path: Path) -> None:
     (tmp_path / "beat").touch()
     seen = looked(tmp_path)
     assert seen.heartbeat is not None and abs(seen.at - seen.heartbeat) < 30
+
+
+def test_a_hold_is_what_its_owner_wrote_and_when(tmp_path: Path) -> None:
+    assert looked(tmp_path).hold is None
+    file = tmp_path / ".config" / "refit" / "hold"
+    file.parent.mkdir(parents=True)
+    file.write_text("8h training\nand more\n")
+    seen = looked(tmp_path)
+    assert seen.hold is not None and seen.hold[1] == "8h training" and abs(seen.at - seen.hold[0]) < 30
 
 
 @pytest.mark.parametrize(("told", "used"), [("7\n", 0.07), ("0\n93\n", 0.93), ("", 0.0)])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from flows import command
 from flows.migrations.move import Entry, Phase
 from flows.migrations.parting import ended_by
+from flows.sessions.engine import Engine
 from flows.sessions.ide.reopening import Document, Opened, told
-from flows.sessions.watching.hook import NOT_NOW, meaning
+from flows.sessions.model import Session
+from flows.sessions.watching.hook import NOT_NOW, PROOF, disproof, meaning
 
 NOTEBOOK = Document("work/a.ipynb", "a.ipynb", "notebook", "python3")
 ENDED = Opened((NOTEBOOK,), ("1",), ("sleep 600, pid 17",))
@@ -40,3 +48,31 @@ def test_what_is_open_at_the_last_look_before_the_stop_is_what_ended() -> None:
 )
 def test_only_an_exit_code_of_0_is_a_yes(code: int, said: str, means: str) -> None:
     assert meaning(code, said) == f"its hook ~/.config/refit/before-move {means}"
+
+
+class Here:
+    """Runs programs on this machine, as a person whose home is a folder, in the place of a session."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+        return command.run(["env", f"HOME={self._home}", *argv], stdin=stdin, limit=limit).stdout
+
+
+def says_after_a_move(home: Path) -> str:
+    return disproof(cast(Engine, Here(home)), cast(Session, SimpleNamespace(container="refit-ada-2")))
+
+
+def test_after_a_move_the_home_can_be_written_to_and_its_hook_has_the_last_word(tmp_path: Path) -> None:
+    assert says_after_a_move(tmp_path) == ""
+    assert says_after_a_move(tmp_path / "gone") == "it can't write to its home"
+    hook = tmp_path / PROOF
+    hook.parent.mkdir(parents=True)
+    hook.write_text('#!/bin/sh\necho "$1: no CUDA"; exit "$(cat ~/code)"\n')
+    (tmp_path / "code").write_text("3")
+    assert says_after_a_move(tmp_path) == ""  # nobody may run it
+    hook.chmod(0o755)
+    assert says_after_a_move(tmp_path) == f"its hook ~/{PROOF} ended with exit code 3: moved: no CUDA"
+    (tmp_path / "code").write_text("0")
+    assert says_after_a_move(tmp_path) == ""

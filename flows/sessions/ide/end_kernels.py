@@ -9,13 +9,15 @@ import http.client
 import json
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ANSWER_SECONDS = 10
+AT_ONCE = 4
 
 
 def end_kernels(port: int) -> int:
-    """End them one after the other; returns how many there were."""
+    """End them, several at the same time; returns how many there were."""
     below = os.environ.get("NB_PREFIX", "").rstrip("/")
     token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
 
@@ -25,9 +27,8 @@ def end_kernels(port: int) -> int:
         return connection.getresponse().read()
 
     kernels = json.loads(ask("GET", "?no_track_activity=1"))
-    for kernel in kernels:
-        ask("DELETE", f"/{kernel['id']}")
-    return len(kernels)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return len([*pool.map(lambda kernel: ask("DELETE", f"/{kernel['id']}"), kernels)])
 
 
 if __name__ == "__main__":

@@ -32,15 +32,6 @@ class JupyterError(RefitError):
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel that runs; `state` is Jupyter's execution_state (`idle`, `busy`, `starting`, …)."""
-
-    id: str
-    name: str
-    state: str
-
-
-@dataclass(frozen=True)
 class OnPage:
     """A notice as JupyterLab knows it: whether a page that somebody looks at has shown it, and what was answered."""
 
@@ -80,11 +71,6 @@ class Jupyter:
         seconds = wait_answer(self._url + path, limit, alive)
         self._send("GET", "/api/status?no_track_activity=1")
         return seconds
-
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that run. To ask doesn't count as activity."""
-        listed = self._send("GET", "/api/kernels?no_track_activity=1").json()
-        return tuple(Kernel(kernel["id"], kernel["name"], kernel["execution_state"]) for kernel in listed)
 
     def used(self) -> bool:
         """Whether anybody has used the server since it started. To ask doesn't count as activity."""

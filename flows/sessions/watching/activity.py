@@ -37,6 +37,10 @@ _KERNEL_START = 10.0
 # An IDE that has just started was asked by Refit whether it works; a person who stays gives further signs (seconds).
 _FIRST_HEARTBEAT = 30.0
 _LONGEST = 80
+# How the owner of a session says for how long it is to be left alone: `8h training`.
+_LENGTH = re.compile(r"(?P<number>\d{1,4})(?P<unit>[mhd])\b", re.ASCII)
+_UNITS = {"m": 60, "h": 3600, "d": 86_400}
+_HELD_SECONDS = 86_400
 # Evidence is kept and sent around; what people write on command lines may not be meant for that.
 _SECRET = re.compile(r"((?:pass\w*|token|secret|\w*key)[= ]|://[^/\s:]*:)[^\s@]+", re.IGNORECASE)
 # How Python starts a helper of its own.
@@ -119,6 +123,7 @@ class Look:
         saved: when a notebook that is open was last saved.
         heartbeat: when the IDE last said that somebody works in it.
         gpu: what share of the GPU is used, if a process here has one open.
+        hold: when its owner wrote into `~/.config/refit/hold`, and what; none: there is no such file.
         problems: what couldn't be seen.
     """
 
@@ -132,6 +137,7 @@ class Look:
     saved: float | None = None
     heartbeat: float | None = None
     gpu: float | None = 0.0
+    hold: tuple[float, str] | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -216,6 +222,8 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
     """What isn't seen by one process."""
     for problem in look.problems:
         yield Evidence(Verdict.busy, f"not known: {problem}")
+    if look.hold:
+        yield _held(look.at, *look.hold)
     if look.network >= IDLE_NETWORK:
         yield Evidence(Verdict.busy, f"the network carries {look.network / 1e6:.1f} MB/s")
     if look.gpu is None or look.gpu >= IDLE_GPU:
@@ -227,6 +235,16 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
         yield _kernel(kernel, look)
     if look.connections:
         yield Evidence(Verdict.idle, f"{look.connections} connected to the IDE, which says nothing: a tab stays open")
+
+
+def _held(at: float, since: float, said: str) -> Evidence:
+    """What a hold means, which says for how long it holds, and then why; one without a length ends after a day."""
+    length = _LENGTH.match(said)
+    seconds = int(length["number"]) * _UNITS[length["unit"]] if length else _HELD_SECONDS
+    if at - since >= seconds:
+        return Evidence(Verdict.idle, f"its hold has ended {_ago(at - since - seconds)} ago")
+    why = "".join(filter(str.isprintable, said[length.end() :] if length else said)).strip()
+    return Evidence(Verdict.busy, f"its owner holds it for {_ago(since + seconds - at)}" + (f": {why}" if why else ""))
 
 
 def _signs(look: Look) -> Iterator[tuple[str, float]]:
@@ -282,7 +300,7 @@ class _Processes:
 
     def _looks(self, process: Process) -> bool:
         """Whether it is a look at this session: this one, another one, or what they have started."""
-        if process.pid in self._look.probe or (process.parent == 0 and process.argv[:3] == PROBE):
+        if process.pid in self._look.probe or (process.parent == 0 and _is_ours(process)):
             return True
         parent = self._all.get(process.parent)
         return parent is not None and parent.pid != 1 and self._looks(parent)
@@ -361,7 +379,13 @@ class _Processes:
         return known and not (parent is not None and parent.argv == process.argv)
 
 
-PROBE = ("python3", "-I", "-")
+# A look may wait until it is told to: its text is the first line of its input. Other scripts of Refit's are all of it.
+PROBE = ("python3", "-I", "-c", "exec(input())")
+_SCRIPT = ("python3", "-I", "-")
+
+
+def _is_ours(process: Process) -> bool:
+    return process.argv == PROBE or process.argv[: len(_SCRIPT)] == _SCRIPT
 
 
 def _is_prompt(process: Process) -> bool:

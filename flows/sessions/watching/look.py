@@ -1,7 +1,7 @@
 """Looks at a session from inside: runs in its container, with nothing but the image's own Python.
 
-It reads JSON from its input and prints JSON; what that means is judged elsewhere (`activity`). It changes nothing, and
-whoever asks whether anybody works here doesn't count as somebody who does.
+It says that it is ready, reads a line of JSON, looks, and prints a line of JSON; what that means is judged elsewhere
+(`activity`). It changes nothing, and whoever asks whether anybody works here doesn't count as somebody who does.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 
 ANSWER_SECONDS = 5
+AT_ONCE = 4
 # Device numbers of pseudo-terminals: 136 to 143 in major, 256 of them each.
 _FIRST_TERMINAL = 136
 _CONNECTED, _LOOPBACK = "01", "0100007F"
 _GPU = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
+_HOLD, _LONGEST = ".config/refit/hold", 200
 _COUNTED = ("cpu", "waited", "moved")
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. What has no
@@ -58,8 +60,9 @@ def look(asked: Row) -> Row:
     seconds = time.monotonic() - started
     processes = [_compared(before.get(pid), process, seconds) for pid, process in after.items()]
     server = _attempt(problems, "Jupyter", _jupyter, asked) if asked["protocol"] == "jupyter" else None
-    for kernel in (server or {}).get("kernels", []):
-        kernel["variables"] = _variables(kernel, processes)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        known = (server or {}).get("kernels", [])
+        kernels = [*pool.map(lambda kernel: {**kernel, "variables": _variables(kernel, processes)}, known)]
     return {
         "at": time.time(),
         "probe": [os.getpid()],
@@ -67,9 +70,10 @@ def look(asked: Row) -> Row:
         "terminals": {name: Path(name).stat().st_atime for name in _terminals(processes)},
         "network": (_network() - received) / seconds,
         "connections": _attempt(problems, "connections", _connections, asked["port"]) or 0,
-        "kernels": (server or {}).get("kernels", []),
+        "kernels": kernels,
         "saved": (server or {}).get("saved"),
         "heartbeat": _heartbeat(asked["heartbeat"]),
+        "hold": _attempt(problems, "the hold", _hold),
         "gpu": _attempt(problems, "the GPU", _gpu) if any(p["gpu"] for p in processes) else 0.0,
         "problems": problems,
     }
@@ -201,6 +205,15 @@ def _heartbeat(path: str) -> float | None:
     return file.stat().st_mtime if path and file.exists() else None
 
 
+def _hold() -> tuple[float, str] | None:
+    """When the owner has asked to be left alone, and in what words."""
+    file = Path.home() / _HOLD
+    if not file.is_file():
+        return None
+    with file.open(encoding="utf-8", errors="replace") as opened:
+        return file.stat().st_mtime, opened.readline(_LONGEST).strip()
+
+
 def _gpu() -> float:
     """What share of a GPU is used, 0 to 1; of GPUs that nobody can be asked about, nothing is known."""
     program = shutil.which("nvidia-smi")
@@ -248,4 +261,5 @@ def _variables(kernel: Row, processes: Iterable[Row]) -> Any:
 
 
 if __name__ == "__main__":
-    json.dump(look(json.loads(sys.argv[1])), sys.stdout)
+    print("ready", flush=True)
+    print(json.dumps(look(json.loads(input()))), flush=True)

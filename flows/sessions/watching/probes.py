@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -65,11 +67,12 @@ class Seen:
     evidence: tuple[str, ...]
 
 
-def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
-    """Look at a session that runs; doesn't count as activity.
+@contextmanager
+def ready_to_look(engine: Engine, session: Session, manner: Manner = Manner()) -> Iterator[Callable[[], Look]]:
+    """Start what looks at a session that runs: it begins to look when what the `with` block gets is called.
 
     Raises:
-        RefitError: nothing could be seen.
+        RefitError: nothing can be seen; on the call as well.
     """
     access = session.access
     asked = {
@@ -78,19 +81,37 @@ def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
         "protocol": access.protocol,
         "heartbeat": access.heartbeat,
     }
-    script = _SCRIPT.read_text(encoding="utf-8")
-    told = engine.execute(session.container, [*PROBE, json.dumps(asked)], stdin=script, limit=manner.limit)
+    with engine.dialogue(session.container, PROBE, manner.limit) as ask:
+        ask(f"exec({_SCRIPT.read_text(encoding='utf-8')!a})")
+        yield lambda: _read_look(session, ask(json.dumps(asked)))
+
+
+def _read_look(session: Session, told: str) -> Look:
     try:
         return _LOOK.validate_json(told)
     except ValidationError as error:
         raise RefitError(f"What was seen in {session.name!r} can't be read.", why=str(error)) from None
 
 
+def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
+    """Look at a session that runs; doesn't count as activity.
+
+    Raises:
+        RefitError: nothing could be seen.
+    """
+    with ready_to_look(engine, session, manner) as look:
+        return look()
+
+
 def probe(engine: Engine, session: Session, quiet: float, manner: Manner = Manner()) -> Activity:
     """The verdict on a session that runs; busy if it can't be looked at. `quiet` as in `judge`."""
+    return _judged(partial(see, engine, session, manner), session, quiet)
+
+
+def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activity:
     begun = now()
     try:
-        return judge(see(engine, session, manner), session.access.helpers, quiet)
+        return judge(look(), session.access.helpers, quiet)
     except RefitError as error:
         return unknown(begun, error.what.partition(": + ")[0])  # without the whole command
 
@@ -100,10 +121,11 @@ class Watch:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine, self._folder = settings, engine, settings.folder("activity")
+        self._quiet = settings.quiet * 60
 
     def look(self, session: Session) -> Seen:
         """Look at a session that runs, and remember what was seen."""
-        return self._look(session, Manner())
+        return self._remember(session, probe(self._engine, session, self._quiet))
 
     def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
         """Close a session to new input and look a last time, right before it is stopped.
@@ -118,18 +140,22 @@ class Watch:
         Returns:
             that objection.
         """
-        reopen = self._engine.shut_out(session.container, session.doors) if session.doors else lambda: None
-        try:
-            why = objection(self._look(session, LAST))
-        except BaseException:
-            reopen()
-            raise
-        if why:
-            reopen()
-        return why
+        with ExitStack() as started:
+            try:
+                look = started.enter_context(ready_to_look(self._engine, session, LAST))
+            except RefitError:  # maybe another one can be started, else that one says why not
+                look = partial(see, self._engine, session, LAST)
+            reopen = self._engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+            try:
+                why = objection(self._remember(session, _judged(look, session, self._quiet)))
+            except BaseException:
+                reopen()
+                raise
+            if why:
+                reopen()
+            return why
 
-    def _look(self, session: Session, manner: Manner) -> Seen:
-        activity = probe(self._engine, session, self._settings.quiet * 60, manner)
+    def _remember(self, session: Session, activity: Activity) -> Seen:
         file = self._folder / f"{check_name(session.name)}.json"
         memory = remembered(activity, _read(file))
         draft = file.with_suffix(f".{os.getpid()}")
