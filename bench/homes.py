@@ -12,7 +12,7 @@ from time import monotonic
 from bench.results import Row
 from flows import command
 from flows.catalog.model import Access
-from flows.sessions.homes.home import Homes
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Session
 from flows.settings import Settings
@@ -30,12 +30,12 @@ def run() -> list[Row]:
         pool = Pool(settings)
         pool.create(POOL)
         try:
-            return _measured(Homes(settings))
+            return _measured(LocalHomes(settings))
         finally:
             command.run(["umount", pool.folder], root=True)
 
 
-def _measured(homes: Homes) -> list[Row]:
+def _measured(homes: LocalHomes) -> list[Row]:
     home = homes.make("ada", UID)
     session = Session("ada", "p", "2026a", "sha256:0", UID, None, home, Path("/token"), Access())
     for number in range(FILES):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic_core import to_json
@@ -22,8 +22,10 @@ from flows import (
     home_cli,
     metrics_cli,
     migrate_cli,
+    queue_cli,
     screen,
     services,
+    session_cli,
     ssh_cli,
     start_sessions,
     tables,
@@ -37,24 +39,18 @@ from flows.console import Json, Yes, err, out
 from flows.console import running_flows as _flows
 from flows.console import show as _show
 from flows.console import show_data as _print
-from flows.database import now, open_database
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import picture
 from flows.images.registry import Registry
 from flows.images.workshop import cache
-from flows.migrations import parting
 from flows.migrations.carry import Carrier
-from flows.migrations.journal import Journal
 from flows.migrations.rehearsal import sweep
-from flows.plan_release import NotBuildable, plan_release
+from flows.plan_release import ELSEWHERE, NotBuildable, plan_release
 from flows.publishing import evidence
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
-from flows.sessions import wishes
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.watching import probes
-from flows.sessions.wishes import Wish, Wishes
 from flows.settings import Settings, load
 from flows.show_profile import show_profile
 
@@ -72,30 +68,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-session_app = typer.Typer(
-    no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
-)
-queue_app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")
 cache_app = typer.Typer(
     invoke_without_command=True, help="Show the caches of what builds download, or free their space."
 )
 app.add_typer(cache_app, name="cache", rich_help_panel="Images")
-app.add_typer(queue_app, name="queue", rich_help_panel="Images")
+app.add_typer(queue_cli.app, name="queue", rich_help_panel="Images")
 app.add_typer(catalog_cli.release_app, name="release", rich_help_panel="Catalog")
 app.add_typer(catalog_cli.new_app, name="new", rich_help_panel="Catalog")
 app.add_typer(catalog_cli.import_app, name="import", rich_help_panel="Catalog")
-app.add_typer(session_app, name="session", rich_help_panel="Sessions")
+app.add_typer(session_cli.app, name="session", rich_help_panel="Sessions")
 app.add_typer(migrate_cli.app, name="migrate", rich_help_panel="Sessions")
 app.add_typer(home_cli.home_app, name="home", rich_help_panel="Sessions")
 app.add_typer(volume_cli.app, name="volume", rich_help_panel="Sessions")
 app.add_typer(gpu_cli.app, name="gpu", rich_help_panel="Sessions")
-home_cli.add_to(session_app, migrate_cli.app)
-app.command("metrics", rich_help_panel="Services")(metrics_cli.show_metrics)
-ssh_cli.add_to(session_app)
-migrate_cli.add_to(session_app)
+home_cli.add_to(session_cli.app, migrate_cli.app)
+ssh_cli.add_to(session_cli.app)
+migrate_cli.add_to(session_cli.app)
 
 Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
-SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
 
 def main() -> None:
@@ -138,6 +128,9 @@ def lock(
     _print(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
     if not as_json and any(x.held or x.unmended for x in locks):
         _show(tables.held_back(locks))
+    for x in locks if not as_json else ():
+        if x.from_folders:
+            out.print(f"{x.bundle} {x.python} has {', '.join(x.from_folders)} from a folder of `wheel_folders` alone.")
 
 
 @app.command(rich_help_panel="Images")
@@ -167,6 +160,10 @@ def build(
         out.print(tables.built(report))
     for name, why in report.left.items():
         err.print(f"Nothing was built for {name}: {why}. `--force` builds in spite of it.")
+    for name, why in report.unbuildable.items():
+        err.print(f"{name} can't be built here: {why}", markup=False, highlight=False, soft_wrap=True)
+    if report.unbuildable:
+        err.print(f"To mend: {ELSEWHERE}", highlight=False)
 
 
 @app.command(rich_help_panel="Images")
@@ -209,8 +206,10 @@ def plan(
     _print(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
         out.print(tables.planned(planned.plan))
-    if planned.problems:
+    if planned.problems or planned.unbuildable:
         raise NotBuildable(planned)
+    if not as_json:
+        out.print(f"All {len(planned.profiles)} profiles can be built here.")
 
 
 @app.command(rich_help_panel="Images")
@@ -317,238 +316,6 @@ def prune_caches(
     _print(as_json, freed, tables.table("Freed", ("cache", "size"), rows))
 
 
-OperatingSystem = Annotated[str, typer.Argument(metavar="OS", help="Operating system of the catalog, e.g. deb12.")]
-
-
-@queue_app.callback()
-def show_queues(context: typer.Context, as_json: Json = False) -> None:
-    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
-    if context.invoked_subcommand is None:
-        list_queues(as_json)
-
-
-@queue_app.command("list")
-def list_queues(as_json: Json = False) -> None:
-    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
-    with _flows(quiet=True):
-        from flows.queues import queues
-
-        found = queues()
-    _print(as_json, found, tables.queues(found))
-
-
-@queue_app.command("hold")
-def hold_queue(system: OperatingSystem) -> None:
-    """Let nothing new start; what runs goes on, what is queued stays queued."""
-    with _flows(quiet=True):
-        from flows.queues import hold
-
-        hold(system)
-    out.print(f"{system} is held. `refit queue release {system}` lets builds start again.")
-
-
-@queue_app.command("release")
-def release_queue(system: OperatingSystem) -> None:
-    """Let builds start again, those first that wait longest."""
-    with _flows(quiet=True):
-        from flows.queues import release
-
-        release(system)
-    out.print(f"{system} is released.")
-
-
-@queue_app.command("purge")
-def purge_queue(
-    system: OperatingSystem,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cancelled.")] = False,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
-    """Cancel what is queued, not what runs; shows it first, and asks. Later nights of a schedule stay."""
-    with _flows(quiet=True):
-        from flows.queues import purge
-
-        runs = purge(system, dry_run=True)
-        if runs and not dry_run and not yes:
-            if as_json or not sys.stdin.isatty():
-                dry_run = True
-            else:
-                _show(tables.runs("Would be cancelled", runs))
-                typer.confirm("Cancel them?", abort=True)
-        if not dry_run:
-            runs = purge(system, dry_run=False)
-    _print(as_json, runs, tables.runs("Would be cancelled" if dry_run else "Cancelled", runs))
-
-
-@queue_app.command("drain")
-def drain_queue(
-    system: OperatingSystem,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
-) -> None:
-    """Hold a queue, and wait until nothing runs in it any more."""
-    with _flows():
-        from flows.queues import drain
-
-        drain(system, timeout)
-    out.print(f"{system} is held, and nothing runs. `refit queue release {system}` lets builds start again.")
-
-
-# --- Sessions -----------------------------------------------------------------------------------------------------
-
-
-@session_app.command("create")
-def create_session(
-    name: SessionName,
-    profile: Annotated[
-        str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
-    ],
-    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
-    volume: Annotated[
-        list[str] | None, typer.Option(metavar="NAME:/PATH[:ro]", help="A volume that it has beside its home.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs that it has while it runs, if not as its profile says.")
-    ] = None,
-    ssh_key: ssh_cli.KeyFiles = None,
-) -> None:
-    """Start a session from the newest tested image of a profile."""
-    keys = ssh_cli.read_files(ssh_key or ())
-    with _flows() as settings:
-        from flows.create_session import create_session as create
-
-        create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
-    sessions = Sessions.open(settings)
-    if keys:
-        ssh_cli.let_in(settings, sessions, name, keys)
-    _show_session(sessions, name)
-
-
-@session_app.command("list")
-def list_sessions(as_json: Json = False) -> None:
-    """List all sessions."""
-    sessions = Sessions.open(load())
-    found = sessions.all()
-    urls = sessions.urls(status.session for status in found)
-    rows = (tables.session_row(status, urls[status.session.name]) for status in found)
-    _print(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
-
-
-@session_app.command("show")
-def show_session(name: SessionName, as_json: Json = False) -> None:
-    """Show one session, with the address to open."""
-    sessions = Sessions.open(load())
-    if as_json:
-        out.print_json(to_json(sessions.show(name)).decode())
-    else:
-        _show_session(sessions, name)
-        if told := parting.aftermath(Journal(open_database(load().database)), name):
-            out.print(f"Its last move. {told}", highlight=False, markup=False)
-
-
-@session_app.command("start")
-def start_session(name: SessionName) -> None:
-    """Start a stopped session: same home, same address; one in mode next-start gets its new image before."""
-    settings = load()
-    with screen.showing(err):
-        _, result = start_sessions.start_session(settings, name)
-    if result:
-        _show(tables.moves([result]))
-    _show_session(Sessions.open(settings), name)
-
-
-@session_app.command("stop")
-def stop_session(name: SessionName) -> None:
-    """Stop a session: kernels first, then every process, with time to save."""
-    with screen.showing(err):
-        Sessions.open(load()).stop(name)
-
-
-@session_app.command("activity")
-def session_activity(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this session.")] = "", as_json: Json = False
-) -> None:
-    """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
-    settings = load()
-    seen = probes.look_at_all(settings, Sessions.open(settings), name)
-    _print(as_json, seen, tables.activity(seen))
-
-
-@session_app.command("logs")
-def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
-    """Print the last lines that a session wrote."""
-    typer.echo(Sessions.open(load()).logs(name, lines))
-
-
-@session_app.command("exec", context_settings={"ignore_unknown_options": True})
-def execute_in_session(
-    name: SessionName, command: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Program and arguments.")]
-) -> None:
-    """Run a program inside a session, as its user, with a terminal if there is one; the exit code is the program's."""
-    Sessions.open(load()).attach(name, command, terminal=sys.stdin.isatty() and sys.stdout.isatty())
-
-
-@session_app.command("mode")
-def choose_mode(
-    name: SessionName,
-    mode: Annotated[str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin or forced-by.")],
-    day: Annotated[
-        str, typer.Argument(metavar="DATE", help="A pin's first day after it, or the last day before force.")
-    ] = "",
-) -> None:
-    """Choose when migrations may move a session: when it is idle, when asked, at its next start, not before a day."""
-    _wish(name, **wishes.chosen_mode(mode, day))
-
-
-@session_app.command("snooze")
-def snooze_session(
-    name: SessionName,
-    duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long: 30m, 2h, 1d12h.")],
-) -> None:
-    """Put a session's migration off for a while, though not past its deadline."""
-    _wish(name, snoozed_until=now() + wishes.read_duration(duration))
-
-
-@session_app.command("hours")
-def choose_hours(
-    name: SessionName,
-    quiet: Annotated[
-        list[str] | None, typer.Option("--quiet", metavar="HOURS", help='E.g. "mon-fri 22:00-07:00"; "" for none.')
-    ] = None,
-    time_zone: Annotated[
-        str | None, typer.Option("--time-zone", metavar="ZONE", help="Whose clock that is, e.g. Europe/Zurich.")
-    ] = None,
-) -> None:
-    """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
-    _wish(name, **wishes.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
-
-
-@session_app.command("volunteer")
-def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="No longer.")] = False) -> None:
-    """Let a session be among the first that get a new image."""
-    _wish(name, volunteer=not no)
-
-
-@session_app.command("wish")
-def show_wish(name: SessionName, as_json: Json = False) -> None:
-    """Show what a session's owner wants of migrations, and who said so."""
-    known = Wishes(open_database(load().database))
-    wish, changes = known.all().get(name, Wish()), known.changes(name)
-    _print(as_json, {"wish": wish, "changes": changes}, tables.wish_changes(changes))
-
-
-@session_app.command("rm")
-def remove_session(
-    name: SessionName,
-    purge: Annotated[bool, typer.Option("--purge", help="Delete its home as well, for good.")] = False,
-    yes: Yes = False,
-) -> None:
-    """Remove a session; its home stays unless it is purged."""
-    if purge and not yes:
-        typer.confirm(f"Delete the home of {name!r} for good?", abort=True)
-    with screen.showing(err):
-        Sessions.open(load()).remove(name, purge)
-
-
 # --- Catalog ------------------------------------------------------------------------------------------------------
 
 # After those of images: help shows groups in the order of their first verbs.
@@ -557,6 +324,9 @@ app.command(rich_help_panel="Catalog")(catalog_cli.lint)
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
+
+
+app.command("metrics", rich_help_panel="Services")(metrics_cli.show_metrics)
 
 
 @app.command(rich_help_panel="Services")
@@ -613,6 +383,7 @@ def serve() -> None:
     with _flows(quiet=True) as settings:
         from flows.build_profiles import build_profiles
         from flows.build_stages import build_stages
+        from flows.change_session import change_session
         from flows.create_session import create_session as create
         from flows.cut_release import cut_release
         from flows.deploy import deploy
@@ -624,7 +395,7 @@ def serve() -> None:
 
         verbs = (
             *(lock_requirements, build_profiles, build_stages, cut_release, night),
-            *(create, migrate_sessions, steer_migration, resume, prune_images),
+            *(create, change_session, migrate_sessions, steer_migration, resume, prune_images),
         )
         recipes = _catalog(settings)
         # Without one, nothing is known of releases: their nights stay as they are.
@@ -677,7 +448,7 @@ def reset(
 def demo() -> None:
     """Show the whole loop: build, start a session, change something, build again, move the session."""
     settings = load()
-    problems = [finding for finding in doctor.examine(settings) if not finding.ok]
+    problems = [finding for finding in doctor.examine(settings, doctor.NEEDED) if not finding.ok]
     for problem in problems:
         err.print(str(problem), markup=False)
     if problems:
@@ -723,24 +494,6 @@ def _tell(story: Story, settings: Settings) -> None:
 def _show_services(states: Sequence[ServiceState]) -> None:
     _show(tables.service_states(states))
     out.print(f"Logs are in {states[0].log.parent}.", highlight=False, soft_wrap=True)
-
-
-def _wish(name: str, **changes: Any) -> None:
-    known = Wishes(open_database(load().database))
-    known.change(name, wishes.caller(), **changes)
-    _show(tables.wish_changes(known.changes(name)[-1:]))
-
-
-def _show_session(sessions: Sessions, name: str) -> None:
-    status = sessions.show(name)
-    row = tables.session_row(status, sessions.url(status.session))
-    _show(tables.table("", ("session", "state", "profile", "image", "url"), [row]))
-    if address := sessions.address(name):
-        out.print(f"Open {address}", highlight=False, soft_wrap=True)
-    if sessions.ssh.keys(name):
-        ssh_cli.show_way(sessions, name)
-    for what in tables.had(status.session):
-        out.print(what, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ err = Console(stderr=True, emoji=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from flows import tables
 from flows.console import Json, out, show_data
 from flows.database import now
 from flows.errors import RefitError
+from flows.sessions.equipment import release_gpus
 from flows.sessions.gpus.gpu import Taken
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import caller
@@ -59,7 +60,7 @@ def release_gpu(
 ) -> None:
     """Let others have a GPU that a person holds, or those of a session that doesn't run."""
     sessions = Sessions.open(load())
-    given = sessions.release_gpus(name)
+    given = release_gpus(sessions, name)
     if not given:
         raise RefitError(f"{name!r} has no GPU, and nobody holds one of that name.", fix="`refit gpu list` shows all.")
     out.print(f"Free now: {', '.join(given)}.", highlight=False)

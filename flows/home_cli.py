@@ -14,21 +14,25 @@ from flows import screen, tables
 from flows.compatibility.changes import HandMade, hand_made
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
-from flows.console import Json, err, out, show, show_data
+from flows.console import Json, SessionName, Yes, err, out, show, show_data
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
+from flows.migrations import kept
+from flows.migrations.journal import Journal
 from flows.migrations.planning.plan import moved
 from flows.migrations.rehearsal import rehearse
 from flows.plan_migration import targets
 from flows.publishing.publish import access_of
+from flows.sessions.equipment import put_into_pool
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room, read_size
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings, load
 
-SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
+Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
 To = Annotated[str, typer.Option(help="Tag or digest of the other image, instead of the newest tested one.")]
 
 
@@ -110,10 +114,41 @@ def list_homes(as_json: Json = False) -> None:
     """List all homes, those that were kept of sessions that are gone as well."""
     settings = load()
     sessions = Sessions.open(settings)
-    homes, used = sessions.homes, {session.name for session in sessions.store.sessions()}
+    homes, used = LocalHomes(settings), {session.name for session in sessions.store.sessions()}
     found = [Home(name, uid, homes.path(name), name in used) for name, uid in sessions.store.homes().items()]
     rows = ((h.name, h.uid, "yes" if h.used else "kept", "yes" if h.path in homes.pool else "", h.path) for h in found)
     show_data(as_json, found, tables.table("Homes", ("home", "uid", "session", "pool", "folder"), rows))
+
+
+@home_app.command("kept")
+def list_kept(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Only of this session.")] = "", as_json: Json = False
+) -> None:
+    """List the snapshots of homes that moves have kept, because a person may have worked there since."""
+    sessions = Sessions.open(load())
+    found = kept.kept(sessions, Journal(sessions.store.database), name)
+    rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in found)
+    show_data(as_json, found, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
+
+
+@home_app.command("restore")
+def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
+    """Make the home and volumes of a stopped session what they are in a snapshot that was kept, after asking."""
+    if not yes:
+        typer.confirm(f"Lose everything that was changed in the home of {name!r} since then?", abort=True)
+    sessions = Sessions.open(load())
+    with screen.showing(err):
+        kept.take_back(sessions, Journal(sessions.store.database), name, snapshot)
+    out.print(f"The home of {name} is as it was. `refit home drop {name} {snapshot}` removes the snapshot.")
+
+
+@home_app.command("drop")
+def drop_kept(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
+    """Remove a snapshot that was kept, for good, after asking."""
+    if not yes:
+        typer.confirm(f"Remove the snapshot {snapshot} of the home of {name!r} for good?", abort=True)
+    sessions = Sessions.open(load())
+    kept.drop(sessions, Journal(sessions.store.database), name, snapshot)
 
 
 @pool_app.callback()
@@ -135,11 +170,22 @@ def create_pool(
     _show_pool(pool, [pool.create(read_size(size))], as_json)
 
 
+@pool_app.command("grow")
+def grow_pool(
+    size: Annotated[str, typer.Option(help="How much of the disk belongs to it then, e.g. 100 GB.")],
+    as_json: Json = False,
+) -> None:
+    """Let the pool have more of the disk; the homes in it are used meanwhile."""
+    pool = Pool(load())
+    _show_pool(pool, [pool.grow(read_size(size))], as_json)
+
+
 @pool_app.command("add")
 def add_to_pool(name: SessionName) -> None:
     """Bring the home of a stopped session into the pool; its container is made anew when it starts."""
     with screen.showing(err):
-        session = Sessions.open(load()).put_into_pool(name)
+        settings = load()
+        session = put_into_pool(Sessions.open(settings), LocalHomes(settings), name)
     out.print(f"The home of {name} is {session.home} now.", highlight=False, soft_wrap=True)
 
 

@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from flows import command, services, tables
-from flows.console import Json, out, show_data
+from flows.console import Json, SessionName, out, show_data
 from flows.errors import RefitError
+from flows.sessions import equipment
 from flows.sessions.entry.keys import PublicKey, added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings, load
 
-SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 KeyFiles = Annotated[
     list[Path] | None,
     typer.Option("--ssh-key", metavar="FILE", help="Public keys of whoever may log in by ssh."),
@@ -89,7 +89,7 @@ def let_in(
     gone: Sequence[str] = (),
 ) -> None:
     """Change who may log in to a session, and see to it that the forwarder runs."""
-    sessions.change_keys(name, lambda known: without(added(known, new), gone))
+    equipment.change_keys(sessions, name, lambda known: without(added(known, new), gone))
     services.up(settings, only=["forwarder"])
 
 

@@ -12,6 +12,8 @@ import typer
 from flows import tables
 from flows.console import Json, Yes, out, show_data
 from flows.errors import UnknownName
+from flows.sessions import equipment
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import check_unused, read_wanted, users
 from flows.sessions.lifecycle import Sessions
 from flows.settings import load
@@ -36,7 +38,8 @@ class Listed:
 @app.command("list")
 def list_volumes(as_json: Json = False) -> None:
     """List all volumes, those that were kept of sessions that are gone as well."""
-    found = list(_all(Sessions.open(load())))
+    settings = load()
+    found = list(_all(Sessions.open(settings), LocalHomes(settings)))
     rows = (
         (v.name, ", ".join(v.sessions) or ("" if v.shared else "kept"), "yes" if v.shared else "", v.folder)
         for v in found
@@ -54,7 +57,7 @@ def create_volume(
     """Make a volume that sessions share: all of them read and write what is in it, and no way back undoes it."""
     if not shared:
         raise typer.BadParameter("a volume of a session's own is made with it: `refit session create --volume`")
-    folder = Sessions.open(load()).homes.make_shared(name)
+    folder = LocalHomes(load()).make_shared(name)
     out.print(f"The volume {name} is {folder}.", highlight=False, soft_wrap=True)
 
 
@@ -66,24 +69,25 @@ def add_volume(
     ],
 ) -> None:
     """Let a stopped session have further volumes; its container is made anew when it starts."""
-    had = Sessions.open(load()).add_volumes(session, read_wanted(volume)).volumes
+    had = equipment.add_volumes(Sessions.open(load()), session, read_wanted(volume)).volumes
     out.print(f"{session} has {', '.join(f'{one.name} at {one.path}' for one in had)}.", highlight=False)
 
 
 @app.command("rm")
 def remove_volume(name: VolumeName, yes: Yes = False) -> None:
     """Remove a volume that no session has, with everything in it."""
-    sessions = Sessions.open(load())
-    known = {volume.name: volume for volume in _all(sessions)}
+    settings = load()
+    sessions = Sessions.open(settings)
+    known = {volume.name: volume for volume in _all(sessions, LocalHomes(settings))}
     if name not in known:
         raise UnknownName("volume", name, known)
     check_unused(name, known[name].sessions)
     if yes or typer.confirm(f"Remove {known[name].folder} with everything in it?", abort=True):
-        sessions.remove_volume(name, known[name].folder)
+        equipment.remove_volume(sessions, name, known[name].folder)
 
 
-def _all(sessions: Sessions) -> Iterator[Listed]:
-    known, homes = sessions.store.sessions(), sessions.homes
+def _all(sessions: Sessions, homes: LocalHomes) -> Iterator[Listed]:
+    known = sessions.store.sessions()
     for name, folder in homes.shared().items():
         yield Listed(name, users(known, folder), True, folder)
     for session in sessions.store.homes():

@@ -82,6 +82,20 @@ class EngineContract:
         assert [found.running is Running.running for found in engine.containers(session.name)] == [False, True, False]
         assert {found.name for found in engine.containers()} >= {made.container for made in generations}
 
+    def test_a_home_that_one_container_has_another_one_gets_only_when_that_has_ended(
+        self, engine: Engine, session: Session
+    ) -> None:
+        one, two = (engine.create(replace(session, port=None, generation=number)).name for number in (1, 2))
+        engine.start(one)
+        with pytest.raises(RefitError):
+            engine.start(two)
+        assert states(engine, session) == {one: Running.running, two: Running.created}
+        engine.stop(one, grace=5)
+        engine.start(two)
+        first, second = engine.containers(session.name)
+        assert (first.running, second.running) == (Running.stopped, Running.running)
+        assert first.started and first.ended and second.started and first.started <= first.ended <= second.started
+
     def test_generations_without_a_port_of_the_host_run_at_once_each_at_its_own_address(
         self, engine: Engine, session: Session, another_home: Path
     ) -> None:
@@ -96,6 +110,30 @@ class EngineContract:
         engine.stop(generations[0].container, grace=5)
         with pytest.raises(RefitError):
             engine.address(generations[0].container, 8888)
+
+    def test_in_a_container_that_doesnt_run_nothing_answers(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        with pytest.raises(RefitError), engine.dialogue(session.container, ["cat"]) as ask:
+            ask("well?")
+
+    def test_doors_and_programs_are_those_of_a_container_that_runs(self, engine: Engine, session: Session) -> None:
+        engine.create(session)
+        ports = [session.access.port or 0]
+        for verb in (
+            lambda: engine.shut_out(session.container, ports),
+            lambda: engine.let_in(session.container),
+            lambda: engine.execute(session.container, ["true"]),
+        ):
+            with pytest.raises(RefitError):
+                verb()
+        engine.start(session.container)
+        for _ in range(2):
+            reopen = engine.shut_out(session.container, ports)
+            engine.shut_out(session.container, ports)
+            assert engine.execute(session.container, ["true"]) == ""  # Refit's own way in is another
+            reopen()
+            reopen()
+            engine.let_in(session.container)
 
     def test_a_port_of_the_host_is_the_address(self, engine: Engine, session: Session) -> None:
         engine.create(session)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from shlex import quote
 
@@ -51,7 +51,32 @@ def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
         *_shadows(home, old, new),
         *(Finding(Verdict.ok, "", f"not everything was looked at: {why}") for why in home.missed),
     ]
-    return tuple(sorted(found, key=lambda finding: (-_RANK[finding.verdict], finding.path, finding.what)))
+    return together(found)
+
+
+def as_volume(found: Home, path: str) -> Home:
+    """What was found in a volume that is at `path` in the session, to be judged as a home is.
+
+    Nothing in a volume is in PATH, and Jupyter looks for no kernels there.
+    """
+
+    def there(relative: str) -> str:
+        return posixpath.normpath(posixpath.join(path, relative))
+
+    return replace(
+        found,
+        groups=tuple(replace(g, path=there(g.path), source=g.source and there(g.source)) for g in found.groups),
+        scripts=tuple(replace(script, path=there(script.path)) for script in found.scripts),
+        missed=tuple(f"{path}: {why}" for why in found.missed),
+        kernels=(),
+        programs={},
+        first=(),
+    )
+
+
+def together(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings of several places, worst first."""
+    return tuple(sorted(findings, key=lambda finding: (-_RANK[finding.verdict], finding.path, finding.what)))
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
@@ -156,6 +181,8 @@ _MADE = {
 
 
 def _at(path: str) -> str:
+    if _in_image(path):  # or in a volume
+        return quote(path)
     return f"~/{quote(path)}" if path else "~"
 
 

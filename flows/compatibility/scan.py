@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from flows import command, containers
 from flows.compatibility import read_home, read_image
 from flows.compatibility.facts import Home, Image
-from flows.compatibility.judge import Finding, Verdict, judge, verdict
+from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
 from flows.errors import RefitError
 from flows.sessions.engine import Engine
@@ -37,7 +37,7 @@ class Scan:
         new: digest of the image that it would get.
         verdict: that of the worst finding.
         findings: what the move concerns, worst first.
-        files: how many files and folders of the home were seen.
+        files: how many files and folders of the home and of the session's own volumes were seen.
     """
 
     session: str
@@ -49,37 +49,47 @@ class Scan:
 
 
 def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUNDS) -> Scan:
-    """Find out whether the home of a session goes together with another image; nothing is changed.
+    """Find out whether home and volumes of a session go together with another image; nothing is changed.
 
     Args:
         settings: those in force.
         session: whose home.
         image: digest of the other image.
-        bounds: how much of the home is looked at.
+        bounds: how much is looked at, in the home and in each volume.
 
     Raises:
-        RefitError: home or image can't be read.
+        RefitError: home, volumes or image can't be read.
     """
     old, new = of_image(settings, session.image), of_image(settings, image)
-    home = of_home(session, new.home, bounds)
-    findings = judge(home, old, new)
-    return Scan(session.name, session.image, image, verdict(findings), findings, home.files)
+    # What sessions share belongs to none of them, and to none of their users alone.
+    own = [volume for volume in session.volumes if not volume.shared and volume.folder.exists()]
+    volumes = [as_volume(of_folder(v.folder, session.uid, v.path, bounds), v.path) for v in own]
+    places = (of_folder(session.home, session.uid, new.home, bounds), *volumes)
+    findings = together(finding for place in places for finding in judge(place, old, new))
+    files = sum(place.files for place in places)
+    return Scan(session.name, session.image, image, verdict(findings), findings, files)
 
 
-def of_home(session: Session, seen_as: str, bounds: Bounds = BOUNDS) -> Home:
-    """What of a session's home can depend on an image; `seen_as` is where it is in the container.
+def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> Home:
+    """What of a home or volume can depend on an image.
+
+    Args:
+        folder: the one on the host.
+        uid: whose it is.
+        seen_as: where it is in the container.
+        bounds: how much of it is looked at.
 
     Raises:
         RefitError: it can't be read.
     """
-    asked = {"home": str(session.home), "uid": session.uid, "seen_as": seen_as, "bounds": asdict(bounds)}
+    asked = {"home": str(folder), "uid": uid, "seen_as": seen_as, "bounds": asdict(bounds)}
     call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(asked)]
     # What is in a home is its owner's business: it is judged, and stands in no log.
     done = command.run(call, root=True, limit=bounds.seconds + GRACE_SECONDS, secret=True)
     try:
         return _HOME.validate_json(done.stdout)
     except ValidationError as error:
-        raise RefitError(f"What was read in {session.home} can't be understood.", why=str(error)) from None
+        raise RefitError(f"What was read in {folder} can't be understood.", why=str(error)) from None
 
 
 def in_container(engine: Engine, session: Session) -> Image:

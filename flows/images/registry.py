@@ -44,6 +44,10 @@ class RegistryError(RefitError):
     """The registry can't be reached, refuses, is full, or doesn't answer as a registry does."""
 
 
+class NoAnswer(RegistryError):
+    """The registry doesn't answer, or says that it is busy: later it may be there again."""
+
+
 class BlobLost(RegistryError):
     """The registry has a manifest, but no longer all that it names."""
 
@@ -211,8 +215,10 @@ class Registry:
     def put_blob(self, repository: str, content: bytes) -> str:
         """Store a blob unless it is there, which of a small one takes as long to ask; returns its digest."""
         digest = digest_of(content)
-        if len(content) <= _SMALL or not self.has_blob(repository, digest):
+        if len(content) <= _SMALL:
             self._upload(repository, digest, BytesIO(content))
+        else:
+            self.put_file(repository, digest, BytesIO(content))
         return digest
 
     def put_file(self, repository: str, digest: str, content: IO[bytes]) -> None:
@@ -354,7 +360,7 @@ class Registry:
                 problem, speaks_http = f"it answers {answer.status_code}", True
         if not speaks_http:
             raise self._garbage(problem)
-        raise RegistryError(
+        raise NoAnswer(
             f"The image registry {self.host} doesn't answer.",
             why=f"Asked {ATTEMPTS} times: {problem}.",
             fix="start the embedded one with `refit up`, or correct `registry` or `registry_port` in settings.yaml.",

@@ -117,13 +117,8 @@ def mirror_error(why: str) -> RefitError:
 
 
 def _explained(base: Base, error: command.ProgramFailed) -> RefitError:
-    missing = [first or second for first, second in _MISSING.findall(error.tail)]
-    if missing:
-        return RefitError(
-            f"{base.config.suite} has no package {', '.join(map(repr, missing))}.",
-            why=f"It is named in the packages of the base {base.name!r}.",
-            fix=f"correct {base.folder / 'os-packages.txt'}.",
-        )
+    if missing := [first or second for first, second in _MISSING.findall(error.tail)]:
+        return mirror.missing(base, missing)
     if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)|certificate", error.tail):
         return mirror_error(error.tail)
     return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, fix=error.fix)

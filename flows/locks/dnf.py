@@ -116,11 +116,7 @@ def _mirror_error(base: Base, why: str) -> RefitError:
 
 def _explained(base: Base, output: str) -> RefitError:
     if missing := dict.fromkeys(_MISSING.findall(output)):
-        return RefitError(
-            f"{base.config.suite} has no package {', '.join(map(repr, missing))}.",
-            why=f"It is named in the packages of the base {base.name!r}.",
-            fix=f"correct {base.folder / 'os-packages.txt'}.",
-        )
+        return mirror.missing(base, missing)
     if _UNREACHED.search(output):
         return _mirror_error(base, output.strip())
     return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=output.strip())

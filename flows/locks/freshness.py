@@ -8,6 +8,7 @@ case. Losing these files costs time only. What can't be read is `unknown`, and n
 from __future__ import annotations
 
 import hashlib
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,8 @@ from flows.locks.archive import ArchiveError, Offers, Release
 from flows.locks.pages import Index, Page, Unreadable
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
+
+logger = logging.getLogger("refit.locks")
 
 KEPT = timedelta(days=7)
 
@@ -87,6 +90,16 @@ class LockRecord(Document):
 
 
 @dataclass(frozen=True)
+class SystemLook:
+    """What was found for the packages of a base: those of the last time, and the suites of the mirror as they are."""
+
+    finding: Finding
+    known: SystemRecord | None
+    releases: Mapping[str, Release]
+    parts: Mapping[str, Part]
+
+
+@dataclass(frozen=True)
 class LockLook:
     """What was found for one lock; give it to `keep` once the lock was made anew."""
 
@@ -112,25 +125,41 @@ def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> t
     """
     if base.config.family != "deb":
         return anew(base, settings)  # which asks the mirror whether anything is new, and no more
-    known, at, releases = _record_of(base, settings), now(), dict[str, Release]()
-    finding, parts = _look(known, base, settings, releases)
-    if known and finding.verdict is Verdict.same:
-        if parts != known.parts:
-            _write(_system_file(base, settings), known.model_copy(update={"parts": parts}))
-        return known.exact
+    at, look = now(), look_at_system(base, settings)
+    if look.known and look.finding.verdict is Verdict.same:
+        if look.parts != look.known.parts:
+            _write(_system_file(base, settings), look.known.model_copy(update={"parts": look.parts}))
+        return look.known.exact
+    logger.info("The packages of %s are resolved anew: %s", base.name, look.finding.reason)
     exact = anew(base, settings)
     try:
-        _write(_system_file(base, settings), _survey(exact, releases, at, settings))
+        _write(_system_file(base, settings), _survey(exact, look.releases, at, settings))
     except ArchiveError:
         _system_file(base, settings).unlink(missing_ok=True)  # the next look resolves again
     return exact
 
 
-def look_at_system(base: Base, settings: Settings) -> Finding:
-    """Whether the system packages of a base could be resolved to something else now."""
-    if base.config.family != "deb":
-        return Finding(Verdict.unknown, "only an archive of Debian's can be asked for single packages")
-    return _look(_record_of(base, settings), base, settings, {})[0]
+def look_at_system(base: Base, settings: Settings) -> SystemLook:
+    """Whether the system packages of a base of Debian's could be resolved to something else now."""
+    known, releases, parts = _record_of(base, settings), dict[str, Release](), dict[str, Part]()
+    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    try:
+        with archive.connection(settings) as client:
+            for url in apt.releases(base.config.suite, settings.debian_mirror):
+                releases[url] = archive.release(client, url, architecture)
+            if known is None:
+                missing = Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved")
+                return SystemLook(missing, None, releases, {})
+            for url, release in releases.items():
+                part = known.parts.get(url)
+                if part is None or part.release.digest != release.digest:
+                    with archive.download(client, release.packages, release.digest) as packages:
+                        part = Part(release=release, offers=archive.offers(packages, known.names))
+                parts[url] = part
+    except ArchiveError as error:
+        return SystemLook(Finding(Verdict.unknown, " ".join(str(error).split())), known, releases, {})
+    offers = archive.together(part.offers for part in parts.values())
+    return SystemLook(system_finding(known, offers, now()), known, releases, parts)
 
 
 def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding:
@@ -146,29 +175,6 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
     if moved:
         return Finding(Verdict.changed, f"the mirror has moved {_some(moved)}")
     return Finding(Verdict.same, "the mirror has nothing new for these packages")
-
-
-def _look(
-    known: SystemRecord | None, base: Base, settings: Settings, releases: dict[str, Release]
-) -> tuple[Finding, Mapping[str, Part]]:
-    """The finding, and the suites as they are now; `releases` is filled with their states."""
-    architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    try:
-        with archive.connection(settings) as client:
-            for url in apt.releases(base.config.suite, settings.debian_mirror):
-                releases[url] = archive.release(client, url, architecture)
-            if known is None:
-                return Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved"), {}
-            parts = dict[str, Part]()
-            for url, release in releases.items():
-                part = known.parts.get(url)
-                if part is None or part.release.digest != release.digest:
-                    with archive.download(client, release.packages, release.digest) as packages:
-                        part = Part(release=release, offers=archive.offers(packages, known.names))
-                parts[url] = part
-    except ArchiveError as error:
-        return Finding(Verdict.unknown, " ".join(str(error).split())), {}
-    return system_finding(known, archive.together(part.offers for part in parts.values()), now()), parts
 
 
 def _survey(exact: tuple[str, ...], releases: Mapping[str, Release], at: datetime, settings: Settings) -> SystemRecord:

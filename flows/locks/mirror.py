@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
 import httpx
 
+from flows.catalog.model import Base
 from flows.errors import RefitError
 from flows.settings import Settings, authorities
 
@@ -38,6 +39,15 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
     ):
         found = pool.map(lambda url: _hash(client, url, sign, explain), urls.values())
         return dict(zip(urls, found, strict=True))
+
+
+def missing(base: Base, packages: Iterable[str]) -> RefitError:
+    """The error that a distribution has none of these packages, which its base names."""
+    return RefitError(
+        f"{base.config.suite} has no package {', '.join(map(repr, packages))}.",
+        why=f"It is named in the packages of the base {base.name!r}.",
+        fix=f"correct {base.folder / 'os-packages.txt'}.",
+    )
 
 
 def _hash(client: httpx.Client, url: str, sign: str, explain: Explain) -> str:

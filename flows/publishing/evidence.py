@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,6 +37,12 @@ KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
 PROVENANCE, CHECKS, LOCK = "provenance.json", "checks.json", "Pipfile.lock"
 MOST_NAMED = 8
+# Packages that bear in their names what they are of.
+_VERSIONED = (
+    ("Python", re.compile(r"(?:deb|rpm)/python(\d+)\.(\d+)")),
+    ("CUDA", re.compile(r"(?:deb|rpm)/cuda-cudart-(\d+)-(\d+)")),
+)
+_SYSTEMS = {"deb/base-files": "Debian", "rpm/centos-stream-release": "CentOS Stream"}
 _OF_A_RUN = {PROVENANCE, CHECKS}
 _MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: statements.STATEMENT_TYPE}
 _TITLE = "org.opencontainers.image.title"
@@ -67,6 +73,7 @@ class Changes:
 
     def __str__(self) -> str:
         words = (
+            *_headlines(self),
             *(f"+{_bare(name)} {version}" for name, version in self.added.items()),
             *(f"-{_bare(name)}" for name in self.removed),
             *(f"{_bare(name)} {old} → {new}" for name, (old, new) in self.changed.items()),
@@ -258,6 +265,23 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
 def _indexed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     index = registry.find(registry.repository, _index_tag(digest))
     return list(index.document.get("manifests", ())) if index else []
+
+
+def _headlines(changes: Changes) -> Iterator[str]:
+    """What people have to know before all packages: another Python, CUDA or release of the system."""
+    for what, pattern in _VERSIONED:
+        old, new = (_versions(pattern, names) for names in (changes.removed, changes.added))
+        if old != new and ((old and new) or changes.changed):  # else nobody knows what the one of them has
+            yield f"{what} {old or 'none'} → {new or 'none'}"
+    for name, (before, after) in changes.changed.items():
+        old, new = before.partition(".")[0], after.partition(".")[0]
+        if name in _SYSTEMS and old != new:
+            yield f"{_SYSTEMS[name]} {old} → {new}"
+
+
+def _versions(pattern: re.Pattern[str], names: Iterable[str]) -> str:
+    found = {".".join(match.groups()) for match in map(pattern.fullmatch, names) if match}
+    return ", ".join(sorted(found))
 
 
 def _bare(name: str) -> str:

@@ -1,11 +1,14 @@
-"""The verbs that sessions and migrations need of whatever runs containers."""
+"""The verbs that sessions and migrations need of whatever runs containers, and of whatever keeps homes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import NoReturn, Protocol
 
-from flows.sessions.model import Container, Session
+from flows.sessions.homes.volumes import Wanted
+from flows.sessions.model import Container, Session, Volume
 
 
 class Engine(Protocol):
@@ -60,6 +63,11 @@ class Engine(Protocol):
     def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
         """Run a program inside a running container, as its user, `limit` seconds at most; returns its output."""
 
+    def dialogue(
+        self, container: str, argv: Sequence[str], limit: float = 600.0
+    ) -> AbstractContextManager[Callable[[str], str]]:
+        """Let a program inside a running container answer lines with lines, as its user, `limit` seconds at most."""
+
     def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.
 
@@ -74,3 +82,101 @@ class Engine(Protocol):
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote."""
+
+
+class Homes(Protocol):
+    """Where homes and volumes are kept. What is a session's own is one set: snapshots are of all of it, or of none.
+
+    Every verb can be repeated. Failures that a person can mend are `RefitError`; a copy for which there is no room is
+    `homes.room.NoRoom`.
+    """
+
+    def path(self, name: str) -> Path:
+        """Where the home of the session `name` is, there or not.
+
+        Raises:
+            IllegalName: no session can be called so.
+        """
+
+    def owners(self) -> frozenset[int]:
+        """The uids that own a home, whether or not anybody remembers them."""
+
+    def make(self, name: str, uid: int) -> Path:
+        """The home of a session, made if need be: its user's alone.
+
+        Raises:
+            RefitError: there is one of that name that belongs to another uid.
+        """
+
+    def mounted(self, session: str, wanted: Wanted) -> Volume:
+        """A volume that a session is to have: the shared one of that name, if there is one, else its own.
+
+        Raises:
+            RefitError: there are both.
+        """
+
+    def make_volumes(self, session: Session) -> None:
+        """Make the volumes of a session that it owns, if need be.
+
+        Raises:
+            RefitError: one belongs to another uid, or one that it shares is gone.
+        """
+
+    def remove_volume(self, folder: Path) -> None:
+        """Remove one volume for good; snapshots of it stay with those of the home."""
+
+    def remove(self, name: str) -> None:
+        """Remove a home, its volumes and all snapshots for good."""
+
+    def check_room(self, session: Session) -> None:
+        """Find out before a move whether a snapshot of this session's home and volumes can be taken.
+
+        Raises:
+            RefitError: it can't.
+        """
+
+    def spare(self, session: Session, folder: Path, most: int) -> Session:
+        """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
+
+        Args:
+            session: whose home and volumes.
+            folder: where the copy of the home goes, if nothing better is to be had; volumes go beside it.
+            most: bytes that all copies may take, if they can't share them with what is there.
+
+        Returns:
+            The session as it can be rehearsed: with the copies, and read-only what it shares.
+
+        Raises:
+            NoRoom: they would take more, or more than there is.
+        """
+
+    def forget_spare(self, name: str) -> None:
+        """Remove the copies of a session's home and volumes that were made for a rehearsal."""
+
+    def copy(self, session: Session, id: str) -> Path:
+        """Begin the snapshot `id` while the session runs; what changes meanwhile, `delta` brings in."""
+
+    def delta(self, session: Session, id: str) -> Path:
+        """Make the snapshot equal to home and volumes of a session that is stopped, copied before or not."""
+
+    def snapshot(self, session: str, id: str) -> Path:
+        """Where a person finds the snapshot `id` of a session's home, there or not."""
+
+    def has_snapshot(self, session: str, id: str) -> bool:
+        """Whether there is a snapshot `id` of a session's home."""
+
+    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+        """What of home and volumes is not as in the snapshot, each in words; empty: nothing.
+
+        `except_paths` are what may differ in the home: patterns of rsync, from the top of it.
+        """
+
+    def restore(self, session: Session, id: str) -> None:
+        """Make home and volumes of a session that is stopped equal to their snapshot.
+
+        Raises:
+            RefitError: the snapshot of one of them isn't there; all are as they were.
+        """
+
+    def forget(self, session: str, id: str) -> None:
+        """Remove one snapshot, of the home and of the volumes."""

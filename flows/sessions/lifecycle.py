@@ -7,12 +7,11 @@ Whether a session runs, the engine says; whether it ought to, the record. Every 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import SplitResult, urlsplit
 
 from sqlalchemy import Engine as Database
 
@@ -21,25 +20,19 @@ from flows.catalog.model import Access, Resources
 from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError, UnknownName
 from flows.gateway import routes
-from flows.gateway.proxy import Gateway
 from flows.progress import reported
 from flows.sessions.containers.podman import Podman
-from flows.sessions.engine import Engine
-from flows.sessions.entry.keys import PublicKey
-from flows.sessions.entry.ssh import Ssh
+from flows.sessions.engine import Engine, Homes
+from flows.sessions.entrance import Entrance
 from flows.sessions.gpus.gpu_pool import GpuPool
-from flows.sessions.homes.home import Homes
-from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
-from flows.sessions.ide import end_kernels
-from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
+from flows.sessions.homes.home import LocalHomes
+from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
 from flows.settings import Settings
 
 LAST_LINES = 15
-Keys = tuple[PublicKey, ...]
-_END_KERNELS = Path(end_kernels.__file__)
 
 
 class NotStarted(RefitError):
@@ -63,21 +56,19 @@ class Status:
     wanted: bool
 
 
-class Sessions:
+class Sessions(Entrance):
     """The sessions of this machine."""
 
     def __init__(self, settings: Settings, engine: Engine, homes: Homes, store: Store) -> None:
-        self.engine, self.homes, self.store = engine, homes, store
-        self.ssh = Ssh(settings, engine)
+        super().__init__(settings, engine)
+        self.homes, self.store = homes, store
         self.gpus = GpuPool(settings, store.database)
-        self.gateway = Gateway(settings)
-        self._settings = settings
 
     @classmethod
     def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
         """The sessions of these settings, on Podman; `database` is theirs, if it is open already."""
         store = Store(database or open_database(settings.database))
-        return cls(settings, Podman(settings), Homes(settings), store)
+        return cls(settings, Podman(settings), LocalHomes(settings), store)
 
     @contextmanager
     def alone(self, name: str, wait: float = 10.0) -> Iterator[Lease]:
@@ -191,33 +182,6 @@ class Sessions:
                 self.homes.remove(name)
                 self.store.forget_home(name)
 
-    def change_keys(self, name: str, change: Callable[[Keys], Keys]) -> Keys:
-        """Let other people come in by ssh, from now on: those whom `change` makes of who may now.
-
-        Raises:
-            UnknownName: there is no such session.
-            RefitError: it runs, and was made before there was ssh; or no port is left.
-        """
-        with self.alone(name):
-            session = self._with_ssh(self.store.session(name))
-            keys = change(self.ssh.keys(name))
-            self.ssh.authorize(session, keys)
-            if self._running(session) is Running.running:
-                self.ssh.start(session)
-        return keys
-
-    def _with_ssh(self, session: Session) -> Session:
-        """The session, if need be with another container, which is made when it starts."""
-        if session.ssh:
-            return session
-        if self._running(session) is Running.running:
-            fix = f"`refit session stop {session.name}`, then again; or move it, then again."
-            raise RefitError(f"The container of {session.name!r} was made before there was ssh.", fix=fix)
-        self.engine.remove(session.container)
-        session = replace(session, ssh=self.ssh.folder(session.name))
-        self.store.update(session)
-        return session
-
     def with_gpus(self, session: Session, wait: float = 0.0) -> Session:
         """The session with GPUs that are on record as its own from now on; those that it had, if it can.
 
@@ -236,22 +200,9 @@ class Sessions:
         session, wanted = self.store.find(name) or (None, False)
         self.gpus.keep(name, session.devices if session and wanted else ())
 
-    def release_gpus(self, name: str) -> tuple[str, ...]:
-        """Let others have the GPU of this name that a person holds, or those of a session; returns which those are.
-
-        Raises:
-            RefitError: the session runs: its programs have the GPUs open.
-        """
-        if "=" in name:
-            return (name,) if self.gpus.let_go(name) else ()
-        with self.alone(name):
-            if any(found.running is Running.running for found in self.engine.containers(name)):
-                raise RefitError(f"The session {name!r} runs.", fix=f"`refit session stop {name}` gives its GPUs back.")
-            return self.gpus.keep(name, ())
-
     def _equipped(self, session: Session) -> Session:
         """The session as it can be started: where others have its GPUs now, with a container for those that it gets."""
-        if self._running(session) is Running.running:
+        if self.running(session) is Running.running:
             return session
         equipped = self.with_gpus(session, self._settings.gpu_wait)
         if equipped != session:
@@ -259,60 +210,6 @@ class Sessions:
             self.store.update(equipped)
         self.gpus.keep(session.name, equipped.devices)
         return equipped
-
-    def add_volumes(self, name: str, wanted: Sequence[Wanted]) -> Session:
-        """Let a session that is stopped have further volumes; its container is made anew when it starts.
-
-        Raises:
-            UnknownName: there is no such session.
-            RefitError: it runs, or has a volume of that name or at that path.
-        """
-        with self.alone(name):
-            session = self.store.session(name)
-            if any(found.running is Running.running for found in self.engine.containers(name)):
-                raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
-            check_together([*(Wanted(had.name, had.path) for had in session.volumes), *wanted])
-            volumes = (*session.volumes, *(self.homes.mounted(name, volume) for volume in wanted))
-            session = replace(session, volumes=volumes)
-            session = replace(session, late_home=self.binds_late(session))
-            self.engine.remove(session.container)
-            self.store.update(session)
-        return session
-
-    def remove_volume(self, name: str, folder: Path) -> None:
-        """Remove a volume with everything in it; of a session's own one the name begins with that of the session.
-
-        Raises:
-            RefitError: a session has it.
-        """
-        owner = name.rpartition("/")[0]
-        with self.alone(owner) if owner else nullcontext():
-            check_unused(name, users(self.store.sessions(), folder))
-            self.homes.remove_volume(folder)
-
-    def put_into_pool(self, name: str) -> Session:
-        """Bring the home of a session that is stopped into the pool; its container is made anew when it starts.
-
-        Whatever interrupts it, the session has the one home or the other as a whole; doing it again does the rest.
-
-        Raises:
-            UnknownName: there is no such session.
-            RefitError: it runs, there is no pool, or the pool has no room.
-        """
-        if not self.homes.pool.exists:
-            raise RefitError("There is no pool.", fix="`refit home pool create --size …` makes one.")
-        with self.alone(name), reported(name, "putting its home into the pool"):
-            session = self.store.session(name)
-            if any(found.running is Running.running for found in self.engine.containers(name)):
-                raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
-            if session.home not in self.homes.pool:
-                session = self.homes.copy_to_pool(session)
-                self.store.update(session)
-            for container in self.engine.containers(name):
-                if container.made_from != session:
-                    self.engine.remove(container.name)
-            self.homes.forget_folder(name)
-        return session
 
     def up(self, start: Callable[[str], object] | None = None) -> Mapping[str, str]:
         """Start every session that ought to run and doesn't, as after a reboot; `start` in the place of our own.
@@ -352,7 +249,7 @@ class Sessions:
             UnknownName: there is no such session.
         """
         session = self.store.session(name)
-        return Status(session, self._running(session), name in self.store.wanted())
+        return Status(session, self.running(session), name in self.store.wanted())
 
     def execute(self, name: str, argv: Sequence[str], stdin: str = "") -> str:
         """Run a program inside a session, as its user; returns its standard output.
@@ -387,80 +284,9 @@ class Sessions:
         url = self.url(session)
         return url and url + session.access.page.replace("{token}", self.token(session))
 
-    def url(self, session: Session) -> str:
-        """Where a person finds the IDE of a session, without the token; empty: nowhere."""
-        return self.urls([session])[session.name]
-
-    def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
-        """Session → `url`. Behind a gateway that doesn't run, it is the address of its container, if that runs."""
-        known = tuple(sessions)
-        led = any(session.behind_gateway for session in known) and self.gateway.runs
-        return {session.name: self._url(session, led) for session in known}
-
-    def _url(self, session: Session, led: bool) -> str:
-        if session.behind_gateway and led:
-            return self.gateway.url(session.path)
-        with suppress(RefitError):
-            return self.direct_url(session)
-        return ""
-
-    def direct_url(self, session: Session) -> str:
-        """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none."""
-        if not session.behind_gateway:
-            return session.url
-        host, port = self.engine.address(session.container, session.access.port or 0)
-        return f"http://{host}:{port}{session.path}"
-
-    def token(self, session: Session) -> str:
-        """The session's token; kept out of logs from now on."""
-        token = command.run(["cat", "--", session.token_file], root=True, secret=True).stdout.strip()
-        command.protect(token)
-        return token
-
-    def jupyter(self, session: Session) -> Jupyter:
-        """The session's Jupyter server."""
-        return Jupyter(self.direct_url(session), self.token(session))
-
     def binds_late(self, session: Session) -> bool:
         """Whether the container of a session gets its home by its slot: its image and this machine can do that."""
         return session.access.late_home and not session.volumes and self.engine.binds_late()
-
-    def wait_ready(self, session: Session) -> float:
-        """Wait until the IDE of a session that was started answers, and let people in; returns the seconds it took.
-
-        Raises:
-            JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
-        """
-
-        def alive() -> bool:
-            return self._running(session) is Running.running
-
-        limit, health = self._settings.ready_limit * session.access.patience, session.access.health
-        seconds = 0.0
-        url = self.direct_url(session)
-        if session.access.protocol == "jupyter":
-            seconds = Jupyter(url, self.token(session)).wait_ready(health, limit, alive)
-        elif session.access.port:
-            seconds = wait_answer(url + health, limit, alive)
-            self._check_page(session, url)
-        elif not alive():
-            raise JupyterError(f"The session {session.name!r} has ended.")
-        self._let_people_in(session, url)
-        return seconds
-
-    def _let_people_in(self, session: Session, url: str) -> None:
-        self.ssh.open(session)
-        if session.behind_gateway:
-            self.gateway.lead(session.name, url.removesuffix(session.path))
-
-    @contextmanager
-    def turned_away(self, session: Session) -> Iterator[None]:
-        """Stop the container of a session in the `with` block: who comes, or still waits, hears from the porter why."""
-        led = self.gateway.turn_away(session.name) if session.behind_gateway else ""
-        yield
-        if led:
-            with suppress(RefitError):  # then they wait until the system gives up
-                _hang_up(urlsplit(led))
 
     def tell_gateway(self) -> None:
         """Let the gateway lead to every session that runs, as it has to when it has begun anew, and to no other.
@@ -480,16 +306,11 @@ class Sessions:
         """
         with suppress(LeaseTaken), self.alone(name, wait=0):
             session = self.store.session(name)
-            if session.behind_gateway and self._running(session) is Running.running:
+            if session.behind_gateway and self.running(session) is Running.running:
                 self.gateway.lead(name, self.direct_url(session).removesuffix(session.path))
             elif session.behind_gateway:
                 with self.turned_away(session):
                     pass  # it has ended already
-
-    def _check_page(self, session: Session, url: str) -> None:
-        """Open the page as its person would, if it takes a token, and as somebody else would."""
-        if "{token}" in (page := session.access.page):
-            check_page(url, page, self.token(session))
 
     def halt(self, session: Session, settle: bool = True) -> None:
         """Stop a session's container: its kernels over the API, then its processes; still wanted if it was.
@@ -503,16 +324,6 @@ class Sessions:
                     self.end_kernels(session)
             self.engine.stop(session.container, self._settings.stop_grace, settle)
 
-    def end_kernels(self, session: Session) -> int:
-        """End the kernels of a session that runs Jupyter; returns how many there were.
-
-        Raises:
-            RefitError: its server doesn't answer.
-        """
-        call = ["python3", "-I", "-", str(session.access.port)]
-        script = _END_KERNELS.read_text(encoding="utf-8")
-        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace))
-
     def that_runs(self, name: str) -> Session:
         """The session of that name.
 
@@ -521,7 +332,7 @@ class Sessions:
             RefitError: it doesn't run.
         """
         session = self.store.session(name)
-        if self._running(session) is not Running.running:
+        if self.running(session) is not Running.running:
             raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
         return session
 
@@ -546,7 +357,7 @@ class Sessions:
                 self._make_token(session)
                 self.ssh.prepare(session)
                 self.engine.create(session)
-                if session.doors and self._running(session) is Running.running:
+                if session.doors and self.running(session) is Running.running:
                     self.engine.let_in(session.container)  # a move that was killed may have closed it
                 self.engine.start(session.container)
                 self.wait_ready(session)
@@ -556,15 +367,11 @@ class Sessions:
     def _given_up(self, session: Session) -> str:
         """Stop what didn't get ready, and let others have its GPUs; returns the last lines that it wrote."""
         self.gpus.keep(session.name, ())
-        if self._running(session) is None:
+        if self.running(session) is None:
             return ""
         last_lines = self.engine.logs(session.container, LAST_LINES)
         self.engine.stop(session.container, self._settings.stop_grace)
         return last_lines
-
-    def _running(self, session: Session) -> Running | None:
-        found = {container.name: container.running for container in self.engine.containers(session.name)}
-        return found.get(session.container)
 
     def _folder(self, name: str) -> Path:
         return self._settings.folder("sessions") / check_name(name)
@@ -579,9 +386,3 @@ class Sessions:
         token = secrets.token_urlsafe(32)
         command.run(["install", *options, "/dev/stdin", draft], root=True, stdin=token)
         command.run(["mv", "-T", "--", draft, session.token_file], root=True)
-
-
-def _hang_up(place: SplitResult) -> None:
-    """End the connections of this machine to a place that is gone, where nobody would ever answer that it is."""
-    ended = ["ss", "--kill", "--no-header", "--numeric", "--tcp", "state", "connected"]
-    command.run([*ended, "dst", str(place.hostname), "dport", "=", f":{place.port}"], root=True, limit=10)

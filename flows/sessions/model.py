@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,8 @@ LONGEST_NAME = 40
 SSH_PORT = 2222
 # What whoever sits in a session is called there: sshd refuses a user without a name.
 USER = "dev"
+# Where the home is, inside a session.
+HOME = "/home/dev"
 # The variable that tells an IDE below which path of an address it is; the name is that of OpenDataHub.
 PREFIX = "NB_PREFIX"
 _NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST_NAME - 1}}}", re.ASCII)
@@ -156,9 +159,16 @@ class Session:
 _AS_JSON = TypeAdapter(Session)
 
 
-@lru_cache(maxsize=1 << 15)  # a run of ten thousand sessions asks for the same ones again and again
+@lru_cache(maxsize=1 << 12)  # a run asks again and again for the hundreds that it moves
 def _read(text: str) -> Session:
-    return _AS_JSON.validate_json(text)
+    session = _AS_JSON.validate_json(text)
+    return replace(session, access=_the_same(session.access))
+
+
+@lru_cache
+def _the_same(access: Access) -> Access:
+    """There are few, and thousands of sessions that would each have their own."""
+    return access
 
 
 def session_of(container: str) -> str:
@@ -176,7 +186,14 @@ class Running(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """A container as the engine sees it; `made_from` is the session that is written on it, `pid` its first process."""
+    """A container as the engine sees it.
+
+    Attributes:
+        made_from: the session that is written on it.
+        pid: its first process.
+        started: when it was last started, as exactly as the engine says; none: it never was.
+        ended: when it last ended.
+    """
 
     name: str
     session: str
@@ -185,3 +202,5 @@ class Container:
     running: Running
     made_from: Session | None = None
     pid: int = field(default=0, compare=False)
+    started: datetime | None = field(default=None, compare=False)
+    ended: datetime | None = field(default=None, compare=False)

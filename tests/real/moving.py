@@ -1,10 +1,15 @@
-"""What tests of moves look at: the files of a home, and what is left of a session."""
+"""What tests of moves look at: the files of a home, the kernels of a server, and what is left of a session."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from flows.images.build import Built
 from flows.images.registry import Registry
@@ -12,7 +17,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, Entry, Phase
 from flows.migrations.planning.plan import Action, Decision
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running
+from flows.sessions.model import Running, Session
 from flows.settings import Settings
 from tests.real.variants import light
 
@@ -33,6 +38,15 @@ class Scene:
         return light(self.shared, self.registry, self.base, name, before, written)
 
 
+@contextmanager
+def opened(settings: Settings, name: str) -> Iterator[Sessions]:
+    """The sessions of these settings; afterwards the one of this name is gone, and its home."""
+    sessions = Sessions.open(settings)
+    yield sessions
+    if name in sessions.store.homes():
+        sessions.remove(name, purge=True)
+
+
 def to(sessions: Sessions, name: str, image: str) -> Decision:
     """The decision to move a session to an image."""
     return Decision(name, Action.migrate, sessions.store.session(name).image, image)
@@ -47,6 +61,13 @@ def furnish(sessions: Sessions, name: str) -> None:
         touch -d '2020-02-02 02:02:02.123456789' project/old && chmod 700 .config/private
     """
     sessions.execute(name, ["sh", "-euc", script])
+
+
+def kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
+    """The kernels of a session, as its server says."""
+    url, headers = sessions.direct_url(session), {"Authorization": f"token {sessions.token(session)}"}
+    answer = httpx.get(f"{url}/api/kernels?no_track_activity=1", headers=headers, trust_env=False)
+    return list(answer.raise_for_status().json())
 
 
 def manifest(home: Path, without: tuple[str, ...] = ()) -> dict[str, tuple[object, ...]]:

@@ -15,7 +15,7 @@ from flows.compatibility.changes import hand_made
 from flows.compatibility.facts import Kind
 from flows.compatibility.judge import Verdict
 from flows.compatibility.replay import NotReplayed, replay
-from flows.compatibility.scan import of_home, of_image, scan
+from flows.compatibility.scan import of_folder, of_image, scan
 from flows.compatibility.scans import obstacles, recent
 from flows.database import open_database
 from flows.images.build import Built
@@ -27,7 +27,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
-from tests.real.moving import to
+from tests.real.moving import opened, to
 from tests.real.variants import LIGHT, light
 
 NAME = "ida"
@@ -49,10 +49,8 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def sessions(settings: Settings) -> Iterator[Sessions]:
-    sessions = Sessions.open(settings)
-    yield sessions
-    if NAME in sessions.store.homes():
-        sessions.remove(NAME, purge=True)
+    with opened(settings, NAME) as sessions:
+        yield sessions
 
 
 @pytest.fixture
@@ -67,7 +65,7 @@ def test_a_home_is_read_as_its_owner_and_goes_with_a_newer_build(
     sessions: Sessions, session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
     times = sessions.execute(NAME, ["sh", "-c", "find . -type f -printf '%p %A@\\n' | sort"])
-    home = of_home(session, "/home/dev")
+    home = of_folder(session.home, session.uid, "/home/dev")
     assert not home.missed and {group.path: group.kind for group in home.groups} == {
         "project/.venv": Kind.venv,
         "tool": Kind.loose,

@@ -13,7 +13,7 @@ import pytest
 from flows import command, host
 from flows.errors import RefitError
 from flows.sessions.containers.podman import Podman
-from flows.sessions.homes.home import Homes
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
@@ -34,7 +34,7 @@ def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Se
     engine.pull(jupyter_image)
     name = f"contract-{next(_numbers)}"
     uid = 300_000 + next(_numbers)
-    home = Homes(shared).make(name, uid)
+    home = LocalHomes(shared).make(name, uid)
     token_file = shared.folder("sessions") / f"{name}.token"
     command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
     yield Session(name, "p", "2026a", jupyter_image, uid, free_port(), home, token_file, JUPYTER)
@@ -45,7 +45,7 @@ def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Se
 
 @pytest.fixture
 def another_home(session: Session, shared: Settings) -> Path:
-    return Homes(shared).make(f"{session.name}-more", session.uid)
+    return LocalHomes(shared).make(f"{session.name}-more", session.uid)
 
 
 @pytest.fixture
@@ -79,6 +79,8 @@ class TestPodman(EngineContract):
         assert engine.execute(running.container, ["id", "-u"]) == f"{running.uid}\n"
         assert engine.execute(running.container, ["id", "-G"]) == "0\n"
         assert engine.execute(running.container, ["cat"], stdin="as it came\n") == "as it came\n"
+        with engine.dialogue(running.container, ["cat"]) as ask:
+            assert (ask("one"), ask("two")) == ("one\n", "two\n")
         with pytest.raises(RefitError, match="exit code 3"):
             engine.execute(running.container, ["sh", "-c", "exit 3"])
 

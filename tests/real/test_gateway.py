@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +19,18 @@ from websockets.sync.client import connect
 from flows import command, host, services
 from flows.gateway import routes
 from flows.images.registry import Registry
+from flows.migrations.abandoned import PATIENCE
 from flows.migrations.carry import Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.move import Phase
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.conftest import free_port, wait_until
+from tests.faults.test_kill import DeadlyJournal
 from tests.machine import FIRST, RegistryServer, private_home
+from tests.processes import in_a_process
 from tests.real.moving import to
 from tests.real.variants import JUPYTER, variant
 
@@ -170,6 +176,26 @@ def test_f10_who_comes_while_a_session_is_away_reads_why_and_is_let_in_by_itself
         expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)  # nobody has touched anything
         assert not problems
         browser.close()
+
+
+@pytest.mark.long
+def test_f01_a_session_that_a_killed_run_has_left_away_comes_back_while_nobody_does_anything(
+    settings: Settings, sessions: Sessions, ada: str, jupyter_image: str
+) -> None:
+    new = variant(settings, Registry(settings), jupyter_image, settings.repository, "after a kill")
+    decision = to(sessions, NAME, new)
+
+    def work() -> None:
+        journal = DeadlyJournal(settings, "snapshot", Phase.intent)
+        Carrier(settings, Sessions.open(settings), journal).carry_out(decision)
+
+    process = in_a_process(work)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    wait_until(lambda: get(f"{ada}/api").json().get("why") == "interrupted")
+    wait_until(lambda: get(f"{ada}/api").status_code == 200, 4 * PATIENCE.total_seconds())
+    wait_until(lambda: not Journal(sessions.store.database).unfinished())
+    assert sessions.store.session(NAME).image == new
 
 
 def test_a_session_that_is_gone_leaves_no_route(sessions: Sessions, ada: str) -> None:

@@ -21,6 +21,7 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
 from flows.plan_migration import Planning
+from flows.sessions.equipment import release_gpus
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
 from flows.settings import Settings
@@ -126,7 +127,7 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: 
     check_nothing_is_left(scene.settings, sessions, carrier.journal, "ana")
 
     with pytest.raises(RefitError, match="runs"):
-        sessions.release_gpus("ana")
+        release_gpus(sessions, "ana")
     sessions.stop("ana")
     assert sessions.start("cyd").devices == (f"{kind}=0",)
     assert sessions.execute("cyd", ["sh", "-c", f"ls {INSIDE}*"]) == f"{INSIDE}0\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
@@ -17,13 +18,12 @@ from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.telling.teller import Teller
-from flows.sessions.ide.jupyter import Kernel
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.conftest import wait_until
-from tests.real.moving import to
+from tests.real.moving import kernels, opened, to
 from tests.real.test_form import QUIET
 from tests.real.variants import JUPYTER, variant
 
@@ -32,10 +32,8 @@ NAME, NEW = "lou", f"sha256:{64 * '7'}"
 
 @pytest.fixture(scope="module")
 def sessions(shared: Settings) -> Iterator[Sessions]:
-    sessions = Sessions.open(shared)
-    yield sessions
-    if NAME in sessions.store.homes():
-        sessions.remove(NAME, purge=True)
+    with opened(shared, NAME) as sessions:
+        yield sessions
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +105,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
     (kernel,) = wait_for_kernels(sessions, session)
-    assert kernel.name == old.name and kernel.id != old.id
+    assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
     notice = page.locator(".refit-notice")
     expect(notice).to_contain_text("has its new image", timeout=90_000)
     expect(notice).to_contain_text("Opened again, and empty: the kernel python3 of open.ipynb; the terminal 1.")
@@ -116,10 +114,9 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42", timeout=60_000)
-    assert [one.id for one in sessions.jupyter(session).kernels()] == [kernel.id]
+    assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
 
 
-def wait_for_kernels(sessions: Sessions, session: Session) -> tuple[Kernel, ...]:
-    jupyter = sessions.jupyter(session)
-    wait_until(jupyter.kernels, 60)
-    return jupyter.kernels()
+def wait_for_kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
+    wait_until(lambda: kernels(sessions, session), 60)
+    return kernels(sessions, session)

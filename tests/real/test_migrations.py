@@ -25,7 +25,7 @@ from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
-from tests.real.moving import check_nothing_is_left, furnish, manifest, to
+from tests.real.moving import check_nothing_is_left, furnish, manifest, opened, to
 from tests.real.variants import JUPYTER, LIGHT, variant
 
 NAME = "grace"
@@ -60,10 +60,8 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
-    sessions = Sessions.open(settings)
-    yield Scene(settings, sessions, registry, shared, base)
-    if NAME in sessions.store.homes():
-        sessions.remove(NAME, purge=True)
+    with opened(settings, NAME) as sessions:
+        yield Scene(settings, sessions, registry, shared, base)
 
 
 def healthy_on(scene: Scene, image: str) -> None:

@@ -17,11 +17,11 @@ from flows.migrations.move import State
 from flows.migrations.telling.standing import Standings
 from flows.policy import Mode
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.watching.hook import HOOK
+from flows.sessions.watching.hook import HOOK, PROOF
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from flows.start_sessions import start_session
-from flows.switch_session import switch_session
+from flows.switch_session import go_back, switch_session
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
 from tests.real.moving import check_nothing_is_left, to
@@ -114,6 +114,23 @@ def test_the_hook_of_a_session_says_not_now_and_hears_of_what_it_cant_stop(scene
     assert scene.sessions.execute(NAME, ["cat", "asked"]).split() == ["whether", "now", "now"]
 
 
+def test_the_hook_of_a_session_has_the_last_word_on_its_new_image(scene: Scene) -> None:
+    old, new = scene.image_now, scene.image("proof-new")
+    script = f"mkdir -p {PROOF.rpartition('/')[0]} && cat >{PROOF} && chmod +x {PROOF}"
+    hook = '#!/bin/sh\n[ -e well ] || { echo "$1: no CUDA"; exit 1; }\n'
+    scene.sessions.execute(NAME, ["sh", "-c", script], stdin=hook)
+    try:
+        carrier = Carrier.open(scene.settings)
+        result = carrier.carry_out(to(scene.sessions, NAME, new))
+        assert result.state is State.rolled_back and "exit code 1: moved: no CUDA" in result.reason
+        assert scene.image_now == old
+        scene.sessions.execute(NAME, ["touch", "well"])
+        result = carrier.carry_out(to(scene.sessions, NAME, new))
+        assert result.moved, result.reason
+    finally:
+        scene.sessions.execute(NAME, ["rm", "-f", PROOF, "well"])
+
+
 def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_that_fails(scene: Scene) -> None:
     before, other = scene.sessions.store.session(NAME), "terminal-minimal-deb12-py311"
     scene.newest(scene.image("switch-broken", before="exit 1", profile=other), other)
@@ -135,3 +152,7 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
         switch_session(scene.settings, NAME, other, RELEASE)
     with pytest.raises(RefitError, match="no tested image"):
         switch_session(scene.settings, NAME, "runtime-minimal-deb12-py311", RELEASE)
+    result = go_back(scene.settings, NAME, anyway=True)
+    assert result.moved, result.reason
+    session = scene.sessions.store.session(NAME)
+    assert (session.profile, session.image, session.url) == (before.profile, before.image, before.url)

@@ -13,12 +13,12 @@ from flows import command
 from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.sessions.homes import subvolumes
-from flows.sessions.homes.home import Homes
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Session
 from flows.settings import Settings
 
-UID = 234_568
+UID, GROWN = 234_568, 64 << 20
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     command.run(["umount", Pool(settings).folder], root=True, accepted=(0, 1, 32))
 
 
-def session_of(homes: Homes, name: str = "ana") -> Session:
+def session_of(homes: LocalHomes, name: str = "ana") -> Session:
     return Session(name, "p", "2026a", "sha256:0", UID, None, homes.make(name, UID), Path("/token"), Access())
 
 
@@ -38,11 +38,11 @@ def subvolumes_of(pool: Pool) -> list[str]:
 
 
 def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -> None:
-    early = Homes(settings).make("early", UID + 1)
+    early = LocalHomes(settings).make("early", UID + 1)
     room = Pool(settings).create(LEAST)
     assert 0 < room.free < room.size == LEAST
     assert oct((settings.home / "pool.btrfs").stat().st_mode)[-3:] == "600"
-    homes = Homes(settings)
+    homes = LocalHomes(settings)
     assert homes.path("early") == early and early not in homes.pool
     session = session_of(homes)
     assert session.home in homes.pool and homes.owners() == {UID, UID + 1}
@@ -64,8 +64,11 @@ def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -
     homes.forget("ana", "move")
     assert subvolumes_of(homes.pool) == ["homes/ana"]
 
+    with pytest.raises(RefitError, match="only grow"):
+        homes.pool.grow(LEAST - 1)
+    assert homes.pool.grow(LEAST + GROWN).size == LEAST + GROWN
     command.run(["umount", homes.pool.folder], root=True)  # as after a reboot
-    assert (session_of(Homes(settings)).home / "notes").read_text() == "saved at the end"
+    assert (session_of(LocalHomes(settings)).home / "notes").read_text() == "saved at the end"
     homes.remove("ana")
     assert subvolumes_of(homes.pool) == []
 
@@ -73,7 +76,7 @@ def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -
 @pytest.mark.long
 def test_what_a_snapshot_wouldnt_hold_is_refused_before_anything_is_stopped(settings: Settings) -> None:
     Pool(settings).create(LEAST)
-    homes = Homes(settings)
+    homes = LocalHomes(settings)
     session = session_of(homes)
     command.run(["btrfs", "subvolume", "create", session.home / "mine"], root=True)
     command.run(["btrfs", "subvolume", "create", session.home / "mine/deeper"], root=True)
@@ -96,7 +99,7 @@ def test_what_a_snapshot_wouldnt_hold_is_refused_before_anything_is_stopped(sett
 def test_where_files_share_blocks_a_copy_takes_no_space_without_a_pool_either(settings: Settings) -> None:
     pool = Pool(settings)
     pool.create(LEAST)
-    homes = Homes(Settings(home=pool.folder / "another"))
+    homes = LocalHomes(Settings(home=pool.folder / "another"))
     session = session_of(homes)
     (session.home / "data").write_bytes(os.urandom(600 << 20))  # there is no room for another
     homes.check_room(session)
@@ -109,7 +112,7 @@ def test_where_files_share_blocks_a_copy_takes_no_space_without_a_pool_either(se
 @pytest.mark.long
 def test_who_isnt_root_has_a_program_for_it(settings: Settings) -> None:
     Pool(settings).create(LEAST)
-    homes = Homes(settings)
+    homes = LocalHomes(settings)
     session, copy = session_of(homes), homes.pool.snapshots / "copy"
     for verb, paths in (("take", (session.home, copy)), ("restore", (copy, session.home)), ("delete", (copy,))):
         command.run([sys.executable, "-I", "-m", subvolumes.__name__, verb, *paths], root=True)
@@ -120,7 +123,7 @@ def test_who_isnt_root_has_a_program_for_it(settings: Settings) -> None:
 @pytest.mark.parametrize("left", [".ana.new", ".ana.next"])
 def test_what_a_killed_run_has_left_is_in_nobodys_way(settings: Settings, left: str) -> None:
     Pool(settings).create(LEAST)
-    homes = Homes(settings)
+    homes = LocalHomes(settings)
     command.run(["btrfs", "subvolume", "create", homes.pool.homes / left], root=True)
     session = session_of(homes)
     (session.home / "notes").write_text("one")
@@ -134,7 +137,7 @@ def test_what_a_killed_run_has_left_is_in_nobodys_way(settings: Settings, left: 
 @pytest.mark.long
 def test_a_pool_that_cant_be_mounted_is_never_taken_for_empty_homes(settings: Settings) -> None:
     Pool(settings).create(LEAST)
-    homes = Homes(settings)
+    homes = LocalHomes(settings)
     session_of(homes)
     command.run(["umount", homes.pool.folder], root=True)
     file = settings.home / "pool.btrfs"
@@ -142,7 +145,7 @@ def test_a_pool_that_cant_be_mounted_is_never_taken_for_empty_homes(settings: Se
         broken.seek(65_536)
         broken.write(bytes(4096))
     with pytest.raises(RefitError):
-        Homes(settings)
+        LocalHomes(settings)
     assert not list(homes.pool.folder.iterdir())
 
 

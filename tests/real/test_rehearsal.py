@@ -20,7 +20,8 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
 from flows.migrations.rehearsal import Rehearsal, rehearse, sweep
-from flows.sessions.homes.home import Homes
+from flows.sessions.equipment import put_into_pool
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -28,7 +29,7 @@ from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
-from tests.real.moving import furnish, manifest, to
+from tests.real.moving import furnish, manifest, opened, to
 from tests.real.variants import JUPYTER, LIGHT, light
 
 NAME = "vera"
@@ -69,10 +70,8 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
-    sessions = Sessions.open(settings)
-    yield Scene(settings, sessions, registry, shared, base)
-    if NAME in sessions.store.homes():
-        sessions.remove(NAME, purge=True)
+    with opened(settings, NAME) as sessions:
+        yield Scene(settings, sessions, registry, shared, base)
 
 
 def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) -> None:
@@ -170,11 +169,11 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
         Pool(settings).create(LEAST)
         sessions = Sessions.open(settings)
         with pytest.raises(RefitError, match="runs"):
-            sessions.put_into_pool(NAME)
+            put_into_pool(sessions, sessions.homes, NAME)
         sessions.stop(NAME)
         before = manifest(session.home)
         for _ in range(2):
-            moved = sessions.put_into_pool(NAME)
+            moved = put_into_pool(sessions, sessions.homes, NAME)
             assert moved.home in sessions.homes.pool and manifest(moved.home) == before
         assert not session.home.exists()
         assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
@@ -198,7 +197,7 @@ def test_in_the_pool_the_copy_is_a_snapshot(
         sessions = Sessions.open(settings)
         scene = Scene(settings, sessions, registry, shared, base)
         session = scene.create(scene.image("old"))
-        assert session.home in Homes(settings).pool
+        assert session.home in LocalHomes(settings).pool
         before = manifest(session.home)
         found = scene.rehearse(session, scene.image("alone", ALONE))
         assert not found.failed and not found.skipped

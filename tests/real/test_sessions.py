@@ -23,6 +23,7 @@ from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken
 from flows.settings import Settings, Span, variables
+from tests.real.moving import kernels
 from tests.real.variants import JUPYTER
 from tests.terminal import CTRL_C, Terminal
 
@@ -86,7 +87,7 @@ def test_a_kernel_executes_a_cell_and_is_gone_afterwards(sessions: Sessions, ana
     assert "ZeroDivisionError" in str(raised.value)
     with pytest.raises(JupyterError, match="didn't execute"):
         jupyter.execute("import time; time.sleep(60)", limit=2)
-    assert jupyter.kernels() == ()
+    assert kernels(sessions, ana) == []
 
 
 def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> None:
@@ -96,16 +97,15 @@ def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> No
 
 
 def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, ana: Session) -> None:
-    jupyter = sessions.jupyter(ana)
     headers = {"Authorization": f"token {sessions.token(ana)}"}
     httpx.post(f"{ana.url}/api/kernels", headers=headers, trust_env=False).raise_for_status()
-    assert [kernel.name for kernel in jupyter.kernels()] == ["python3"]
+    assert [kernel["name"] for kernel in kernels(sessions, ana)] == ["python3"]
     reopen = sessions.engine.shut_out(ana.container, [ana.access.port or 0])
     try:
         assert sessions.end_kernels(ana) == 1  # right before a move's stop, nobody comes in from outside
     finally:
         reopen()
-    assert jupyter.kernels() == ()
+    assert kernels(sessions, ana) == []
 
 
 def run_a_cell(sessions: Sessions, session: Session) -> None:
@@ -131,7 +131,7 @@ def test_a_server_is_used_when_somebody_did_something_and_not_when_it_was_asked(
     for use in (run_a_cell, open_a_terminal, read_a_file):
         sessions.stop(session.name)
         sessions.start(session.name)
-        assert jupyter.kernels() == ()
+        assert kernels(sessions, session) == []
         sessions.wait_ready(session)
         assert not jupyter.used()
         assert not jupyter.used()
@@ -187,7 +187,7 @@ def test_two_sessions_side_by_side_cant_read_each_others_homes(
     found = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
     assert found == ""
     with pytest.raises(JupyterError, match="refuses"):
-        Jupyter(ana.url, sessions.token(ben)).kernels()
+        Jupyter(ana.url, sessions.token(ben)).used()
 
 
 def test_stop_and_start_keep_url_token_and_home(sessions: Sessions, create: Callable[..., Session]) -> None:

@@ -18,6 +18,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.rehearsal import rehearse
 from flows.sessions.entry.keys import added, read_keys, without
+from flows.sessions.equipment import change_keys
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.watching import probes
@@ -87,7 +88,7 @@ def desk(
     sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, variables)
     try:
         public = read_keys(key.with_suffix(".pub").read_text(), "mine.pub")
-        sessions.change_keys(NAME, lambda known: added(known, public))
+        change_keys(sessions, NAME, lambda known: added(known, public))
         services.up(settings, only=["forwarder"])
         yield Desk(settings, sessions, key, (old, new))
     finally:
@@ -155,9 +156,9 @@ def test_who_may_log_in_changes_at_once_and_strangers_never_may(desk: Desk, tmp_
     with pytest.raises(ProgramFailed, match="Permission denied"):
         stranger.run("true")
     public = read_keys(stranger.key.with_suffix(".pub").read_text(), "other.pub")
-    desk.sessions.change_keys(NAME, lambda known: added(known, public))
+    change_keys(desk.sessions, NAME, lambda known: added(known, public))
     assert stranger.run("whoami") == desk.run("whoami") == "dev"
-    desk.sessions.change_keys(NAME, lambda known: without(known, ["other"]))
+    change_keys(desk.sessions, NAME, lambda known: without(known, ["other"]))
     with pytest.raises(ProgramFailed, match="Permission denied"):
         stranger.run("true")
 

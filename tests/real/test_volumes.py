@@ -11,6 +11,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
+from flows.sessions import equipment
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings
@@ -60,20 +61,20 @@ def test_home_and_volumes_move_and_go_back_together(
     assert not (scratch / "rehearsed").exists()
 
     with pytest.raises(RefitError, match=f"{NAME} has it"):
-        sessions.remove_volume(f"{NAME}/data", own.folder)
+        equipment.remove_volume(sessions, f"{NAME}/data", own.folder)
     sessions.remove(NAME)
     assert manifest(own.folder) == before[1]
     again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
     assert again.volumes == session.volumes and sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
     with pytest.raises(RefitError, match="runs"):
-        sessions.add_volumes(NAME, read_wanted(["more:/more"]))
+        equipment.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
     sessions.stop(NAME)
     with pytest.raises(RefitError, match="twice"):
-        sessions.add_volumes(NAME, read_wanted(["data:/more"]))
-    sessions.add_volumes(NAME, read_wanted(["more:/more"]))
+        equipment.add_volumes(sessions, NAME, read_wanted(["data:/more"]))
+    equipment.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
     sessions.start(NAME)
     assert sessions.execute(NAME, ["sh", "-c", "touch /more/x && cat /data/rows"]) == "1\n"
     sessions.remove(NAME, purge=True)
     assert not own.folder.exists() and scratch.is_dir()
-    sessions.remove_volume("scratch", scratch)
+    equipment.remove_volume(sessions, "scratch", scratch)
     assert not scratch.exists()

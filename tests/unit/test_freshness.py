@@ -130,7 +130,7 @@ def lists_asked(site: Site) -> list[str]:
 
 def test_packages_are_resolved_once_while_the_mirror_says_the_same(site: Site, base: Base, mirror: Settings) -> None:
     anew = Resolver()
-    assert freshness.look_at_system(base, mirror).verdict is Verdict.unknown
+    assert freshness.look_at_system(base, mirror).finding.verdict is Verdict.unknown
     assert freshness.resolve(base, mirror, anew) == EXACT
     assert len(lists_asked(site)) == 3
     site.asked.clear()
@@ -139,7 +139,7 @@ def test_packages_are_resolved_once_while_the_mirror_says_the_same(site: Site, b
     assert freshness.resolve(base, mirror, anew) == EXACT
     assert anew.calls == 1
     assert lists_asked(site) == []
-    assert freshness.look_at_system(replace(base, packages=("zsh",)), mirror).verdict is Verdict.unknown
+    assert freshness.look_at_system(replace(base, packages=("zsh",)), mirror).finding.verdict is Verdict.unknown
 
 
 def test_only_the_list_that_changed_is_read_and_only_once(site: Site, base: Base, mirror: Settings) -> None:
@@ -167,10 +167,10 @@ def test_what_could_move_the_set_is_seen(site: Site, base: Base, mirror: Setting
     anew = Resolver()
     freshness.resolve(base, mirror, anew)
     publish(site, SUITES[2], new)
-    assert freshness.look_at_system(base, mirror) == Finding(Verdict.changed, f"the mirror has moved {moved}")
+    assert freshness.look_at_system(base, mirror).finding == Finding(Verdict.changed, f"the mirror has moved {moved}")
     freshness.resolve(base, mirror, anew)
     assert anew.calls == 2
-    assert freshness.look_at_system(base, mirror).verdict is Verdict.same
+    assert freshness.look_at_system(base, mirror).finding.verdict is Verdict.same
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_goes_counts_only_if_it_was_chosen(
 ) -> None:
     freshness.resolve(base, mirror, Resolver())
     publish(site, SUITES[0], *(one for one in MAIN if one != gone))
-    assert freshness.look_at_system(base, mirror).verdict is verdict
+    assert freshness.look_at_system(base, mirror).finding.verdict is verdict
 
 
 def spoil_list(site: Site) -> None:
@@ -205,7 +205,7 @@ def test_a_mirror_in_doubt_is_unknown(
     anew = Resolver()
     freshness.resolve(base, mirror, anew)
     break_it(site)
-    found = freshness.look_at_system(base, mirror)
+    found = freshness.look_at_system(base, mirror).finding
     assert found.verdict is Verdict.unknown
     assert site.url in found.reason
     freshness.resolve(base, mirror, anew)
@@ -214,7 +214,7 @@ def test_a_mirror_in_doubt_is_unknown(
 
 def test_a_mirror_that_is_down_is_unknown(base: Base, settings: Settings) -> None:
     down = settings.model_copy(update={"debian_mirror": f"http://127.0.0.1:{free_port()}"})
-    assert "doesn't answer" in freshness.look_at_system(base, down).reason
+    assert "doesn't answer" in freshness.look_at_system(base, down).finding.reason
 
 
 def test_a_record_that_is_spoilt_or_old_or_from_the_future_is_not_trusted(
@@ -229,9 +229,9 @@ def test_a_record_that_is_spoilt_or_old_or_from_the_future_is_not_trusted(
         (datetime.now(UTC) + timedelta(days=1), Verdict.changed),
     ):
         file.write_text(json.dumps({**record, "made": made.isoformat()}))
-        assert freshness.look_at_system(base, mirror).verdict is verdict
+        assert freshness.look_at_system(base, mirror).finding.verdict is verdict
     file.write_text("{")
-    assert freshness.look_at_system(base, mirror).verdict is Verdict.unknown
+    assert freshness.look_at_system(base, mirror).finding.verdict is Verdict.unknown
 
 
 def test_dependencies_are_named_with_alternatives_and_without_versions() -> None:

@@ -8,6 +8,8 @@ import pwd
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -20,14 +22,16 @@ from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError, UnknownName
 from flows.sessions.containers.podman import as_container, labels
-from flows.sessions.homes.home import described
+from flows.sessions.homes.copying import described
 from flows.sessions.homes.pool import read_size
 from flows.sessions.homes.room import SPARE, lacking
 from flows.sessions.ide import jupyter
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
-from flows.sessions.model import IllegalName, Running, Session, check_name, nearest_legal
+from flows.sessions.model import Container, IllegalName, Running, Session, check_name, nearest_legal
+from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
 from flows.settings import Span
+from tests.simulated.fleet import fleet
 
 UIDS = Span(first=300_000, last=300_099)
 PORTS = Span(first=28_000, last=28_999)
@@ -57,6 +61,59 @@ def store(database: Engine) -> Store:
     return Store(database)
 
 
+def box(name: str, generation: int, running: Running) -> Container:
+    made = replace(session(name), generation=generation)
+    return Container(made.container, name, generation, made.image, running, made)
+
+
+@pytest.mark.parametrize(
+    ("states", "first"),
+    [
+        ((Running.running, Running.created), 1),
+        ((Running.running, Running.running), 1),  # the new one waits for the home
+        ((Running.stopped, Running.running), 2),
+        ((Running.stopped, Running.created), 1),
+    ],
+)
+def test_of_a_move_that_was_cut_short_the_container_is_the_session_that_has_its_home(
+    states: tuple[Running, Running], first: int
+) -> None:
+    found = [box("ana", number, state) for number, state in enumerate(states, 1)]
+    [family] = without_record([*found, box("bob", 1, Running.running)], {"bob"})
+    assert [one.generation for one in family] == [first, 3 - first]
+    unreadable = replace(found[0], made_from=None)
+    assert without_record([unreadable, found[1]], ())[0] == (found[1], unreadable)
+
+
+def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home") as found:
+        ada, bob = (found.add(number, found.image("old")) for number in (1, 2))
+        sessions = found.sessions
+        with found.world.person():
+            sessions.stop(bob.name)
+        for lost in (ada, bob):
+            sessions.store.forget(lost.name)
+            sessions.store.forget_home(lost.name)
+        told = [(one.session, one.runs, one.problem) for one in recover(sessions)]
+        assert told == [(ada.name, True, ""), (bob.name, False, "")]
+        assert sessions.store.find(ada.name) == (ada, True) and sessions.store.find(bob.name) == (bob, False)
+        assert sessions.store.homes() == {ada.name: ada.uid, bob.name: bob.uid} and recover(sessions) == ()
+        assert found.carrier().carry_out(found.to(ada, found.image("new"))).moved
+
+
+def test_nobody_gets_back_what_belongs_to_another_by_now(store: Store) -> None:
+    add(store, "ana")
+    with pytest.raises(NameTaken):
+        store.bring_back(session("ana"), wanted=True)
+    with pytest.raises(RefitError, match="belongs to another"):
+        store.bring_back(session("bob", port=None), wanted=True)
+    store.forget("ana")
+    with pytest.raises(RefitError, match="belongs to another"):
+        store.bring_back(session("ana", uid=300_050), wanted=True)
+    store.bring_back(session("ana"), wanted=True)
+    assert store.find("ana") == (session("ana"), True)
+
+
 @pytest.mark.parametrize("name", ["", "Ana", "1st", "a_b", "a/b", "..", "-a", "a b", "a\n", "ä", "a" * 41])
 def test_an_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(IllegalName):
@@ -81,6 +138,8 @@ def test_a_container_is_known_by_its_labels() -> None:
     found = as_container(listed)
     assert (found.name, found.session, found.generation) == ("refit-ana-1", "ana", 1)
     assert (found.image, found.running, found.made_from) == ("sha256:1", Running.stopped, session())
+    assert found.started is None is as_container({**listed, "StartedAt": -62135596800}).started
+    assert as_container({**listed, "StartedAt": 1795280400}).started == datetime(2026, 11, 21, 17, tzinfo=UTC)
 
 
 def test_a_container_of_another_version_of_refit_is_seen_all_the_same() -> None:
@@ -237,7 +296,7 @@ def test_a_server_that_is_not_there_is_an_error_without_its_token(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(RefitError, match="doesn't answer") as absent:
-        Jupyter(f"http://127.0.0.1:{port}", "my-token").kernels()
+        Jupyter(f"http://127.0.0.1:{port}", "my-token").used()
     assert "my-token" not in str(absent.value)
 
 

@@ -8,7 +8,9 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,12 +20,11 @@ from flows.command import ProcessId, ProgramFailed
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.sessions.containers import by_hand, ending, slot
-from flows.sessions.model import USER, Container, Running, Session, Volume, session_of
+from flows.sessions.model import HOME, USER, Container, Running, Session, Volume, session_of
 from flows.settings import Settings
 
 logger = logging.getLogger("refit.sessions")
 
-HOME = "/home/dev"
 TOKEN_FILE = "/run/refit/token"
 SSH_FOLDER = "/run/refit/ssh"
 PROCESSES = 4096
@@ -248,18 +249,24 @@ class Podman:
         """Run a program inside a running container as the session's user; returns its standard output."""
         return self._podman("exec", "--interactive", container, *argv, stdin=stdin, limit=limit).stdout
 
+    def dialogue(
+        self, container: str, argv: Sequence[str], limit: float = 600.0
+    ) -> AbstractContextManager[Callable[[str], str]]:
+        """Let a program inside a running container answer lines with lines, as the session's user."""
+        return command.dialogue(self._call("exec", "--interactive", container, *argv), root=True, limit=limit)
+
     def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.
 
         Connections stay, and wait. The rule is in the container's own network and ends with it: nothing is left behind.
         """
-        network, numbers = self._network(container), ",".join(map(str, ports))
-        _filter_input(network, f"-A INPUT ! -i lo -p tcp -m multiport --dports {numbers} -j DROP\n")
-        return partial(_filter_input, network, "")
+        network = self._network(container)
+        _filter_input(network, ports)
+        return partial(_filter_input, network)
 
     def let_in(self, container: str) -> None:
         """Undo every `shut_out` of a running container, also those of a process that has died."""
-        _filter_input(self._network(container), "")
+        _filter_input(self._network(container))
 
     def _network(self, container: str) -> str:
         """The file that stands for its network; gone with the container, where a pid might be another's already."""
@@ -356,11 +363,21 @@ def _ssh(session: Session) -> list[str]:
     ]
 
 
-def _filter_input(network: str, rules: str) -> None:
-    """Let these be the only rules for what comes into a container's network, from one instant to the next."""
-    restore = [host.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
-    told = f"*filter\n-F INPUT\n{rules}COMMIT\n"
-    command.run(["nsenter", f"--net={network}", "--", *restore], root=True, stdin=told, limit=_QUICK)
+def _filter_input(network: str, shut: Sequence[int] = ()) -> None:
+    """Let nothing come into a container's network by these ports, from one instant to the next."""
+    called = ["nsenter", f"--net={network}", "--", *restoring()]
+    command.run(called, root=True, stdin=input_rules(shut), limit=_QUICK)
+
+
+def restoring() -> list[str]:
+    """What changes the rules of the network that it runs in to those of `input_rules`."""
+    return [host.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
+
+
+def input_rules(shut: Sequence[int]) -> str:
+    """What `iptables-restore` reads to let nothing come in by these ports, and by all others. Pure."""
+    rule = f"-A INPUT ! -i lo -p tcp -m multiport --dports {','.join(map(str, shut))} -j DROP\n" if shut else ""
+    return f"*filter\n-F INPUT\n{rule}COMMIT\n"
 
 
 def mount_option(volume: Volume) -> str:
@@ -395,7 +412,13 @@ def as_container(listed: Mapping[str, Any]) -> Container:
         running=_STATES.get(listed["State"], Running.stopped),
         made_from=_made_from(written.get(f"{_LABEL}spec", "")),
         pid=listed.get("Pid", 0),
+        started=_moment(listed.get("StartedAt", 0)),
+        ended=_moment(listed.get("ExitedAt", 0)),
     )
+
+
+def _moment(seconds: int) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None  # what never was, was in the year 1
 
 
 def as_address(inspected: Mapping[str, Any], port: int) -> tuple[str, int] | None:

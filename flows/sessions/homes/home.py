@@ -12,11 +12,12 @@ import struct
 import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows import command, host
+from flows import command
 from flows.errors import RefitError
+from flows.sessions.homes import copying
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.room import SPARE, NoRoom, lacking, mb, reserved
 from flows.sessions.homes.sent import only_within
@@ -24,16 +25,13 @@ from flows.sessions.homes.volumes import Part, Wanted, is_own, parts
 from flows.sessions.model import Session, Volume, check_name
 from flows.settings import Settings
 
-_COPY_LIMIT = 6 * 3600.0
-_VANISHED = 24  # rsync: a file was there when it listed the folder and gone when it came to copy it
 # What is made in a folder with this default is its group's to write: one entry for user, group and others each.
 _ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))
 _OPEN_TO_GROUP = "import os, sys; os.setxattr(sys.argv[1], 'system.posix_acl_default', bytes.fromhex(sys.argv[2]))"
-_NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
 
 
-class Homes:
-    """The homes of all sessions on this machine and their snapshots: in the pool, if there is one, else in folders."""
+class LocalHomes:
+    """Implements `engine.Homes` on this machine: in the pool, if there is one, else in folders."""
 
     def __init__(self, settings: Settings) -> None:
         self._homes, self._volumes = settings.folder("homes"), settings.folder("volumes")
@@ -127,7 +125,7 @@ class Homes:
         if folder in self.pool:
             self.pool.delete(folder)
         else:
-            command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=_COPY_LIMIT)
+            command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=copying.LIMIT)
 
     def _make(self, folder: Path, uid: int) -> Path:
         if folder.exists() and folder.lstat().st_uid != uid:
@@ -153,7 +151,7 @@ class Homes:
             for subvolume in (*inside, self.pool.homes / name):
                 self.pool.delete(subvolume)
             doomed += folders
-        command.run(["rm", "-rf", "--one-file-system", "--", *doomed], root=True, limit=_COPY_LIMIT)
+        command.run(["rm", "-rf", "--one-file-system", "--", *doomed], root=True, limit=copying.LIMIT)
 
     def copy_to_pool(self, session: Session) -> Session:
         """Copy home and volumes of a session that is stopped into the pool, and compare every byte.
@@ -168,8 +166,8 @@ class Homes:
         moving = {session.home: self.pool.homes / session.name}
         moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
         for folder in moving:
-            _refuse_mounts(folder)
-        size, free = sum(map(_size, moving)), self.pool.room().free
+            copying.refuse_mounts(folder)
+        size, free = sum(map(copying.size, moving)), self.pool.room().free
         if missing := lacking(size, free):
             raise NoRoom(
                 f"The pool has no room for the home of {session.name!r}: {mb(missing)} are missing.",
@@ -182,9 +180,9 @@ class Homes:
 
     def _copy_to_pool(self, source: Path, target: Path, uid: int) -> None:
         with self.pool.making(target, uid) as draft:
-            _mirror(source, draft)
+            copying.mirror(source, draft)
             looked_at = ["--dry-run", "--checksum", "--out-format=%i %n"]
-            if differing := described(_mirror(source, draft, looked_at).splitlines()):
+            if differing := copying.described(copying.mirror(source, draft, looked_at).splitlines()):
                 raise RefitError(
                     f"The copy of {source} in the pool is not the same: {differing[0]}.",
                     why="Something writes there, though its session is stopped.",
@@ -196,7 +194,7 @@ class Homes:
             doomed = folders / f".{check_name(name)}.old"
             if (folders / name).exists():
                 command.run(["mv", "-T", "--", folders / name, doomed], root=True)
-            command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
+            command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=copying.LIMIT)
 
     def snapshot(self, session: str, id: str) -> Path:
         """The folder of the snapshot `id` of a session's home, there or not."""
@@ -235,11 +233,11 @@ class Homes:
     def _refuse_what_cant_be_copied(self, session: Session) -> int:
         """Bytes that copies of home and volumes take on the disk; in the pool and where files share blocks, 0."""
         for part in parts(session):
-            _refuse_mounts(part.folder)
+            copying.refuse_mounts(part.folder)
             if part.folder in self.pool:
                 self.pool.refuse_nested(part.folder)
         outside = [part.folder for part in parts(session) if part.folder not in self.pool]
-        return sum(map(_size, outside)) if outside and not self._shares_blocks() else 0
+        return sum(map(copying.size, outside)) if outside and not self._shares_blocks() else 0
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
         """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
@@ -262,7 +260,7 @@ class Homes:
         pool = self.pool.rehearsals / session.name
         copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
         with reserved(self._notes, self._snapshots, size):
-            self._take(((part.folder, copy) for part, copy in copies.items()), _duplicate, writable=True)
+            self._take(((part.folder, copy) for part, copy in copies.items()), copying.duplicate, writable=True)
         own = {part.volume: copy for part, copy in copies.items()}
         volumes = tuple(
             replace(volume, folder=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
@@ -273,7 +271,7 @@ class Homes:
     def forget_spare(self, name: str) -> None:
         """Remove the copies of home and volumes that were made for a rehearsal in the pool."""
         if self.pool.exists:
-            for copy in _all_of(self.pool.rehearsals / check_name(name)):
+            for copy in copying.all_of(self.pool.rehearsals / check_name(name)):
                 self.pool.delete(copy)
 
     def copy(self, session: Session, id: str) -> Path:
@@ -285,14 +283,14 @@ class Homes:
             NoRoom: there is no room for them on the disk; where other copies take it, this one waits for them.
         """
         if size := self._refuse_what_cant_be_copied(session):
-            there = _all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
-            size = max(0, size - sum(map(_size, there)))
+            there = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
+            size = max(0, size - sum(map(copying.size, there)))
         with reserved(self._notes, self._snapshots, size):
-            return self._take_all(session, id, _duplicate)
+            return self._take_all(session, id, copying.duplicate)
 
     def delta(self, session: Session, id: str) -> Path:
         """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
-        return self._take_all(session, id, _mirror)
+        return self._take_all(session, id, copying.mirror)
 
     def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
         """What of home and volumes is not as in the snapshot, by content, owner, mode and attributes; empty: nothing.
@@ -312,8 +310,8 @@ class Homes:
         excluded = [f"--exclude=/{pattern.lstrip('/')}" for pattern in except_paths]
         # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
         looked_at = ["--dry-run", "--checksum", "--omit-dir-times", "--out-format=%i %n"]
-        seen = _mirror(part.folder, snapshot, [*looked_at, *excluded])
-        return described(seen.splitlines(), except_paths)
+        seen = copying.mirror(part.folder, snapshot, [*looked_at, *excluded])
+        return copying.described(seen.splitlines(), except_paths)
 
     def restore(self, session: Session, id: str) -> None:
         """Make home and volumes of a session that is stopped equal to their snapshot.
@@ -332,15 +330,15 @@ class Homes:
         self.pool.restore([way for way in ways if way[1] in self.pool])
         for source, folder in ways:
             if folder not in self.pool:
-                _mirror(source, folder)
+                copying.mirror(source, folder)
 
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes."""
-        for doomed in _all_of(self.snapshot(session, id)):
+        for doomed in copying.all_of(self.snapshot(session, id)):
             if doomed in self.pool:
                 self.pool.delete(doomed)
             else:
-                command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=_COPY_LIMIT)
+                command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=copying.LIMIT)
 
     def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> Path:
         snapshot = self._ready(session.name, id)
@@ -374,59 +372,3 @@ class Homes:
         if not snapshot.parent.is_dir():
             command.run(["install", "-d", "-m", "0711", snapshot.parent], root=True)
         return snapshot
-
-
-def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple[str, ...]:
-    """rsync's itemised lines in words; folders that are there only to hold an exception are left out. Pure."""
-    holders = {str(parent) for path in except_paths for parent in PurePosixPath(path.lstrip("/")).parents}
-    return tuple(
-        f"{_word(code)}: {name.strip()}"
-        for code, _, name in (item.partition(" ") for item in items)
-        if not (code.startswith("cd+") and name.strip().rstrip("/") in holders)
-    )
-
-
-def _size(home: Path) -> int:
-    """How many bytes of the disk a home takes; files that vanish while they are counted are no failure."""
-    options = ["--summarize", "--block-size=1", "--one-file-system", "--"]
-    counted = command.run(["du", *options, home], root=True, limit=_COPY_LIMIT, accepted=(0, 1)).stdout
-    return int(counted.split()[0])
-
-
-def _all_of(home: Path) -> tuple[Path, ...]:
-    """What there is of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
-    named = ["(", "-name", home.name, "-o", "-name", f"{home.name}.*", ")"]
-    listed: list[str | Path] = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
-    found = command.run(listed, root=True, accepted=(0, 1)).stdout
-    return tuple(Path(path) for path in found.split("\0") if path)
-
-
-def _refuse_mounts(home: Path) -> None:
-    if inside := [point for point in host.mounts_below(home) if point != home.resolve()]:
-        raise RefitError(
-            f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
-            why="What is in them is not in the snapshots of the home, and couldn't be brought back.",
-            fix="unmount them; what a session needs besides its home is mounted elsewhere.",
-        )
-
-
-def _duplicate(home: Path, target: Path) -> None:
-    """Make `target` a copy of a home that may be in use."""
-    if not target.exists():
-        # Only cp shares blocks where the file system can. Where a file vanishes it fails, and rsync does the rest.
-        options = ["--archive", "--reflink=auto", "--no-target-directory", "--"]
-        command.run(["cp", *options, home, target], root=True, limit=_COPY_LIMIT, accepted=(0, 1))
-    _mirror(home, target)
-
-
-def _word(code: str) -> str:
-    if code.startswith("*deleting"):
-        return "gone"
-    return "new" if "+++" in code else "changed"
-
-
-def _mirror(source: Path, target: Path, options: Collection[str] = ()) -> str:
-    """Make the folder `target` equal to `source`; returns what rsync said."""
-    same = ["--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete", _NANOSECONDS]
-    called = ["rsync", *same, *options, "--", f"{source}/", f"{target}/"]
-    return command.run(called, root=True, limit=_COPY_LIMIT, accepted=(0, _VANISHED)).stdout

@@ -26,6 +26,7 @@ from flows.settings import Settings
 
 LEAST = 1 << 30  # bytes: one home with room to change, and what btrfs needs itself
 SPARE = 1 << 30  # bytes of the disk that the pool leaves to everybody else
+SHORT = 0.1  # share of the pool: if less is free, somebody should make room
 # The space of the file is reserved: `discard` would give it back to the disk, and others would take it.
 _MOUNT = "loop,nosuid,nodev,noatime,nodiscard"
 _MAKE_SECONDS = _SEND_SECONDS = 600.0
@@ -38,6 +39,11 @@ class Room:
 
     size: int
     free: int
+
+    @property
+    def short(self) -> bool:
+        """Whether people should make room now: of a pool that is full, nobody's home can be written to."""
+        return self.free < SHORT * self.size
 
 
 class Pool:
@@ -82,6 +88,28 @@ class Pool:
                 self._unmount()
                 command.run(["rm", "-f", "--", draft], root=True)
                 raise
+        return self.room()
+
+    def grow(self, size: int) -> Room:
+        """Let `size` bytes of the disk belong to the pool from now on; homes are used meanwhile.
+
+        Whoever is killed here does the rest by doing it again.
+
+        Raises:
+            RefitError: there is no pool, it is larger, or the disk has no room.
+        """
+        if not self.ready():
+            raise RefitError("There is no pool.", fix="`refit home pool create --size …` makes one.")
+        with one_at_a_time(self._settings.folder() / "pool.lock"):
+            had = self._file.stat().st_size
+            if size < had:
+                raise RefitError(f"The pool has {had / 1e9:.1f} GB, and can only grow.", fix="choose a larger size.")
+            self._check_disk(size - had)
+            command.run(["fallocate", "--length", str(size), self._file], root=True, limit=_MAKE_SECONDS)
+            asked: list[str | Path] = ["losetup", "--associated", self._file, "--noheadings", "--output", "NAME"]
+            for device in command.run(asked, root=True).stdout.split():
+                command.run(["losetup", "--set-capacity", device], root=True)
+            command.run(["btrfs", "filesystem", "resize", "max", self.folder], root=True, limit=_MAKE_SECONDS)
         return self.room()
 
     def ready(self) -> bool:
@@ -187,15 +215,18 @@ class Pool:
             raise RefitError(f"There is a pool already: {self._file}.", fix="`refit home pool` shows it.")
         if size < LEAST:
             raise RefitError(f"A pool has {LEAST >> 30} GiB at least.", fix="choose a larger size.")
+        self._check_disk(size)
+        if "btrfs" not in Path("/proc/filesystems").read_text(encoding="ascii").split():
+            command.run(["modprobe", "btrfs"], root=True)
+
+    def _check_disk(self, more: int) -> None:
         free = shutil.disk_usage(self._settings.folder()).free
-        if size + SPARE > free:
+        if more and more + SPARE > free:
             raise RefitError(
-                f"There is no room for a pool of {size / 1e9:.1f} GB.",
+                f"There is no room for {more / 1e9:.1f} GB of a pool.",
                 why=f"{free / 1e9:.1f} GB are free in {self._settings.home}, and {SPARE / 1e9:.1f} GB stay for others.",
                 fix="choose a smaller size, or make room.",
             )
-        if "btrfs" not in Path("/proc/filesystems").read_text(encoding="ascii").split():
-            command.run(["modprobe", "btrfs"], root=True)
 
     def _mounted(self) -> bool:
         return self.folder in host.mounts_below(self.folder)

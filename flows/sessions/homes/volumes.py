@@ -13,8 +13,7 @@ from itertools import permutations
 from pathlib import Path, PurePosixPath
 
 from flows.errors import RefitError
-from flows.sessions.containers.podman import HOME
-from flows.sessions.model import Session, Volume, check_name
+from flows.sessions.model import HOME, Session, Volume, check_name
 
 # What the image, the engine and Refit themselves have there.
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc", "run", "sbin", "sys", "usr")

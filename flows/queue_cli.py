@@ -1,0 +1,91 @@
+"""The part of the `refit` command that is about queues of builds, one for each operating system."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flows import tables
+from flows.console import Json, Yes, out, running_flows, show, show_data
+
+# As in `cli`: the verbs import Prefect, so they are imported where they are run.
+# ruff: noqa: PLC0415
+
+app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")
+
+OperatingSystem = Annotated[str, typer.Argument(metavar="OS", help="Operating system of the catalog, e.g. deb12.")]
+
+
+@app.callback()
+def show_queues(context: typer.Context, as_json: Json = False) -> None:
+    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    if context.invoked_subcommand is None:
+        list_queues(as_json)
+
+
+@app.command("list")
+def list_queues(as_json: Json = False) -> None:
+    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    with running_flows(quiet=True):
+        from flows.queues import queues
+
+        found = queues()
+    show_data(as_json, found, tables.queues(found))
+
+
+@app.command("hold")
+def hold_queue(system: OperatingSystem) -> None:
+    """Let nothing new start; what runs goes on, what is queued stays queued."""
+    with running_flows(quiet=True):
+        from flows.queues import hold
+
+        hold(system)
+    out.print(f"{system} is held. `refit queue release {system}` lets builds start again.")
+
+
+@app.command("release")
+def release_queue(system: OperatingSystem) -> None:
+    """Let builds start again, those first that wait longest."""
+    with running_flows(quiet=True):
+        from flows.queues import release
+
+        release(system)
+    out.print(f"{system} is released.")
+
+
+@app.command("purge")
+def purge_queue(
+    system: OperatingSystem,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be cancelled.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel what is queued, not what runs; shows it first, and asks. Later nights of a schedule stay."""
+    with running_flows(quiet=True):
+        from flows.queues import purge
+
+        runs = purge(system, dry_run=True)
+        if runs and not dry_run and not yes:
+            if as_json or not sys.stdin.isatty():
+                dry_run = True
+            else:
+                show(tables.runs("Would be cancelled", runs))
+                typer.confirm("Cancel them?", abort=True)
+        if not dry_run:
+            runs = purge(system, dry_run=False)
+    show_data(as_json, runs, tables.runs("Would be cancelled" if dry_run else "Cancelled", runs))
+
+
+@app.command("drain")
+def drain_queue(
+    system: OperatingSystem,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
+) -> None:
+    """Hold a queue, and wait until nothing runs in it any more."""
+    with running_flows():
+        from flows.queues import drain
+
+        drain(system, timeout)
+    out.print(f"{system} is held, and nothing runs. `refit queue release {system}` lets builds start again.")

@@ -1,0 +1,214 @@
+"""The part of the `refit` command that is about sessions: one developer's environment each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import to_json
+
+from flows import screen, ssh_cli, start_sessions, tables
+from flows.console import Json, SessionName, Yes, err, out, running_flows, show, show_data
+from flows.database import now, open_database
+from flows.migrations import parting
+from flows.migrations.journal import Journal
+from flows.sessions import recovery, wishes
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.watching import probes
+from flows.sessions.wishes import Wish, Wishes
+from flows.settings import load
+
+app = typer.Typer(
+    no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
+)
+
+
+@app.command("create")
+def create_session(
+    name: SessionName,
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
+    ],
+    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    volume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:/PATH[:ro]", help="A volume that it has beside its home.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs that it has while it runs, if not as its profile says.")
+    ] = None,
+    ssh_key: ssh_cli.KeyFiles = None,
+) -> None:
+    """Start a session from the newest tested image of a profile."""
+    keys = ssh_cli.read_files(ssh_key or ())
+    with running_flows() as settings:
+        from flows.create_session import create_session as create  # noqa: PLC0415 - Prefect takes a second to import
+
+        create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
+    sessions = Sessions.open(settings)
+    if keys:
+        ssh_cli.let_in(settings, sessions, name, keys)
+    _show_session(sessions, name)
+
+
+@app.command("list")
+def list_sessions(as_json: Json = False) -> None:
+    """List all sessions."""
+    sessions = Sessions.open(load())
+    found = sessions.all()
+    urls = sessions.urls(status.session for status in found)
+    rows = (tables.session_row(status, urls[status.session.name]) for status in found)
+    show_data(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+
+
+@app.command("show")
+def show_session(name: SessionName, as_json: Json = False) -> None:
+    """Show one session, with the address to open."""
+    sessions = Sessions.open(load())
+    if as_json:
+        out.print_json(to_json(sessions.show(name)).decode())
+    else:
+        _show_session(sessions, name)
+        if told := parting.aftermath(Journal(open_database(load().database)), name):
+            out.print(f"Its last move. {told}", highlight=False, markup=False)
+
+
+@app.command("start")
+def start_session(name: SessionName) -> None:
+    """Start a stopped session: same home, same address; one in mode next-start gets its new image before."""
+    settings = load()
+    with screen.showing(err):
+        _, result = start_sessions.start_session(settings, name)
+    if result:
+        show(tables.moves([result]))
+    _show_session(Sessions.open(settings), name)
+
+
+@app.command("stop")
+def stop_session(name: SessionName) -> None:
+    """Stop a session: kernels first, then every process, with time to save."""
+    with screen.showing(err):
+        Sessions.open(load()).stop(name)
+
+
+@app.command("recover")
+def recover_sessions(as_json: Json = False) -> None:
+    """Record sessions again whose records were lost with the database, by what their containers say; all go on."""
+    with screen.showing(err):
+        found = recovery.recover(Sessions.open(load()))
+    show_data(as_json, found, tables.recovered(found))
+    if any(one.problem for one in found):
+        raise typer.Exit(1)
+
+
+@app.command("activity")
+def session_activity(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this session.")] = "", as_json: Json = False
+) -> None:
+    """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
+    settings = load()
+    seen = probes.look_at_all(settings, Sessions.open(settings), name)
+    show_data(as_json, seen, tables.activity(seen))
+
+
+@app.command("logs")
+def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
+    """Print the last lines that a session wrote."""
+    typer.echo(Sessions.open(load()).logs(name, lines))
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute_in_session(
+    name: SessionName, command: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Program and arguments.")]
+) -> None:
+    """Run a program inside a session, as its user, with a terminal if there is one; the exit code is the program's."""
+    Sessions.open(load()).attach(name, command, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+
+
+@app.command("mode")
+def choose_mode(
+    name: SessionName,
+    mode: Annotated[str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin or forced-by.")],
+    day: Annotated[
+        str, typer.Argument(metavar="DATE", help="A pin's first day after it, or the last day before force.")
+    ] = "",
+) -> None:
+    """Choose when migrations may move a session: when it is idle, when asked, at its next start, not before a day."""
+    _wish(name, **wishes.chosen_mode(mode, day))
+
+
+@app.command("snooze")
+def snooze_session(
+    name: SessionName,
+    duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long: 30m, 2h, 1d12h.")],
+) -> None:
+    """Put a session's migration off for a while, though not past its deadline."""
+    _wish(name, snoozed_until=now() + wishes.read_duration(duration))
+
+
+@app.command("hours")
+def choose_hours(
+    name: SessionName,
+    quiet: Annotated[
+        list[str] | None, typer.Option("--quiet", metavar="HOURS", help='E.g. "mon-fri 22:00-07:00"; "" for none.')
+    ] = None,
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", metavar="ZONE", help="Whose clock that is, e.g. Europe/Zurich.")
+    ] = None,
+) -> None:
+    """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
+    _wish(name, **wishes.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
+
+
+@app.command("owner")
+def choose_owner(
+    name: SessionName,
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help='Whose it is; "" for nobody in particular.')],
+) -> None:
+    """Say whose a session is: who has several loses one at a time, and is told at addresses of their own."""
+    _wish(name, owner=owner.strip())
+
+
+@app.command("volunteer")
+def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="No longer.")] = False) -> None:
+    """Let a session be among the first that get a new image."""
+    _wish(name, volunteer=not no)
+
+
+@app.command("wish")
+def show_wish(name: SessionName, as_json: Json = False) -> None:
+    """Show what a session's owner wants of migrations, and who said so."""
+    known = Wishes(open_database(load().database))
+    wish, changes = known.all().get(name, Wish()), known.changes(name)
+    show_data(as_json, {"wish": wish, "changes": changes}, tables.wish_changes(changes))
+
+
+@app.command("rm")
+def remove_session(
+    name: SessionName,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its home as well, for good.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a session; its home stays unless it is purged."""
+    if purge and not yes:
+        typer.confirm(f"Delete the home of {name!r} for good?", abort=True)
+    with screen.showing(err):
+        Sessions.open(load()).remove(name, purge)
+
+
+def _wish(name: str, **changes: Any) -> None:
+    known = Wishes(open_database(load().database))
+    known.change(name, wishes.caller(), **changes)
+    show(tables.wish_changes(known.changes(name)[-1:]))
+
+
+def _show_session(sessions: Sessions, name: str) -> None:
+    status = sessions.show(name)
+    row = tables.session_row(status, sessions.url(status.session))
+    show(tables.table("", ("session", "state", "profile", "image", "url"), [row]))
+    if address := sessions.address(name):
+        out.print(f"Open {address}", highlight=False, soft_wrap=True)
+    if sessions.ssh.keys(name):
+        ssh_cli.show_way(sessions, name)
+    for what in tables.had(status.session):
+        out.print(what, highlight=False, soft_wrap=True)
