@@ -37,9 +37,8 @@ from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
 from flows.migrations.planning.plan import Action, Decision
 from flows.policy import RolloutPolicy
-from flows.sessions.containers.podman import HOME
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running
+from flows.sessions.model import HOME, Running
 from flows.settings import Settings
 from tests.real.moving import check_no_gap, furnish, manifest
 from tests.real.variants import LIGHT, WAITS, light

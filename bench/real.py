@@ -105,7 +105,7 @@ def _catalog(folder: Path) -> Path:
 def _plan(catalog: Path, settings: Settings) -> ReleasePlan:
     """The plan of those that are locked; the others are named."""
     planned = plan_release(RELEASE, (), catalog, settings, thorough=True, tolerant=True)
-    for stem, why in planned.problems.items():
+    for stem, why in {**planned.problems, **planned.unbuildable}.items():
         print(f"left out: {stem}: {why}", file=sys.stderr)
     return planned
 

@@ -1,6 +1,6 @@
-"""What this machine lacks for Refit, and how to mend it: one finding for each thing that it needs.
+"""What this machine lacks for Refit, and what of Refit's own needs a person; one finding for each, and how to mend it.
 
-Each check is a plain function in `CHECKS`; most split into asking the machine and a pure judgement.
+Each check is a plain function in `NEEDED` or `OWN`; most split into asking the machine and a pure judgement.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from packaging.version import Version
 
 from flows import command, forwarding, host
 from flows.command import ProgramFailed, ProgramMissing
+from flows.database import open_database
 from flows.errors import RefitError
 from flows.forwarding import Forwarding
 from flows.gateway.proxy import NODE
+from flows.migrations.abandoned import interrupted
+from flows.migrations.journal import Journal
+from flows.migrations.move import State
+from flows.sessions.containers.podman import Podman, input_rules, restoring
+from flows.sessions.homes.pool import Pool, Room
+from flows.sessions.recovery import without_record
+from flows.sessions.store import Store
 from flows.settings import Settings
 
 FREE_GIGABYTES = 10
@@ -68,6 +76,7 @@ class Program:
         return f"apt-get install --no-install-recommends {self.apt or self.name}"
 
 
+_IPTABLES = Program("iptables", "publishes ports of containers")
 PROGRAMS = (
     Program("buildah", "builds images", "1.28"),
     Program("podman", "runs sessions", "4.3"),
@@ -77,7 +86,9 @@ PROGRAMS = (
     Program("docker-registry", "is the embedded registry", "2.8", dnf="docker-distribution"),
     Program("rsync", "copies homes", "3.2"),
     Program("git", "keeps the catalog", "2.30"),
-    Program("iptables", "publishes ports of containers"),
+    _IPTABLES,
+    Program("ss", "ends connections to sessions that are stopped", apt="iproute2", dnf="iproute", ask="-V"),
+    Program("nsenter", "closes sessions before they are stopped", apt="util-linux", dnf="util-linux"),
     Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
     Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
 )
@@ -85,10 +96,11 @@ PROGRAMS = (
 Check = Callable[[Settings], Iterable[Finding]]
 
 
-def examine(settings: Settings) -> tuple[Finding, ...]:
-    """All findings, in the order of `CHECKS`; takes under 3 seconds once `host` has found out its facts."""
-    with ThreadPoolExecutor(len(CHECKS)) as pool:
-        return tuple(chain.from_iterable(pool.map(lambda check: tuple(check(settings)), CHECKS)))
+def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, ...]:
+    """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
+    chosen = checks or (*NEEDED, *OWN)
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        return tuple(chain.from_iterable(pool.map(lambda check: tuple(check(settings)), chosen)))
 
 
 # --- Programs -------------------------------------------------------------------------------------------------------
@@ -182,6 +194,20 @@ def kernel(settings: Settings) -> Iterable[Finding]:
     spaces = int(file.read_text()) if file.exists() else 0
     fix = "sysctl user.max_user_namespaces=15000, and keep it in /etc/sysctl.d/."
     yield Finding("user namespaces", spaces > 0, f"at most {spaces}", fix)
+
+
+def doors(_: Settings) -> Iterable[Finding]:
+    """Whether a session can be closed to its people, as it is before it is stopped: in a network of its own."""
+    if any(host.program(name) is None for name in ("iptables-restore", "unshare")):
+        yield Finding("closing sessions", False, "iptables is not installed", _IPTABLES.mend())
+        return
+    try:
+        command.run(["unshare", "--net", "--", *restoring()], root=True, stdin=input_rules([8000, 2222]), limit=10)
+        yield Finding("closing sessions", True, "iptables works in a container's network")
+    except (ProgramFailed, ProgramMissing) as error:
+        said = error.tail.strip() if isinstance(error, ProgramFailed) else error.what
+        fix = "modprobe -a ip_tables iptable_filter xt_multiport, or install the iptables that fits the kernel."
+        yield Finding("closing sessions", False, f"no session can be moved: {said[-200:]}", fix)
 
 
 # --- Room -----------------------------------------------------------------------------------------------------------
@@ -293,4 +319,78 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
     return Finding(thing, status < 400, f"answers with status {status}", fix)
 
 
-CHECKS: tuple[Check, ...] = (python, programs, root, containers, kernel, disk, ports, gateway, forwardings, index)
+# --- What is Refit's own --------------------------------------------------------------------------------------------
+
+
+def pool(settings: Settings) -> Iterable[Finding]:
+    """Whether the pool of homes, if there is one, can be had and has room."""
+    try:
+        homes = Pool(settings)
+        if homes.ready():
+            yield judge_pool(homes.room())
+    except RefitError as error:
+        yield Finding("pool", False, f"{error.what} {error.why}".strip(), error.fix)
+
+
+def judge_pool(room: Room) -> Finding:
+    """Whether so much room is enough for homes that grow, and for their snapshots."""
+    seen = f"{room.free / 1e9:.1f} of {room.size / 1e9:.1f} GB are free"
+    fix = "`refit home pool grow --size …`, or remove homes that were kept and nobody needs (`refit home list`)."
+    return Finding("pool", not room.short, seen, fix)
+
+
+def moves(settings: Settings) -> Iterable[Finding]:
+    """Whether a move was interrupted, or is held; nothing is said on a machine on which nothing was ever moved."""
+    if not _has_database(settings):
+        return
+    try:
+        journal = Journal(open_database(settings.database))
+        left = [move.before.name for move in interrupted(journal)]
+        held = [name for name, move in journal.latest().items() if move.state is State.held]
+    except RefitError as error:
+        yield Finding("database", False, f"{error.what} {error.why}".strip(), error.fix)
+        return
+    yield judge_moves(left, held)
+
+
+def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
+    """What to do about moves of these sessions."""
+    if not interrupted and not held:
+        return Finding("moves", True, "none was interrupted, none is held")
+    told = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
+    told += [f"of {', '.join(held)}: held, nothing more happens by itself"] if held else []
+    fixes = ["`refit migrate resume` ends what was interrupted"] if interrupted else []
+    fixes += [f"`refit migrate history {held[0]}` says what to do"] if held else []
+    return Finding("moves", False, "; ".join(told), "; ".join(fixes) + ".")
+
+
+def records(settings: Settings) -> Iterable[Finding]:
+    """Whether all sessions that have containers are on record; nothing is said where there are no containers."""
+    if not host.containers(settings).exists():
+        return
+    try:
+        known = Store(open_database(settings.database)).sessions() if _has_database(settings) else ()
+        lost = without_record(Podman(settings).containers(), {session.name for session in known})
+    except RefitError as error:
+        yield Finding("records", False, f"{error.what} {error.why}".strip(), error.fix)
+        return
+    yield judge_records([family[0].session for family in lost])
+
+
+def judge_records(lost: Sequence[str]) -> Finding:
+    """What to do about sessions that are on no record."""
+    if not lost:
+        return Finding("records", True, "all sessions that have containers are on record")
+    seen = f"of {', '.join(lost)}: containers, and no record, as after the loss of the database"
+    return Finding("records", False, seen, "`refit session recover` records them again.")
+
+
+def _has_database(settings: Settings) -> bool:
+    return bool(settings.database_url) or (settings.home / "refit.db").exists()
+
+
+NEEDED: tuple[Check, ...] = (
+    *(python, programs, root, containers, kernel, doors, disk),
+    *(ports, gateway, forwardings, index),
+)
+OWN: tuple[Check, ...] = (pool, moves, records)

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.live import Live
 
 from flows import screen, tables
-from flows.console import Json, err, out, running_flows, show, show_data
+from flows.console import Json, SessionName, err, out, running_flows, show, show_data
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.migrations.history import History
@@ -21,7 +21,7 @@ from flows.migrations.telling.fleet import Fleet
 from flows.plan_migration import Planning, plan_migration, steer
 from flows.sessions.wishes import caller
 from flows.settings import load
-from flows.switch_session import switch_session
+from flows.switch_session import go_back, switch_session
 
 if TYPE_CHECKING:
     from flows.migrations.carry import Result
@@ -34,6 +34,7 @@ WATCH_SECONDS = 5.0
 app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
 
 Names = Annotated[list[str] | None, typer.Option("--session", help="Only these sessions, at once.")]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Although something in its home would stop working.")]
 To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the newest tested image.")]
 Image = Annotated[
     str, typer.Argument(metavar="IMAGE", help="Its digest, or the first twelve digits, or its tag; else the only one.")
@@ -41,22 +42,32 @@ Image = Annotated[
 
 
 def add_to(session_app: typer.Typer) -> None:
-    """Give the group of sessions its verb that is a move."""
+    """Give the group of sessions its verbs that are moves."""
     session_app.command("switch")(switch)
+    session_app.command("back")(back)
 
 
 def switch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")],
+    name: SessionName,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="E.g. jupyter-datascience-deb12-py311.")],
     release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Although something in its home would stop working.")
-    ] = False,
+    anyway: Anyway = False,
     as_json: Json = False,
 ) -> None:
     """Give a session another profile, at once: home, address and token stay, and what fails is undone."""
     with screen.showing(err):
         result = switch_session(load(), name, profile, release, anyway=anyway)
+    _show_moves([result], as_json)
+
+
+def back(
+    name: SessionName,
+    anyway: Anyway = False,
+    as_json: Json = False,
+) -> None:
+    """Give a session the image back that it had before its last move, at once; it isn't moved again unasked."""
+    with screen.showing(err):
+        result = go_back(load(), name, anyway=anyway)
     _show_moves([result], as_json)
 
 

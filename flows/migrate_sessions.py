@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -34,6 +34,8 @@ from flows.settings import load as load_settings
 
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
+# How often they look for answers on pages of JupyterLab: each session is asked for it.
+HEAR_SECONDS = 30.0
 
 
 @task(task_run_name="moves {number}", cache_policy=NO_CACHE)
@@ -82,6 +84,7 @@ def migrate_sessions(
     if sessions:
         results = move_wave(1, planning.plan(sessions, to), settings)
         _show(results)
+        _alert(results, settings)
         return results
 
     with _alone(planning.database) as alone:
@@ -89,28 +92,33 @@ def migrate_sessions(
             logger.warning("Another run follows this migration; it sees all that has changed within minutes.")
             elsewhere = (foreseen(line) for line in planning.plan([], to))
             return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
-        Carrier.open(settings).resume_all()  # what a run that was killed had begun
-        course = _course(planning, to, settings)
-        results = follow(course, _Watch(planning.database), settings.migration, once=once)
+        _alert(Carrier.open(settings).resume_all(), settings)  # what a run that was killed had begun
+        course, hear = _course(planning, to, settings)
+        results = follow(course, _Watch(planning.database, hear), settings.migration, once=once)
     _show(results)
     return results
 
 
-def _course(planning: Planning, to: str, settings: Settings) -> Course:
-    """What a migration of all sessions does."""
-    logger = get_run_logger()
+def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Callable[[], None]]:
+    """What a migration of all sessions does; and what is to be called now and then, to hear what owners answer."""
+    logger, waiting = get_run_logger(), list[Decision]()
     teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
 
     def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
         results = move_wave(number, decisions, settings)
         _show(results)
+        _alert(results, settings)
         return results
 
+    def hear() -> None:
+        if heard := teller.hear(waiting):
+            logger.info("the owners of %s have answered", ", ".join(heard))
+
     def rest(decisions: Sequence[Decision], until: datetime | None) -> None:
+        waiting[:] = decisions
         if reached := teller.tell(decisions):
             logger.info("told the owners of %s", ", ".join(reached))
-        if heard := teller.hear(decisions):
-            logger.info("the owners of %s have answered", ", ".join(heard))
+        hear()
         for news in planning.news():
             for failure in notices.send("A rollout has to be looked at", news, settings):
                 logger.warning("%s", failure)
@@ -119,7 +127,7 @@ def _course(planning: Planning, to: str, settings: Settings) -> Course:
             logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
 
     part = ROUNDS * _at_once(settings, planning.sessions.engine.at_once)
-    return Course(lambda: planning.plan([], to, begin=True), move, rest, part)
+    return Course(lambda: planning.plan([], to, begin=True), move, rest, part), hear
 
 
 def _reasons(decisions: Iterable[Decision]) -> str:
@@ -143,16 +151,21 @@ def _alone(database: Engine) -> Iterator[bool]:
 class _Watch:
     """The machine's clock, and an eye on the database: whoever says something is heard at once."""
 
-    def __init__(self, database: Engine) -> None:
-        self._history, self._wishes = History(database), Wishes(database)
+    def __init__(self, database: Engine, hear: Callable[[], None] = lambda: None) -> None:
+        """A clock; `hear` lets what people have answered on their pages come into the database."""
+        self._history, self._wishes, self._hear = History(database), Wishes(database), hear
         self._known = self._all()
 
     def now(self) -> datetime:
         return now()
 
     def wait(self, until: datetime) -> None:
+        heard = time.monotonic()
         while now() < until and self._all() == self._known:
             time.sleep(min(POLL_SECONDS, max(0.0, (until - now()).total_seconds())))
+            if time.monotonic() - heard > HEAR_SECONDS:
+                self._hear()
+                heard = time.monotonic()
         self._known = self._all()
 
     def _all(self) -> tuple[int, int]:
@@ -177,10 +190,12 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
     Args:
         held: Name of a session whose last move is held: try to end that, too.
     """
-    carrier = Carrier.open(load_settings())
+    settings = load_settings()
+    carrier = Carrier.open(settings)
     reopened = carrier.reopen(held) if held else None
     results = (*([reopened] if reopened else []), *carrier.resume_all())
     _show(results)
+    _alert(results, settings)
     return results
 
 
@@ -205,6 +220,18 @@ def _show_fleet(planning: Planning) -> None:
     create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
     rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
     create_table_artifact(rows, key="fleet", description="Who is on what image, who is behind, and why")
+
+
+def about_held(results: Iterable[Result]) -> str:
+    """What is told of the sessions that nothing more happens to until a person has looked; empty: there are none."""
+    return "\n\n".join(f"{one.session}: {one.reason}" for one in results if one.state is State.held)
+
+
+def _alert(results: Iterable[Result], settings: Settings) -> None:
+    """Tell whoever looks after sessions at once, whatever becomes of the wave."""
+    if told := about_held(results):
+        for failure in notices.send("Sessions are held, and wait for you", told, settings):
+            get_run_logger().warning("%s", failure)
 
 
 def _show(results: Iterable[Result]) -> None:

@@ -23,10 +23,10 @@ def send(title: str, text: str, settings: Settings) -> tuple[str, ...]:
     return send_to(settings.notify, title, text)
 
 
-def addresses_of(session: str, settings: Settings) -> tuple[SecretStr, ...]:
-    """Where the owner of a session is told what happens to it: `notify_owners`, where `*` means all."""
+def addresses_of(session: str, settings: Settings, owner: str = "") -> tuple[SecretStr, ...]:
+    """Where the owner of a session is told what happens to it: `notify_owners`, by session or owner; `*` means all."""
     owners = settings.notify_owners
-    return (*owners.get(session, ()), *owners.get("*", ()))
+    return tuple(url for name in dict.fromkeys((session, owner, "*")) for url in owners.get(name, ()))
 
 
 def send_to(addresses: Sequence[SecretStr], title: str, text: str, setting: str = "notify") -> tuple[str, ...]:

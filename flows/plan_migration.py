@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.compatibility.scans import obstacles
-from flows.database import now, open_database
+from flows.database import held, now, open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations.follow import due
 from flows.migrations.history import History, Kind
-from flows.migrations.journal import Journal, Move
+from flows.migrations.journal import Journal, Past
 from flows.migrations.move import FINAL, State
 from flows.migrations.planning import waves
 from flows.migrations.planning.consent import deadline_if_told, starting
@@ -28,6 +28,7 @@ from flows.migrations.planning.waves import Trial
 from flows.migrations.telling.fleet import Fleet, fleet
 from flows.migrations.telling.notice import moving_from
 from flows.migrations.telling.standing import Standing, Standings
+from flows.migrations.telling.teller import withdraw
 from flows.policy import Mode
 from flows.publishing import evidence
 from flows.publishing.publish import current
@@ -59,7 +60,7 @@ class Planning:
         self._standings = Standings(self.database)
         self._journal = Journal(self.database)
         self._read: datetime | None = None
-        self._moves: dict[str, Move] = {}
+        self._moves: dict[str, Past] = {}
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
         self._known: dict[str, Candidate] = {}
         self._latest: Plan | None = None
@@ -142,10 +143,10 @@ class Planning:
         """Who is on what, who is behind and why, and how the rollouts go: by the last plan, or a new one."""
         decisions, gates = self._latest or self._plan((), "", "", begin=False)
         standings = self._standings.all()
-        shown = trials(self._past(), standings)
+        shown = trials(self._past(), standings, self._fallen(self.sessions.all()))
         return fleet(decisions, gates, shown, standings, self._policy.waves, now())
 
-    def _past(self) -> tuple[Move, ...]:
+    def _past(self) -> tuple[Past, ...]:
         """All moves, oldest first; those that had ended when it was asked before aren't read again."""
         asked = now()
         self._moves |= {move.id: move for move in self._journal.since(self._read)}
@@ -174,10 +175,17 @@ class Planning:
             return tuple(plan_named(name, candidates, by_itself, deleted=deleted) for name in known), {}
         standings = self._standings.all()
         approved = {image: standing.approved for image, standing in standings.items() if standing.approved}
-        decisions, gates = plan_after(candidates, rollout, trials(moves, standings), approved)
+        shown = trials(moves, standings, self._fallen(statuses))
+        decisions, gates = plan_after(candidates, rollout, shown, approved)
         if begin:
             self._judge(gates)
         return decisions, gates
+
+    def _fallen(self, statuses: Iterable[Status]) -> frozenset[tuple[str, str]]:
+        """Sessions that ought to run and don't, with their images; not those that somebody starts or moves just now."""
+        away = [one.session for one in statuses if one.wanted and one.running is not Running.running]
+        at_work = held(self.database, "session ") if away else ()
+        return frozenset((one.name, one.image) for one in away if f"session {one.name}" not in at_work)
 
     def _canary(self, statuses: Iterable[Status], digests: Mapping[ImageKey, str], image: str) -> str:
         """The session that goes first to an image, if its first wave would be empty."""
@@ -207,9 +215,9 @@ class Planning:
         return {platform.node(): Host(gpus=free, gpus_from=returned)}
 
     def _candidates(
-        self, statuses: Sequence[Status], moves: Sequence[Move], digests: Mapping[ImageKey, str]
+        self, statuses: Sequence[Status], moves: Sequence[Past], digests: Mapping[ImageKey, str]
     ) -> tuple[Candidate, ...]:
-        last = {move.before.name: move for move in moves}
+        last = {move.session: move for move in moves}
         wishes, notified = Wishes(self.database).all(), told(self.database)
         known = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and _moves(s.session, digests)]
@@ -221,6 +229,7 @@ class Planning:
                 running=status.running is Running.running,
                 host=platform.node(),
                 policy=known.get(_key(status.session), self._policy.sessions),
+                owner=wishes.get(status.session.name, Wish()).owner,
                 wish=wishes.get(status.session.name, Wish()),
                 seen=seen.get(status.session.name),
                 notified=notified.get((status.session.name, status.session.image)),
@@ -279,6 +288,8 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
         return _approve(standing, database, settings, by)
     way = {"pause": Way.paused, "resume": Way.running, "abort": Way.aborted}[what]
     standings.steer(standing.image, way, by)
+    if way is Way.aborted:
+        withdraw(settings, Sessions.open(settings, database), History(database), standing.image)
     return f"The rollout of {_short(standing.image)} is {way}."
 
 
@@ -299,31 +310,40 @@ def _approve(standing: Standing, database: Engine, settings: Settings, by: str) 
 def told(database: Engine) -> dict[tuple[str, str], datetime]:
     """Session and the image that it has → when its owner was first told that it is to move away from that."""
     found: dict[tuple[str, str], datetime] = {}
-    for event in History(database).events(kinds=(Kind.noticed,)):
-        found.setdefault((event.session, moving_from(event)), event.at)
+    for event in History(database).events(kinds=(Kind.noticed, Kind.withdrawn)):
+        if event.kind is Kind.withdrawn:
+            found = {key: at for key, at in found.items() if key[0] != event.session}
+        else:
+            found.setdefault((event.session, moving_from(event)), event.at)
     return found
 
 
-def trials(moves: Iterable[Move], standings: Mapping[str, Standing]) -> list[Trial]:
-    """The last move of each session in each rollout. Pure."""
+def trials(
+    moves: Iterable[Past], standings: Mapping[str, Standing], fallen: Collection[tuple[str, str]] = ()
+) -> list[Trial]:
+    """The last move of each session in each rollout; `fallen`: those that ended on an image, though they ought to run.
+
+    Pure.
+    """
     last: dict[tuple[str, str], Trial] = {}
     for move in moves:
-        image = move.after.image
+        image = move.image
         if move.wave is None or image not in standings or move.created < standings[image].begun:
             continue
         moved, failed = move.state is State.cleaned, move.state in _FAILED
-        last[move.before.name, image] = Trial(image, move.wave, move.ended, moved, failed, move.damaged)
+        fell = moved and (move.session, image) in fallen
+        last[move.session, image] = Trial(image, move.wave, move.ended, moved, failed, move.damaged, fell)
     return list(last.values())
 
 
-def _left_behind(move: Move | None, rest: timedelta) -> dict[str, Any]:
+def _left_behind(move: Past | None, rest: timedelta) -> dict[str, Any]:
     """What a session's last move means for the next."""
     if move is None:
         return {}
     if move.state is State.deferred:
         return {"rests_until": move.ended and move.ended + rest}
     if move.state is State.rolled_back:
-        return {"failed": move.after.image}
+        return {"failed": move.image}
     return {"obstacle": Reason.held if move.state is State.held else None if move.state in FINAL else Reason.unfinished}
 
 

@@ -100,6 +100,9 @@ class RolloutPolicy(Document):
     approval: bool = Field(False, description="Whether a person approves each wave before the next begins.")
     scan: bool = Field(True, description="Whether homes are compared with a new image before anybody is told of it.")
     rehearse: bool = Field(True, description="Whether each move is rehearsed on a copy of the home first.")
+    watch_seconds: float = Field(
+        0.0, ge=0, le=3600, description="Seconds that a moved session has to stay well before its old container goes."
+    )
     look_minutes: float = Field(5.0, gt=0, description="Minutes between two looks at those that can't move yet.")
     follow_hours: float = Field(24.0, gt=0, description="Hours for which a run waits for those at most.")
     remind_hours: tuple[Annotated[float, Field(gt=0)], ...] = Field(

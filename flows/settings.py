@@ -141,7 +141,7 @@ class Settings(documents.Document):
 
     notify: tuple[SecretStr, ...] = Field((), description="Apprise URLs to which bad news of nights and rollouts go.")
     notify_owners: dict[str, tuple[SecretStr, ...]] = Field(
-        {}, description="Session, or * for all → Apprise URLs at which its owner is told that it is to move."
+        {}, description="Session or owner, or * for all → Apprise URLs at which they are told that it is to move."
     )
 
     cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")

@@ -23,6 +23,7 @@ from flows.publishing.evidence import Changes, Comparison, File
 from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Session
+from flows.sessions.recovery import Recovered
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import WishChange
 
@@ -35,7 +36,20 @@ if TYPE_CHECKING:
 
 
 # Columns that may be broken into lines. All others hold what people copy: names, digests, addresses.
-BREAKABLE = {"change", "evidence", "folder", "packages", "profile", "seen", "tags", "type", "what", "why", "workers"}
+BREAKABLE = {
+    "change",
+    "evidence",
+    "folder",
+    "here",
+    "packages",
+    "profile",
+    "seen",
+    "tags",
+    "type",
+    "what",
+    "why",
+    "workers",
+}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LEAST = 16  # characters of a column that is broken
 _GAP = 2
@@ -362,6 +376,20 @@ def _shortened(text: str) -> str:
 def short(digest: str) -> str:
     """The first twelve digits of a digest: enough for people to tell images apart."""
     return digest.removeprefix("sha256:")[:12]
+
+
+def recovered(found: Iterable[Recovered]) -> Table:
+    """Sessions that had lost their records."""
+    rows = (
+        (
+            one.session,
+            one.container,
+            "runs" if one.runs else "stopped",
+            one.problem or (f"look at {', '.join(one.others)}: of a move that was not finished" if one.others else ""),
+        )
+        for one in found
+    )
+    return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
 
 
 def activity(seen: Iterable[Seen]) -> Table:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from flows.metrics.facts import Facts, SessionFact
 from flows.metrics.runs import FlowRun, Runs
+from flows.sessions.homes.pool import Room
 
 # Seconds: half a second is what a warm start takes, a minute what is promised to people at most.
 BUCKETS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0)
@@ -45,6 +46,7 @@ def families(facts: Facts) -> Iterator[Metric]:
     yield from _of_sessions(facts.sessions)
     yield from _of_rollouts(facts)
     yield from _of_moves(facts)
+    yield from _of_pool(facts.pool)
     stages = CounterMetricFamily("refit_stages", "Stages of all builds.", labels=("how",))
     for how, number in sorted(facts.stages.items()):
         stages.add_metric((how,), number)
@@ -94,11 +96,19 @@ def _of_moves(facts: Facts) -> Iterator[Metric]:
         ("state", "step"),
         facts.moves,
     )
+    about = "Moves that have not ended, and on which nobody works."
+    yield _gauge("refit_moves_interrupted", about, (), {(): facts.interrupted})
     seconds = HistogramMetricFamily(
         "refit_move_downtime_seconds", "How long sessions were away, from the request to stop until the IDE answered."
     )
     seconds.add_metric((), buckets(facts.downtimes), sum(facts.downtimes))
     yield seconds
+
+
+def _of_pool(room: Room | None) -> Iterator[Metric]:
+    if room:
+        yield _gauge("refit_pool_size_bytes", "How large the pool of homes is.", (), {(): room.size})
+        yield _gauge("refit_pool_free_bytes", "How much of the pool of homes is free.", (), {(): room.free})
 
 
 def _of_services(facts: Facts) -> Iterator[Metric]:

@@ -20,13 +20,15 @@ from flows.errors import RefitError
 from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
-from flows.migrations.journal import MoveRow, StepRow
+from flows.migrations.abandoned import interrupted
+from flows.migrations.journal import Journal, MoveRow, StepRow
 from flows.migrations.move import Phase
 from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
 from flows.migrations.telling.standing import Standing, Standings
 from flows.plan_migration import targets, told
+from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wish, Wishes
@@ -66,6 +68,8 @@ class Facts:
         sessions: all of this machine.
         rollouts: all that go on or rest, and those that are over.
         moves: how a move stands and the step at which it was given up (empty: it was not) → how many.
+        interrupted: how many moves have not ended, and nobody works on them.
+        pool: size and free space of the pool of homes; none: there is none, or it can't be had.
         downtimes: seconds for which each session that was stopped was away.
         stages: `built`, `grafted` or `reused` → how many stages of all runs.
         services: name → whether it answers.
@@ -75,6 +79,8 @@ class Facts:
     sessions: Sequence[SessionFact] = ()
     rollouts: Sequence[Standing] = ()
     moves: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+    interrupted: int = 0
+    pool: Room | None = None
     downtimes: Sequence[float] = ()
     stages: Mapping[str, int] = field(default_factory=dict)
     services: Mapping[str, bool] = field(default_factory=dict)
@@ -92,6 +98,8 @@ def look(settings: Settings) -> Facts:
         sessions=_sessions(settings, database),
         rollouts=tuple(Standings(database).all().values()),
         moves=moves(database),
+        interrupted=len(interrupted(Journal(database))),
+        pool=_pool(settings),
         downtimes=downtimes(database),
         stages=Ledger(database).counts(),
         services={state.name: state.answering for state in services.status(settings)},
@@ -128,6 +136,15 @@ def downtimes(database: Engine) -> tuple[float, ...]:
         for at in moments.values()
         if "stop" in at and (ready := at.get("revive") or at.get("answer"))
     )
+
+
+def _pool(settings: Settings) -> Room | None:
+    try:
+        pool = Pool(settings)
+        return pool.room() if pool.ready() else None
+    except RefitError as error:
+        logger.warning("How full the pool of homes is can't be told: %s", error)
+        return None
 
 
 def _sessions(settings: Settings, database: Engine) -> tuple[SessionFact, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 import psutil
 from sqlalchemy.orm import Session as Transaction
@@ -22,15 +22,15 @@ from flows.compatibility.changes import hand_made
 from flows.compatibility.replay import replay
 from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
-from flows.images.registry import Registry
-from flows.migrations import parting
+from flows.images.registry import NoAnswer, Registry
+from flows.migrations import parting, unseen
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Next, Phase, Seen, State, Undo, decide, unsettled
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.plan import Action, Decision, moved
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Reason, Rollout, Way
-from flows.migrations.rehearsal import rehearse
+from flows.migrations.rehearsal import CELL, CELL_SAYS, rehearse
 from flows.migrations.telling.standing import Standings
 from flows.policy import SessionPolicy
 from flows.progress import State as Shown
@@ -50,7 +50,6 @@ logger = logging.getLogger("refit.migrations")
 
 # Which of these paths is no device that can be read and written.
 _LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
-CELL, CELL_SAYS = "print(6 * 7)", "42"
 MOST_NAMED = 10
 # The steps after which the world is known for an instant.
 WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
@@ -58,6 +57,7 @@ WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
 LOOK_AGE = timedelta(seconds=30)
 # How often the engine is asked again what there is, and how long it is given to recover in between.
 LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
+WATCH_PAUSE_SECONDS = 1.0
 # What `halt` and `restore` tell the steps after them, through the journal.
 ALONE = "nobody has used the new container"
 KEPT = "the home was changed, maybe by its user, and left so"
@@ -111,9 +111,8 @@ class Carrier:
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self.sessions, self.journal = settings, sessions, journal
-        self._registry = Registry(settings)
+        self._access = cache(partial(access_of, registry=Registry(settings)))  # what a digest stands for stays
         self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
-        self._started: set[str] = set()  # the moves whose new containers this process has started
         self._seen: dict[str, Seen] = {}
         self._effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
@@ -166,7 +165,7 @@ class Carrier:
             if reason := self._outdated(decision):
                 return replace(stays, reason=reason)
             before = self.sessions.store.session(decision.session)
-            after = becomes(moved(before, decision.new, access_of(decision.new, self._registry)))
+            after = becomes(moved(before, decision.new, self._access(decision.new)))
             try:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
             except NoGpu as error:
@@ -184,12 +183,30 @@ class Carrier:
         results, problems = [], []
         for move in self.journal.unfinished():
             try:
-                results.append(self._resume(move))
+                results.append(self.resume(move))
             except RefitError as error:
                 problems.append(f"{move.before.name}: {error}")
         if problems:
             raise RefitError("Not every move could be resumed.", why="\n".join(problems), fix="try again later.")
         return tuple(filter(None, results))
+
+    def resume(self, move: Move) -> Result | None:
+        """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
+
+        Raises:
+            RefitError: that can't be done just now.
+        """
+        try:
+            with self.sessions.alone(move.before.name, wait=0) as held:
+                if (move := self.journal.take_over(move.id)).state in FINAL:
+                    return None
+                step, happened = unsettled(self.journal.entries(move)), self._unseen(move)
+                if step or happened:
+                    note = happened or "what still ran of it was ended"
+                    self.journal.write(held, move, Entry(step, Phase.interrupted, note))
+                return self._drive(held, move)
+        except LeaseTaken:
+            return None
 
     def reopen(self, session: str) -> Result | None:
         """Try once more to end the held move of a session; none if its latest move is not held.
@@ -203,7 +220,7 @@ class Carrier:
                 raise UnknownName("move of a session", session, self.journal.latest())
             if move.state is not State.held:
                 return None
-            self.journal.write(held, move, Entry("", Phase.reopened))
+            self.journal.write(held, move, Entry("", Phase.reopened, self._unseen(move)))
             return self._drive(held, move)
 
     @cached_property
@@ -223,21 +240,18 @@ class Carrier:
             return "it was given another image meanwhile"
         if changes := self.sessions.engine.by_hand(found[0]):
             return f"its container was changed by hand: {_some(changes)}"
-        standing = Standings(self.journal.database).all().get(decision.new)
-        if standing and standing.way is not Way.running and not decision.agreed:
-            return f"the rollout is {standing.way}"
+        way = Standings(self.journal.database).way(decision.new)
+        if way is not Way.running and not decision.agreed:
+            return f"the rollout is {way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 
-    def _resume(self, move: Move) -> Result | None:
-        try:
-            with self.sessions.alone(move.before.name, wait=0) as held:
-                if (move := self.journal.move(move.id)).state in FINAL:
-                    return None
-                if step := unsettled(self.journal.entries(move)):
-                    self.journal.write(held, move, Entry(step, Phase.interrupted, "what still ran of it was ended"))
-                return self._drive(held, move)
-        except LeaseTaken:
-            return None
+    def _unseen(self, move: Move) -> str:
+        """What may have happened in the new container since the last line was written."""
+        entries = self.journal.entries(move)
+        if not unseen.begun(entries, "start"):
+            return ""
+        found = self._containers(move.before.name)
+        return unseen.since(entries, next((each for each in found if each.name == move.after.container), None))
 
     def _drive(self, held: Lease, move: Move) -> Result:
         """Take the next step until there is none."""
@@ -278,7 +292,11 @@ class Carrier:
         def commit(transaction: Transaction) -> None:
             record(transaction, move.after)
 
-        self.journal.write(held, move, Entry(name, Phase.done, note), commit if name == "commit" else None)
+        done = Entry(name, Phase.done, note)
+        if name == "commit":
+            self.journal.write(held, move, done, commit)
+        else:
+            self.journal.note(held, move, done)
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.note.startswith(KEPT)), "")
@@ -325,12 +343,12 @@ class Carrier:
 
     def _look(self, move: Move, entries: Sequence[Entry] = ()) -> Seen:
         before, after = move.before, move.after
-        found = {container.name: container.running for container in self._containers(before.name)}
+        found = {container.name: container for container in self._containers(before.name)}
         known, wanted = self.sessions.store.find(before.name) or (None, False)
-        recorded = known == before
-        fresh = _is_fresh(entries or self.journal.entries(move))
-        old, new = found.get(before.container), found.get(after.container)
-        seen = Seen(recorded, recorded and wanted, old, new, fresh, starts=move.consent == STARTS)
+        recorded, lines = known == before, entries or self.journal.entries(move)
+        fresh, again = _is_fresh(lines), _started_again(found.get(before.container), lines)
+        old, new = (found[name].running if name in found else None for name in (before.container, after.container))
+        seen = Seen(recorded, recorded and wanted, old, new, fresh, starts=move.consent == STARTS, again=again)
         if before.late_home:
             self._seen[move.id] = seen
         return seen
@@ -359,7 +377,10 @@ class Carrier:
         return ""
 
     def _pull(self, move: Move) -> str:
-        self.sessions.engine.pull(move.after.image)
+        try:
+            self.sessions.engine.pull(move.after.image)
+        except NoAnswer as error:  # that is no fault of the image
+            raise Deferred(f"its image can't be had just now: {error.what}") from error
         return ""
 
     def _rehearse(self, move: Move) -> str:
@@ -382,7 +403,7 @@ class Carrier:
 
     def _replay(self, move: Move) -> str:
         """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
-        if not self._wishes.all().get(move.before.name, Wish()).replay:
+        if not self._wish(move.before.name).replay:
             return ""
         made = hand_made(self._settings, self.sessions.engine, move.before)
         return replay(self._settings, made, move.after.container)
@@ -413,8 +434,11 @@ class Carrier:
             parting.warn(self.sessions, move.before)
             return f"{move.consent}\n{ends}"
 
+        candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
+
         def objection_to(seen: Look) -> str:
-            return objection(replace(self._candidate(move), seen=seen), move.after.image, self._rollout())
+            known = replace(candidate, seen=seen, wish=self._wish(move.before.name))
+            return objection(known, move.after.image, self._rollout())
 
         if why := self._watch.look_last(move.before, objection_to):
             raise Deferred(why)
@@ -422,8 +446,10 @@ class Carrier:
 
     def _candidate(self, move: Move) -> Candidate:
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
-        wish = self._wishes.all().get(move.before.name, Wish())
-        return Candidate(move.before, running=True, policy=policy, wish=wish)
+        return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name))
+
+    def _wish(self, session: str) -> Wish:
+        return self._wishes.of(session)
 
     def _rollout(self) -> Rollout:
         return Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
@@ -442,7 +468,6 @@ class Carrier:
         return ""
 
     def _start(self, move: Move) -> str:
-        self._started.add(move.id)
         # On record it is the session's all the time; a program outside sessions doesn't ask.
         if users := self.sessions.gpus.users(move.after.devices, _stopped_at(self.journal.entries(move))):
             raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
@@ -465,7 +490,22 @@ class Carrier:
                 raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
         self.sessions.ssh.check(move.after)
         self._check_gpus(move.after)
+        if why := hook.disproof(self.sessions.engine, move.after):
+            raise Unproven(f"In its new container, {why}.")
+        self._watch_it(move.after)
         return self._kept(move, changed) if changed else ""
+
+    def _watch_it(self, session: Session) -> None:
+        """What ends a while after it was ready hasn't proven itself either."""
+        if not (seconds := self._settings.migration.watch_seconds):
+            return
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(WATCH_PAUSE_SECONDS, left))
+            found = {each.name: each.running for each in self._containers(session.name)}
+            if found.get(session.container) is not Running.running:
+                raise Unproven(f"It ended within {seconds:g} s after it was ready.")
+        self.sessions.wait_ready(session)
 
     def _check_gpus(self, session: Session) -> None:
         """The GPU is visible: each of its device nodes is there, and the session's user may use it."""
@@ -481,9 +521,9 @@ class Carrier:
     # The way back.
 
     def _halt(self, move: Move) -> str:
-        alone = self._alone(move)
-        with self.sessions.turned_away(move.after):
-            self.sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        alone = unseen.alone(self.journal.entries(move), self._used(move))
+        with self.sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
+            self.sessions.engine.stop(move.after.container, self._settings.stop_grace, settle=False)
         return ALONE if alone else ""
 
     def _restore(self, move: Move) -> str:
@@ -514,7 +554,7 @@ class Carrier:
         if any(entry.note.startswith(KEPT) for entry in entries):
             return "the snapshot was kept"
         name, homes = move.before.name, self.sessions.homes
-        there = name in self.sessions.store.homes() and homes.has_snapshot(name, move.id)
+        there = self.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
         if there and _left_unrestored(entries) and (changed := self._changed(move)):
             return self._kept(move, changed)
         homes.forget(name, move.id)
@@ -543,17 +583,8 @@ class Carrier:
 
     def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
         snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
-        return f"{KEPT}: {_some(changed)}; as it was before: {snapshot}"
-
-    def _alone(self, move: Move) -> bool:
-        """Whether surely nobody has used the new container.
-
-        One that never answered nobody used; but one that runs while no process of ours looked may have answered.
-        """
-        used, answered = self._used(move), Entry("answer", Phase.done) in self.journal.entries(move)
-        if used is not None or answered:
-            return used is False
-        return move.id in self._started or self._look(move).new is not Running.running
+        way_back = f"`refit home restore {move.before.name} {move.id}`"
+        return f"{KEPT}: {_some(changed)}; as it was before: {snapshot}, {way_back}"
 
     def _used(self, move: Move) -> bool | None:
         """Whether anybody has used the new container since it started; none if that can't be told."""
@@ -588,6 +619,12 @@ def _is_fresh(entries: Sequence[Entry]) -> bool:
     """Whether the last look is young enough for a stop."""
     looks = [entry.at for entry in entries if (entry.step, entry.phase) == ("look", Phase.done) and entry.at]
     return bool(looks) and now() - looks[-1] <= LOOK_AGE
+
+
+def _started_again(old: Container | None, entries: Sequence[Entry]) -> bool:
+    """Whether somebody has started the old container since its stop began."""
+    begun = unseen.begun(entries, "stop")
+    return bool(begun and old and old.started and old.started > begun)
 
 
 def _some(things: tuple[str, ...]) -> str:

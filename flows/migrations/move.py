@@ -112,6 +112,7 @@ class Seen:
         new: its new container.
         fresh: the last look at it is so young that it may be stopped.
         starts: its owner starts it just now, and it is moved before; so its old container doesn't run.
+        again: somebody has started its old container since its stop began.
     """
 
     session: bool
@@ -120,6 +121,7 @@ class Seen:
     new: Running | None
     fresh: bool = True
     starts: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None
         return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
     if not seen.wanted or (not stopping and seen.old is not Running.running and not seen.starts):
         return GiveUp(step, Phase.skipped, "the session was stopped meanwhile")
-    if stopped and seen.old is Running.running:
+    # Who has started it may work in it by now, also where nobody wrote down that it was stopped before.
+    if (stopped or seen.again) and seen.old is Running.running:
         return GiveUp(step, Phase.failed, "the old container was started by somebody else during the move")
     if _attempts(entries, step.name) >= ATTEMPTS:
         return GiveUp(step, Phase.failed, f"{step.name!r} was interrupted {ATTEMPTS} times")

@@ -23,11 +23,11 @@ from flows.command import ProgramFailed
 from flows.errors import RefitError
 from flows.migrations import gates
 from flows.publishing.checks import Finding
-from flows.sessions.containers.podman import HOME, PROCESSES, TOKEN_FILE, mount_option
+from flows.sessions.containers.podman import PROCESSES, TOKEN_FILE, mount_option
+from flows.sessions.engine import Homes
 from flows.sessions.entry.ssh import START, lets_in
-from flows.sessions.homes.home import Homes
 from flows.sessions.homes.room import NoRoom
-from flows.sessions.model import Session, check_name
+from flows.sessions.model import HOME, Session, check_name
 from flows.settings import Settings
 
 VARIABLE = "REFIT_REHEARSAL"

@@ -1,10 +1,14 @@
-"""The porter answers in the place of sessions that are away, and tells a gateway that has begun anew where they are."""
+"""The porter answers in the place of sessions that are away, and tells a gateway that has begun anew where they are.
+
+It also brings sessions back that a run has left closed, or away, when it was killed.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,9 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from flows.database import held, open_database
+from flows.database import held, now, open_database
 from flows.errors import RefitError
 from flows.gateway import routes
+from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
+from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.porter import page
 from flows.porter.story import Seen, Story, Why, tell
@@ -46,8 +52,9 @@ class Porter:
     """Knows of all sessions why they are away."""
 
     def __init__(self, settings: Settings, database: Engine) -> None:
-        self._database = database
+        self._settings, self._database = settings, database
         self._sessions, self._journal = Sessions.open(settings, database), Journal(database)
+        self._doors, self._begun = Doors(self._sessions, self._journal), now()
         self._told: dict[str, _Told] = {}
         self._looked: dict[str, float] = {}
 
@@ -68,20 +75,21 @@ class Porter:
         return known.story
 
     def mind_gateway(self) -> None:
-        """Tell a gateway where all sessions are if it has begun anew, and of those that died; returns never."""
-        pause = LOOK_SECONDS
-        while True:
-            try:
-                table = self._sessions.gateway.table()
-                if table is not None and routes.COMPLETE not in table:
-                    self._sessions.tell_gateway()
-                for name in knocked_at(table or {}):
-                    self._look_for(name)
-                pause = LOOK_SECONDS
-            except Exception:
-                logger.exception("the gateway could not be told where sessions are")
-                pause = min(2 * pause, LONGEST_SECONDS)
-            time.sleep(pause)
+        """Tell a gateway where all sessions are if it has begun anew, and of those that died."""
+        table = self._sessions.gateway.table()
+        if table is not None and routes.COMPLETE not in table:
+            self._sessions.tell_gateway()
+        for name in knocked_at(table or {}):
+            self._look_for(name)
+
+    def mind_moves(self) -> None:
+        """See to the sessions that a run which was killed has left closed, or away; `refit up` does so itself first."""
+        if now() - self._begun < PATIENCE:
+            return
+        for name in self._doors.open(now()):
+            logger.warning("%s is open again: the run that looked at it a last time was killed", name)
+        for result in end_abandoned(self._journal, lambda: Carrier.open(self._settings), now()):
+            logger.warning("the move of %s, whose run was killed, has ended: %s", result.session, result.state)
 
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
@@ -144,5 +152,18 @@ def door(porter: Porter) -> Starlette:
 
 
 def start_minding(porter: Porter) -> None:
-    """Mind the gateway for as long as this process lives."""
-    threading.Thread(target=porter.mind_gateway, daemon=True).start()
+    """Let the porter mind gateway and moves for as long as this process lives; the one doesn't wait for the other."""
+    for task in (porter.mind_gateway, porter.mind_moves):
+        threading.Thread(target=_again_and_again, args=(task,), daemon=True).start()
+
+
+def _again_and_again(task: Callable[[], None]) -> None:
+    pause = LOOK_SECONDS
+    while True:
+        try:
+            task()
+            pause = LOOK_SECONDS
+        except Exception:
+            logger.exception("the porter can't see to everything")
+            pause = min(2 * pause, LONGEST_SECONDS)
+        time.sleep(pause)

@@ -93,7 +93,8 @@ def _moving(seen: Seen, move: Move) -> Story:
     since = next((entry.at for entry in seen.entries if (entry.step, entry.phase) == ("stop", Phase.intent)), None)
     usual = round(median(seen.downtimes), 1) if seen.downtimes else None
     if not seen.busy:
-        text = f"What moved it has ended in the middle. `refit migrate resume` brings it to its end. {HOME_STAYS}"
+        mended = "That is mended within two minutes, and by `refit migrate resume` at once."
+        text = f"What moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
         return Story(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
     if move.state is State.rolling_back:
         text = f"The new image didn't do what it should. {HOME_STAYS} {COMES_BACK}"

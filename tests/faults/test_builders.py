@@ -35,8 +35,9 @@ from flows.sharing.taking import Taker, Unlike
 from tests.conftest import some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_builds import digests, executions, graph_of, matrix, nap_of, programs
-from tests.faults.test_kill import in_a_process, kill
+from tests.faults.test_kill import kill
 from tests.machine import RegistryServer, private_home, serve_registry
+from tests.processes import in_a_process
 from tests.real.test_build import assert_clean, sleepers
 
 HERE = "deb12"

@@ -44,8 +44,9 @@ from flows.publishing.publish import Published, current
 from flows.settings import Settings
 from tests.conftest import free_port, some_long, wait_until
 from tests.faults import tiny
-from tests.faults.test_kill import in_a_process, kill
+from tests.faults.test_kill import kill
 from tests.machine import RegistryServer, private_home, serve_registry
+from tests.processes import in_a_process
 from tests.real.test_build import assert_clean, sleepers
 
 BIG = 100_000_000  # bytes of a layer that takes seconds to push

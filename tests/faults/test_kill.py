@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.conftest import some_long, wait_until
 from tests.machine import RegistryServer, private_home
+from tests.processes import in_a_process
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
 from tests.real.variants import JUPYTER, LATE, LIGHT, late, light, variant
 
@@ -60,6 +60,11 @@ class DeadlyJournal(Journal):
         super().write(held, move, entry, also)
         if deadly:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, held: Lease, move: Move, entry: Entry) -> None:
+        if (entry.step, entry.phase) == self._deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().note(held, move, entry)
 
 
 @dataclass(frozen=True)
@@ -112,13 +117,6 @@ def scene(
     image = partial(light, shared, registry, base)
     with furnished(tmp_path_factory.mktemp("faults"), registry_server.port, image, LIGHT) as scene:
         yield scene
-
-
-def in_a_process(work: Callable[[], object]) -> BaseProcess:
-    """A process of its own for `work`: a fork, because that starts at once."""
-    process = get_context("fork").Process(target=work)
-    process.start()
-    return process
 
 
 def resume(settings: Settings) -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from sqlalchemy import Engine as Database
 
 from flows.errors import RefitError
-from flows.sessions.homes.home import Homes
+from flows.sessions.homes.room import NoRoom
+from flows.sessions.homes.volumes import Part, Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Container, Running, Session
+from flows.sessions.model import Container, Running, Session, Volume, check_name, session_of
 from flows.sessions.store import Store
-from flows.sessions.watching.activity import PROBE
 from flows.settings import Settings
-from tests.simulated.world import Violation, World, differing, nothing_at_work, somebody_at_work
+from tests.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
 
 
 class SimulatedEngine:
@@ -46,9 +48,12 @@ class SimulatedEngine:
         return box.seen
 
     def start(self, container: str) -> None:
-        self._world.at("start", _session(container))
+        self._world.at("start", session_of(container))
+        box = self._world.boxes.get(container)
+        if box and not box.writes and (others := self._world.writers(box.session)):
+            raise RefitError(f"{container} is not started: {', '.join(others)} may write into its home.")
         self._world.start(container)
-        self._world.at("start", _session(container), "after")
+        self._world.at("start", session_of(container), "after")
 
     def binds_late(self) -> bool:
         return True
@@ -59,18 +64,18 @@ class SimulatedEngine:
         self._world.at("warm", session.name, "after")
 
     def address(self, container: str, port: int) -> tuple[str, int]:
-        self._world.at("address", _session(container))
+        self._world.at("address", session_of(container))
         return self._world.address(container, port)
 
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
-        self._world.at("stop", _session(container))
+        self._world.at("stop", session_of(container))
         self._world.stop(container)
-        self._world.at("stop", _session(container), "after")
+        self._world.at("stop", session_of(container), "after")
 
     def remove(self, container: str) -> None:
-        self._world.at("remove", _session(container))
+        self._world.at("remove", session_of(container))
         self._world.remove(container)
-        self._world.at("remove", _session(container), "after")
+        self._world.at("remove", session_of(container), "after")
 
     def childless(self, container: str) -> bool:
         return False
@@ -79,26 +84,36 @@ class SimulatedEngine:
         return ()
 
     def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
-        asks = tuple(argv[: len(PROBE)]) == PROBE
-        self._world.at("probe" if asks else "execute", _session(container))
+        self._world.at("execute", session_of(container))
+        self._check_runs(container)
+        return "0" if "-I" in argv else ""  # kernels that were ended
+
+    @contextmanager
+    def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
+        self._world.at("ready to look", session_of(container))
+        self._check_runs(container)
+        yield lambda line: self._look(container) if line.startswith("{") else "ready"
+
+    def _look(self, container: str) -> str:
+        self._world.at("probe", session_of(container))
+        session = self._check_runs(container).session.name
+        busy = session in self._world.busy
+        self._world.found_idle(session, not busy)
+        return somebody_at_work() if busy else nothing_at_work()
+
+    def _check_runs(self, container: str) -> Box:
         box = self._world.boxes.get(container)
         if box is None or box.running is not Running.running:
             raise RefitError(f"{container} doesn't run.")
-        if not asks:
-            return ""
-        if len(argv) == len(PROBE) + 1 and argv[-1].startswith("{"):
-            busy = box.session.name in self._world.busy
-            self._world.found_idle(box.session.name, not busy)
-            return somebody_at_work() if busy else nothing_at_work()
-        return "0"  # kernels that were ended
+        return box
 
     def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
-        self._world.at("shut out", _session(container))
+        self._world.at("shut out", session_of(container))
         self._world.door(container, True)
         return lambda: self.let_in(container)
 
     def let_in(self, container: str) -> None:
-        self._world.at("let in", _session(container))
+        self._world.at("let in", session_of(container))
         self._world.door(container, False)
 
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
@@ -108,27 +123,45 @@ class SimulatedEngine:
         return ""
 
 
-class SimulatedHomes(Homes):
-    """The homes of a simulated fleet. A copy has a middle, in which it may be cut off."""
+class SimulatedHomes:
+    """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder
 
     def path(self, name: str) -> Path:
-        return self._folder / name
+        return self._folder / check_name(name)
 
     def owners(self) -> frozenset[int]:
-        return frozenset()
+        return frozenset(self._world.uids.values())
 
     def make(self, name: str, uid: int) -> Path:
-        self._world.homes.setdefault(str(self.path(name)), {})
-        self._world.owed.setdefault(str(self.path(name)), {})
-        return self.path(name)
+        return self._make(self.path(name), uid)
+
+    def _make(self, folder: Path, uid: int) -> Path:
+        if (owner := self._world.uids.setdefault(str(folder), uid)) != uid:
+            raise RefitError(f"{folder} belongs to uid {owner}, and the session's uid is {uid}.")
+        for contents in (self._world.homes, self._world.owed):
+            contents.setdefault(str(folder), {})
+        return folder
+
+    def mounted(self, session: str, wanted: Wanted) -> Volume:
+        folder = self._folder / ".volumes" / session / check_name(wanted.name)
+        return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=False)
+
+    def make_volumes(self, session: Session) -> None:
+        for volume in session.volumes:
+            self._make(volume.folder, session.uid)
+
+    def remove_volume(self, folder: Path) -> None:
+        for known in (self._world.uids, self._world.homes, self._world.owed):
+            known.pop(str(folder), None)
 
     def remove(self, name: str) -> None:
         if not self._world.by_hand:
-            raise Violation(f"I4: the home of {name} is removed, and no person wants that")
-        self._world.homes.pop(str(self.path(name)), None)
+            raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
+        for folder in (self.path(name), *self._below(".volumes", name)):
+            self.remove_volume(folder)
         for key in [key for key in self._world.snapshots if key[0] == name]:
             del self._world.snapshots[key]
 
@@ -141,6 +174,21 @@ class SimulatedHomes(Homes):
     def check_room(self, session: Session) -> None:
         self._world.at("check room", session.name)
 
+    def spare(self, session: Session, folder: Path, most: int) -> Session:
+        self._world.at("spare", session.name)
+        contents = {part: self._world.homes[str(part.folder)] for part in parts(session)}
+        if sum(len(text) for content in contents.values() for text in content.values()) > most:
+            raise NoRoom(f"a copy may take {most} bytes")
+        copies = {part.volume: part.beside(self._folder / ".rehearsals" / session.name / "home") for part in contents}
+        for part, content in contents.items():
+            self._world.homes[str(copies[part.volume])] = dict(content)
+        volumes = tuple(replace(volume, folder=copies[volume.name]) for volume in session.volumes)
+        return replace(session, home=copies[""], volumes=volumes)
+
+    def forget_spare(self, name: str) -> None:
+        for folder in self._below(".rehearsals", name):
+            del self._world.homes[str(folder)]
+
     def copy(self, session: Session, id: str) -> Path:
         return self._take("copy", session, id)
 
@@ -149,37 +197,62 @@ class SimulatedHomes(Homes):
 
     def _take(self, verb: str, session: Session, id: str) -> Path:
         self._world.at(verb, session.name)
-        home = dict(self._world.homes[str(session.home)])
-        self._world.snapshots[session.name, id] = {path: home[path] for path in list(home)[: len(home) // 2]}
+        taken = {part.volume: dict(self._world.homes[str(part.folder)]) for part in parts(session)}
+        self._world.snapshots[session.name, id] = {volume: _half(content) for volume, content in taken.items()}
         self._world.at(verb, session.name, "middle")
-        self._world.snapshots[session.name, id] = home
+        self._world.snapshots[session.name, id] = taken
         self._world.at(verb, session.name, "after")
         return self.snapshot(session.name, id)
 
     def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
         self._world.at("compare", session.name)
-        if (session.name, id) not in self._world.snapshots:
-            raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
-        taken, home = self._world.snapshots[session.name, id], self._world.homes[str(session.home)]
-        return tuple(f"{how}: {path}" for path, how in differing(taken, home, tuple(except_paths)).items())
+        found = []
+        for part, taken in self._taken(session, id).items():
+            excepted = () if part.volume else tuple(except_paths)
+            changes = differing(taken, self._world.homes[str(part.folder)], excepted)
+            found += [part.named(f"{how}: {path}") for path, how in changes.items()]
+        return tuple(found)
 
     def restore(self, session: Session, id: str) -> None:
         self._world.at("restore", session.name)
-        if (session.name, id) not in self._world.snapshots:
-            raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
+        taken = self._taken(session, id)
         if any(box.writes for box in self._world.of(session.name)):
-            raise Violation(f"the home of {session.name} is restored while a container writes into it")
-        home, taken = self._world.homes[str(session.home)], self._world.snapshots[session.name, id]
-        half = list(taken)[: len(taken) // 2]
-        home.update({path: taken[path] for path in half})
+            raise self._world.never(f"the home of {session.name} is restored while a container writes into it")
+        for part, content in taken.items():
+            self._world.homes[str(part.folder)].update(_half(content))
         self._world.at("restore", session.name, "middle")
-        self._world.homes[str(session.home)] = dict(taken)
+        self._world.homes |= {str(part.folder): dict(content) for part, content in taken.items()}
         self._world.at("restore", session.name, "after")
+
+    def _taken(self, session: Session, id: str) -> dict[Part, Content]:
+        taken = self._world.snapshots.get((session.name, id), {})
+        if any(part.volume not in taken for part in parts(session)):
+            raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
+        return {part: taken[part.volume] for part in parts(session)}
 
     def forget(self, session: str, id: str) -> None:
         self._world.at("forget", session)
         self._world.snapshots.pop((session, id), None)
         self._world.at("forget", session, "after")
+
+    def _below(self, kind: str, session: str) -> list[Path]:
+        return [path for path in map(Path, self._world.homes) if path.parent == self._folder / kind / session]
+
+
+class SimulatedFiles:
+    """Implements `homes_contract.Files`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write(self, folder: Path, path: str, text: str) -> None:
+        self._world.homes[str(folder)][path] = text
+
+    def delete(self, folder: Path, path: str) -> None:
+        del self._world.homes[str(folder)][path]
+
+    def all(self, folder: Path) -> dict[str, str]:
+        return dict(self._world.homes[str(folder)])
 
 
 class SimulatedJupyter(Jupyter):
@@ -217,5 +290,5 @@ class SimulatedSessions(Sessions):
         return SimulatedJupyter(self.world, session)
 
 
-def _session(container: str) -> str:
-    return container.removeprefix("refit-").rpartition("-")[0]
+def _half(content: Content) -> Content:
+    return {path: content[path] for path in list(content)[: len(content) // 2]}

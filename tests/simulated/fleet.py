@@ -11,25 +11,29 @@ from pathlib import Path
 from unittest.mock import patch
 
 from sqlalchemy import Engine as Database
+from sqlalchemy import insert
+from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.database import Lease, open_database
+from flows.database import Lease, now, open_database
 from flows.errors import UnknownName
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import Entry, State
+from flows.migrations.move import Entry, Phase, State
 from flows.migrations.planning.plan import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.store import HomeRow, SessionRow, Store
 from flows.settings import Settings
 from tests.conftest import serving
-from tests.simulated.engine import SimulatedSessions
+from tests.simulated.engine import SimulatedEngine, SimulatedSessions
 from tests.simulated.world import GOOD, Image, World, digest
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 OWN = ("/.cache/",)
 ACCESS = Access(port=8888, health="/api", protocol="jupyter", own_paths=OWN)
+LATE = ACCESS.model_copy(update={"late_home": True})
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -45,8 +49,14 @@ class MortalJournal(Journal):
         return super().begin(held, before, *words, **more)  # type: ignore[arg-type]
 
     def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        self._world.step = entry.step if entry.phase is Phase.intent else ""
         self._world.at("journal", move.before.name)
         super().write(held, move, entry, also)
+        self._world.at("journal", move.before.name, "after")
+
+    def note(self, held: Lease, move: Move, entry: Entry) -> None:
+        self._world.at("journal", move.before.name)
+        super().note(held, move, entry)
         self._world.at("journal", move.before.name, "after")
 
     def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
@@ -81,31 +91,49 @@ class Fleet:
         return found
 
     def add(self, number: int, image: str, access: Access = ACCESS) -> Session:
-        """A session that runs, in whose home somebody has worked."""
-        name = f"s{number}"
-        sessions = self.sessions
-        token = self.settings.folder("sessions") / "token"
-        token.touch()
-        made = sessions.store.add(
+        """A session that runs, in whose home somebody worked; one that gets its home late has no port of its own."""
+        name, store = f"s{number}", Store(self.database)
+        token = self._token()
+        made = store.add(
             name,
-            lambda uid, _: Session(
-                name, PROFILE, RELEASE, image, uid, 1024 + number % 60_000, self.home(name), token, access
-            ),
+            lambda uid, _: self._session(number, image, uid, token, access),
             uids=self.settings.session_uids,
             ports=None,
         )
-        sessions.store.want(name, True)
+        store.want(name, True)
         self.adopt(made)
         return made
 
+    def fill(self, number: int, image: str) -> None:
+        """Add so many sessions at once."""
+        first, token, at = self.settings.session_uids.first, self._token(), now()
+        made = [self._session(each, image, first + each, token) for each in range(number)]
+        with Transaction(self.database) as transaction, transaction.begin():
+            homes = [{"name": one.name, "uid": one.uid, "created": at} for one in made]
+            transaction.execute(insert(HomeRow), homes)
+            rows = [{"name": one.name, "spec": one.to_json(), "wanted": True, "created": at} for one in made]
+            transaction.execute(insert(SessionRow), rows)
+        for session in made:
+            self.adopt(session)
+
+    def _session(self, number: int, image: str, uid: int, token: Path, access: Access = ACCESS) -> Session:
+        name, late = f"s{number}", access.late_home
+        port = None if late else 1024 + number % 60_000
+        return Session(name, PROFILE, RELEASE, image, uid, port, self.home(name), token, access, late_home=late)
+
+    def _token(self) -> Path:
+        token = self.settings.folder("sessions") / "token"
+        token.touch()
+        return token
+
     def adopt(self, session: Session) -> None:
         """Let a session that is on record run in this world, and somebody work in it."""
-        sessions = self.sessions
+        engine = SimulatedEngine(self.world)
         with self.world.person():
             for homes in (self.world.homes, self.world.owed):
                 homes.setdefault(str(session.home), {})
-            sessions.engine.create(session)
-            sessions.engine.start(session.container)
+            engine.create(session)
+            engine.start(session.container)
             for text in ("notes", "results", "a notebook"):
                 self.world.work(session.name, text)
             self.world.boxes[session.container].used = False
@@ -131,7 +159,7 @@ class Fleet:
 
     def generation(self, name: str) -> int | None:
         with suppress(UnknownName):
-            return self.sessions.store.session(name).generation
+            return Store(self.database).session(name).generation
         return None
 
     @contextmanager
@@ -171,11 +199,14 @@ def fleet(folder: Path, database_url: str = "", **policy: object) -> Iterator[Fl
         def log_message(self, format: str, *args: object) -> None: ...
 
     with serving(Answer) as port:
-        settings = Settings(home=folder, registry_port=port, database_url=database_url, migration=rules, stop_grace=1.0)
+        place = {"home": folder, "registry_port": port, "database_url": database_url}
+        # How much memory the machine has left just now changes nothing.
+        settings = Settings(**place, migration=rules, stop_grace=1.0, warm_memory=0)
         found = Fleet(settings, open_database(settings.database), World(), references)
         found.world.current = found.generation
         try:
             yield found
+            assert not found.world.violations, found.world.violations
         finally:
             found.database.dispose()
 

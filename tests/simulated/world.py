@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from threading import RLock
 
+from flows.database import now
 from flows.errors import RefitError
 from flows.sessions.model import Container, Running, Session
 
@@ -26,6 +28,7 @@ Content = dict[str, str]
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 LOOK_SECONDS = 30.0
+PERSON = timedelta(hours=1)  # until somebody does something
 
 
 class Killed(BaseException):
@@ -64,6 +67,8 @@ class Box:
         shut: nobody comes in.
         used: somebody has worked in it since it started.
         bound: it has its home; one that is warm has not.
+        started: when it last got its home.
+        ended: when it last ended.
     """
 
     session: Session
@@ -71,6 +76,8 @@ class Box:
     shut: bool = False
     used: bool = False
     bound: bool = True
+    started: datetime | None = None
+    ended: datetime | None = None
 
     @property
     def writes(self) -> bool:
@@ -81,7 +88,8 @@ class Box:
     def seen(self) -> Container:
         session = self.session
         name, generation = session.container, session.generation
-        return Container(name, session.name, generation, session.image, self.running, session)
+        times = {"started": self.started, "ended": self.ended}
+        return Container(name, session.name, generation, session.image, self.running, session, **times)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,8 @@ class World:
     Attributes:
         images: digest → what it does; those that can be pulled.
         homes: path → content.
-        snapshots: (session, id) → content.
+        snapshots: (session, id) → name of the volume, empty for the home → content.
+        uids: path of a home → the uid that owns it.
         owed: path of a home → what people and their programs have written there: nothing of it may get lost.
         busy: the sessions in which somebody works.
         looks: session → when it was last found idle with its door shut (monotonic seconds).
@@ -108,13 +117,16 @@ class World:
         seconds: effect → seconds that it takes.
         meanwhile: what happens at a moment; may raise what the effect fails with.
         most_away: most sessions that were away at the same time, of those that have ever run.
+        violations: what has happened that never may.
+        step: the step of a move that is done just now, the last one that was begun.
     """
 
     images: dict[str, Image] = field(default_factory=dict)
     boxes: dict[str, Box] = field(default_factory=dict)
     families: dict[str, dict[str, Box]] = field(default_factory=dict)
     homes: dict[str, Content] = field(default_factory=dict)
-    snapshots: dict[tuple[str, str], Content] = field(default_factory=dict)
+    snapshots: dict[tuple[str, str], dict[str, Content]] = field(default_factory=dict)
+    uids: dict[str, int] = field(default_factory=dict)
     owed: dict[str, Content] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     looks: dict[str, float] = field(default_factory=dict)
@@ -125,6 +137,8 @@ class World:
     stops: Counter[str] = field(default_factory=Counter)
     away: set[str] = field(default_factory=set)
     most_away: int = 0
+    violations: list[str] = field(default_factory=list)
+    step: str = ""
     alive: bool = True
     by_hand: bool = False
     lock: RLock = field(default_factory=RLock)
@@ -140,6 +154,11 @@ class World:
         with self.lock:
             self.effects[verb] += 1
             self.meanwhile(Point(verb, session, when))
+
+    def never(self, what: str) -> Violation:
+        """Remember what never may happen: whoever carries moves out takes it for a failure like any other."""
+        self.violations.append(what)
+        return Violation(what)
 
     @contextmanager
     def person(self) -> Iterator[None]:
@@ -159,7 +178,7 @@ class World:
     def make(self, session: Session) -> Box:
         with self.lock:
             if not DIGEST.fullmatch(session.image):
-                raise Violation(f"I6: {session.image!r} is no digest")
+                raise self.never(f"I6: {session.image!r} is no digest")
             if session.image not in self.images:
                 raise RefitError(f"There is no image {session.image}.")
             box = self.boxes.setdefault(session.container, Box(session))
@@ -178,11 +197,9 @@ class World:
             if box.writes:
                 return
             home, image = str(box.session.home), self.images[box.session.image]
-            if writers := [
-                other for other in self.of(box.session.name) if other.writes and str(other.session.home) == home
-            ]:
-                raise Violation(f"I1: {name} and {writers[0].session.container} would both write into {home}")
-            box.running, box.shut, box.used, box.bound = Running.running, False, False, True
+            if writers := self.writers(box.session):
+                raise self.never(f"I1: {name} and {writers[0]} would both write into {home}")
+            box.running, box.shut, box.used, box.bound, box.started = Running.running, False, False, True, now()
             self.homes[home] |= {".cache/ide": name}
             for path, text in image.spoils.items():
                 if text:
@@ -190,8 +207,13 @@ class World:
                 else:
                     self.homes[home].pop(path, None)
             if not image.lives:
-                box.running = Running.stopped
+                self._end(box)
             self._count(box.session.name)
+
+    def writers(self, session: Session) -> list[str]:
+        """The names of the containers that can write into the home of a session now."""
+        boxes = (box for box in self.of(session.name) if box.writes and box.session.home == session.home)
+        return [box.session.container for box in boxes]
 
     def stop(self, name: str) -> None:
         """SIGTERM: what its programs save then belongs to the home."""
@@ -202,10 +224,10 @@ class World:
             own = box.bound and self.current(box.session.name) == box.session.generation
             age = time.monotonic() - self.looks.pop(box.session.name, -LOOK_SECONDS)
             if own and not self.by_hand and age > LOOK_SECONDS:
-                raise Violation(f"I3: {name} is stopped, and nobody has looked whether somebody works in it")
+                raise self.never(f"I3: {name} is stopped, and nobody has looked whether somebody works in it")
             if own:
                 self._write(box, "saved at the end", f"by {name}")
-            box.running, box.shut = Running.stopped, False
+            self._end(box)
             self.stops[name] += 1
             self._count(box.session.name)
 
@@ -213,7 +235,7 @@ class World:
         """Its main program ends by itself."""
         with self.lock:
             if (box := self.boxes.get(name)) and box.running is Running.running:
-                box.running, box.shut = Running.stopped, False
+                self._end(box)
 
     def remove(self, name: str) -> None:
         with self.lock:
@@ -223,7 +245,7 @@ class World:
             if box.running is Running.running:
                 raise RefitError(f"{name} runs.")
             if not self.by_hand and self.current(box.session.name) == box.session.generation:
-                raise Violation(f"I2: {name} is removed, and it is the one that the session has")
+                raise self.never(f"I2: {name} is removed, and it is the one that the session has")
             del self.boxes[name], self.families[box.session.name][name]
 
     def work(self, session: str, text: str) -> None:
@@ -272,6 +294,9 @@ class World:
         """What of a home isn't as its owner left it: path → what is wrong."""
         home, owed = self.homes.get(str(session.home), {}), self.owed[str(session.home)]
         return differing(owed, home, path_of_own)
+
+    def _end(self, box: Box) -> None:
+        box.running, box.shut, box.ended = Running.stopped, False, now() + (PERSON if self.by_hand else timedelta())
 
     def _box(self, name: str) -> Box:
         if name not in self.boxes:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flows.sessions.watching.activity import (
+    PROBE,
     Activity,
     Kernel,
     Look,
@@ -106,7 +107,9 @@ def test_no_secret_of_a_command_line_gets_into_evidence(argv: tuple[str, ...]) -
         in_terminal(9, "psql"),
         process(9, "./a.out", state="t"),
         process(9, "./a.out", state="D"),
-        process(9, "python3", "-I", "-", "{}"),
+        process(9, "python3", "-I", "-", "8888"),
+        process(9, *PROBE),
+        process(9, *PROBE[:3], "train()", parent=0),
         process(9, "make", parent=0),
     ],
     ids=str,
@@ -130,7 +133,8 @@ def test_what_has_no_harmless_explanation_is_busy(one: Process) -> None:
         process(9, "tmux", "new", name="tmux: server"),
         process(9, "defunct", state="Z"),
         process(9, "sh", "/etc/cron-like", session=1, started=BEGAN + 2),
-        process(9, "python3", "-I", "-", "{}", parent=0),
+        process(9, "python3", "-I", "-", "8888", parent=0),
+        process(9, *PROBE, parent=0),
     ],
     ids=str,
 )
@@ -198,12 +202,22 @@ def test_a_kernel_works_on_after_its_cell_by_itself_or_by_a_copy_of_itself() -> 
         ({"terminals": {"/dev/pts/3": NOW - 40}}, "somebody typed in pts/3 40 s ago"),
         ({"saved": NOW - 130}, "a notebook was saved 2 min ago"),
         ({"heartbeat": NOW - 10}, "the IDE was used 10 s ago"),
+        ({"hold": (NOW - 3600, "8h training")}, "its owner holds it for 420 min: training"),
+        ({"hold": (NOW - 3600, "until I am back")}, "its owner holds it for 1380 min: until I am back"),
+        ({"hold": (NOW - 86_000, "")}, "its owner holds it for 7 min"),
     ],
 )
 def test_any_sign_of_work_wins_and_what_is_not_known_is_one(more: dict[str, Any], because: str) -> None:
     activity = seen(**more)
     assert activity.verdict is Verdict.busy
     assert any(because in reason for reason in activity.reasons)
+
+
+@pytest.mark.parametrize("hold", [(NOW - 3600, "30m training"), (NOW - 86_400, ""), (NOW - 90_000, "soon")])
+def test_a_hold_that_was_forgotten_keeps_nobody(hold: tuple[float, str]) -> None:
+    activity = seen(hold=hold)
+    assert activity.verdict is Verdict.idle
+    assert any("its hold has ended" in str(found) for found in activity.evidence)
 
 
 @pytest.mark.parametrize(("after", "verdict"), [(5.0, Verdict.idle), (29.0, Verdict.idle), (31.0, Verdict.busy)])

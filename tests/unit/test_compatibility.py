@@ -14,7 +14,7 @@ import pytest
 from flows.compatibility import elf, read_image
 from flows.compatibility.changes import of_python, of_system
 from flows.compatibility.facts import Distribution, Group, Home, Image, Kind, Native, Starter
-from flows.compatibility.judge import Finding, Verdict, judge, verdict
+from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds, Reader
 from flows.publishing import evidence
 
@@ -67,6 +67,22 @@ def venv(home: Path, path: str, python: str = "/usr/bin/python3.11") -> None:
     (home / path / "bin").mkdir()
     (home / path / "bin/python3").symlink_to(python)
     (home / path / "bin/python").symlink_to("python3")
+
+
+def test_an_environment_in_a_volume_is_judged_where_it_is(tmp_path: Path) -> None:
+    venv(tmp_path, "envs/train")
+    write(tmp_path, {"envs/train/lib/python3.11/site-packages/rich-14.0.dist-info/METADATA": ""})
+    write(tmp_path, {"share/jupyter/kernels/mine/kernel.json": '{"argv": ["/gone/python"]}', "bin/git": ""})
+    found = as_volume(read(tmp_path), "/data")
+    assert judge(found, OLD, SAME) == ()
+    (finding,) = judge(found, OLD, NEW)
+    assert (finding.verdict, finding.path) == (Verdict.rebuild, "/data/envs/train")
+    assert finding.recipe[:2] == (
+        "mv /data/envs/train /data/envs/train.before",
+        "python3 -m venv /data/envs/train",
+    )
+    other = Finding(Verdict.blocked, "work", "")
+    assert together([finding, other]) == (other, finding)
 
 
 def test_an_environment_is_found_with_its_python_and_its_packages(tmp_path: Path) -> None:

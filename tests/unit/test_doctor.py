@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from flows import doctor
+from flows.catalog.model import Access
+from flows.database import lease, open_database
 from flows.doctor import Finding, Program
+from flows.migrations.journal import Journal
+from flows.migrations.move import State
+from flows.migrations.planning.plan import moved
+from flows.sessions.containers.podman import input_rules
+from flows.sessions.homes.pool import Room
+from flows.sessions.model import Session
 from flows.settings import Settings
 from tests.conftest import free_port, serving, wait_until
 
@@ -58,6 +66,42 @@ def test_disk_of_a_home_that_is_not_there_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("limit", "ok"), [(20_000, True), (1024, False)])
 def test_open_files(limit: int, ok: bool) -> None:
     assert doctor.judge_open_files(limit).ok is ok
+
+
+@pytest.mark.parametrize(("free", "ok"), [(6 * 10**9, True), (4 * 10**9, False)])
+def test_a_pool_that_is_nearly_full_is_told(free: int, ok: bool) -> None:
+    assert doctor.judge_pool(Room(50 * 10**9, free)).ok is ok
+
+
+def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings) -> None:
+    assert not tuple(doctor.moves(settings)) and not (settings.home / "refit.db").exists()
+    journal = Journal(open_database(settings.database))
+    ada = Session("ada", "p", "2026a", "sha256:old", 200_000, None, Path("/home"), Path("/token"), Access())
+    with lease(journal.database, "session ada") as held:
+        move = journal.begin(held, ada, moved(ada, "sha256:new", None), "")
+        (finding,) = doctor.moves(settings)
+        assert finding.ok
+    (finding,) = doctor.moves(settings)
+    assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate resume" in finding.fix
+    with lease(journal.database, "session ada") as held:
+        journal.end(held, move, State.held, "the way back failed")
+    (finding,) = doctor.moves(settings)
+    assert not finding.ok and "ada: held" in finding.seen and "refit migrate history ada" in finding.fix
+
+
+def test_sessions_without_a_record_are_told(settings: Settings) -> None:
+    assert not tuple(doctor.records(settings))
+    assert doctor.judge_records(()).ok
+    finding = doctor.judge_records(["ada", "bob"])
+    assert not finding.ok and "ada, bob" in finding.seen and "refit session recover" in finding.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
+def test_whether_sessions_can_be_closed_is_tried_in_a_network_of_its_own() -> None:
+    (finding,) = doctor.doors(Settings())
+    assert finding.ok, finding
+    rules = "*filter\n-F INPUT\n-A INPUT ! -i lo -p tcp -m multiport --dports 8000,2222 -j DROP\nCOMMIT\n"
+    assert (input_rules([8000, 2222]), input_rules(())) == (rules, "*filter\n-F INPUT\nCOMMIT\n")
 
 
 def on_ports(home: Path, port: int) -> dict[str, Finding]:

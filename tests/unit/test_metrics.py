@@ -26,6 +26,7 @@ from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Way
 from flows.migrations.telling.standing import Standing
 from flows.services.embedded import all_services
+from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
 from flows.settings import Settings
 from tests.conftest import free_port
@@ -46,6 +47,8 @@ FACTS = Facts(
         Standing("sha256:old", *LAB, BEGUN, "", Way.superseded),
     ),
     moves={("cleaned", ""): 3, ("rolled back", "verify"): 1},
+    interrupted=2,
+    pool=Room(50, 4),
     downtimes=(0.4, 0.5, 3.0, 100.0),
     stages={"built": 4, "grafted": 20, "reused": 100},
     services={"registry": True, "worker": False},
@@ -85,6 +88,8 @@ def test_all_that_is_counted_can_be_read() -> None:
     assert found["refit_moves", ("rolled back", "verify")] == 1
     assert (found["refit_move_downtime_seconds_count", ()], found["refit_move_downtime_seconds_sum", ()]) == (4, 103.9)
     assert found["refit_move_downtime_seconds_bucket", ("0.5",)] == 2
+    assert found["refit_moves_interrupted", ()] == 2
+    assert (found["refit_pool_size_bytes", ()], found["refit_pool_free_bytes", ()]) == (50, 4)
     assert found["refit_stages_total", ("grafted",)] == 20
     assert (found["refit_service_up", ("registry",)], found["refit_service_up", ("worker",)]) == (1, 0)
     assert found["refit_queue_runs", ("refit-deb12", "waiting")] == 2
@@ -93,7 +98,9 @@ def test_all_that_is_counted_can_be_read() -> None:
 
 
 def test_a_machine_on_which_nothing_has_happened_can_be_read_as_well() -> None:
-    assert told(Facts())["refit_move_downtime_seconds_count", ()] == 0
+    found = told(Facts())
+    assert (found["refit_move_downtime_seconds_count", ()], found["refit_moves_interrupted", ()]) == (0, 0)
+    assert not any(name.startswith("refit_pool") for name, _ in found)
 
 
 def test_nobody_is_called_up_to_date_while_the_registry_is_silent() -> None:

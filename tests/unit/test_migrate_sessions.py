@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from flows.database import now, open_database
 from flows.errors import RefitError
-from flows.migrate_sessions import _alone, _at_once, _Watch
+from flows.migrate_sessions import _alone, _at_once, _Watch, about_held
+from flows.migrations.carry import Result
 from flows.migrations.history import History, Kind
+from flows.migrations.move import State
 from flows.migrations.planning.rollout import Way
 from flows.migrations.telling.standing import Standings
-from flows.plan_migration import steer
+from flows.plan_migration import Planning, steer, told
+from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from tests.simulated.fleet import fleet
 
 IMAGE = f"sha256:{'ab' * 32}"
 
@@ -47,6 +53,15 @@ def test_who_waits_hears_at_once_what_anybody_says(database: Engine) -> None:
         waiting.result(timeout=60)
 
 
+def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
+    database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POLL_SECONDS", "HEAR_SECONDS"):
+        monkeypatch.setattr(f"flows.migrate_sessions.{name}", 0.01)
+    clock = _Watch(database, lambda: History(database).add(Kind.noticed, session="ada", image=IMAGE))
+    clock.wait(now() + timedelta(hours=1))
+
+
 @pytest.mark.parametrize(
     ("what", "way"), [("pause", Way.paused), ("resume", Way.running), ("abort", Way.aborted)], ids=lambda value: value
 )
@@ -54,6 +69,20 @@ def test_a_rollout_is_steered_by_its_digest(settings: Settings, database: Engine
     Standings(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
     assert steer(what, IMAGE[7:19], settings, "ann") == f"The rollout of {IMAGE[7:19]} is {way}."
     assert Standings(database).all()[IMAGE].way is way
+
+
+def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_any_more(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home") as sessions, sessions.in_charge():
+        ada, new = sessions.add(1, sessions.image("old")), sessions.image("new")
+        Standings(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
+        history = History(sessions.database)
+        history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
+        assert told(sessions.database)
+        steer("abort", new, sessions.settings, "ann")
+        assert not told(sessions.database)
+        assert [event.kind for event in history.events(ada.name)] == [Kind.noticed, Kind.withdrawn]
+        history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
+        assert list(told(sessions.database)) == [(ada.name, ada.image)] and not history.broken()
 
 
 def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engine) -> None:
@@ -66,3 +95,21 @@ def test_without_a_word_it_is_waited_to_the_end(database: Engine) -> None:
     clock, until = _Watch(database), now() + timedelta(seconds=0.2)
     clock.wait(until)
     assert now() >= until
+
+
+def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_others() -> None:
+    moved = Result("ada", "old", "new", "", 1.0, State.cleaned, "")
+    held = replace(moved, session="bob", state=State.held, reason="the way back failed. `refit migrate resume bob`")
+    assert about_held([moved]) == ""
+    assert about_held([moved, held]) == f"bob: {held.reason}"
+
+
+def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        old = sessions.image("old")
+        names = [sessions.add(number, old).name for number in range(4)]
+        for name in names[:2]:
+            Wishes(sessions.database).change(name, "root", owner="ann")
+        sessions.image("new")
+        at = {line.session: line.at for line in Planning(sessions.settings).plan([], "")}
+        assert at[names[0]] != at[names[1]] and at[names[2]] == at[names[3]]

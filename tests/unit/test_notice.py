@@ -20,6 +20,7 @@ from flows.migrations.telling.notice import (
     moving_from,
     to_be_reminded,
     to_be_told,
+    to_be_untold,
     when,
     wish_of,
     would_end,
@@ -139,6 +140,22 @@ def test_an_answer_is_a_wish_and_nothing_else_is(answer: str, wish: dict[str, ob
     assert wish_of(answer, "new", NOW) == wish
 
 
+def test_who_was_told_of_an_image_that_is_called_off_is_told_so_and_told_anew_if_it_comes_after_all() -> None:
+    told = [
+        event(Kind.noticed),
+        event(Kind.not_noticed, "bob"),
+        event(Kind.noticed, "cyd"),
+        event(Kind.noticed, "eve", "x"),
+    ]
+    images = {"ada": "old", "bob": "old", "cyd": "new", "eve": "old"}
+    assert to_be_untold(told, images, "new") == ("ada", "bob")
+    assert to_be_untold(told, {}, "new") == ()  # they are gone
+    waiting = decision(Action.wait, Reason.busy)
+    withdrawn = [*told, event(Kind.withdrawn)]
+    assert (to_be_told([waiting], told), to_be_told([waiting], withdrawn)) == ([], [waiting])
+    assert to_be_told([waiting], [*withdrawn, event(Kind.noticed)]) == []
+
+
 def test_a_reminder_says_how_long_is_left() -> None:
     assert replace(NOTICE, left=24).text.startswith("The session ada gets a new image within 24 h")
 
@@ -185,3 +202,6 @@ def test_owners_have_addresses_of_their_own_and_those_of_all(settings: Settings)
     assert [url.get_secret_value() for url in notices.addresses_of("ada", known)] == ["json://ada", "json://all"]
     assert [url.get_secret_value() for url in notices.addresses_of("bob", known)] == ["json://all"]
     assert notices.addresses_of("bob", settings) == ()
+    hers = settings.model_copy(update={"notify_owners": {**owners, "ann": (SecretStr("json://ann"),)}})
+    told = [url.get_secret_value() for url in notices.addresses_of("ada", hers, "ann")]
+    assert told == ["json://ada", "json://ann", "json://all"]

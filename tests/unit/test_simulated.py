@@ -1,4 +1,4 @@
-"""The simulated engine keeps the contract of engines; hundreds of moves go wrong on it, and nobody loses anything."""
+"""Simulated engine and homes keep their contracts; hundreds of moves go wrong on them, and nobody loses anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 from bench.faults import upset
 from flows.migrations.history import History
 from flows.migrations.move import State
-from flows.sessions.engine import Engine
+from flows.sessions.engine import Engine, Homes
 from flows.sessions.model import Session
 from tests.engine_contract import EngineContract
-from tests.simulated.engine import SimulatedEngine
+from tests.homes_contract import Files, HomesContract
+from tests.simulated.engine import SimulatedEngine, SimulatedFiles, SimulatedHomes
 from tests.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
 from tests.simulated.replicas import check_that_one_acts
 from tests.simulated.upsets import trial
@@ -39,6 +40,28 @@ class TestSimulatedEngine(EngineContract):
     @pytest.fixture
     def another_home(self) -> Path:
         return Path("/")
+
+
+class TestSimulatedHomes(HomesContract):
+    """The whole contract."""
+
+    @pytest.fixture
+    def world(self) -> Iterator[World]:
+        with (world := World()).person():
+            yield world
+
+    @pytest.fixture
+    def homes(self, world: World, tmp_path: Path) -> Homes:
+        return SimulatedHomes(world, tmp_path / "homes")
+
+    @pytest.fixture
+    def files(self, world: World) -> Files:
+        return SimulatedFiles(world)
+
+    @pytest.fixture
+    def session(self, homes: Homes) -> Session:
+        home = homes.make("ada", 200001)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, 18000, home, Path("/token"), ACCESS)
 
 
 @pytest.fixture

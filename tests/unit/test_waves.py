@@ -82,6 +82,8 @@ MOVED, FAILED = (Trial("new", 1, NOW - HOUR, moved=moved, failed=not moved) for 
         ([replace(FAILED, damaged=True)], 1000, Health.failed),
         ([MOVED, Trial("new", 2, NOW, moved=True)], 9, Health.passed),
         ([FAILED, Trial("new", 2, NOW, moved=True)], 0, Health.failed),
+        ([MOVED, replace(MOVED, fell=True)], 0, Health.failed),
+        ([MOVED, replace(MOVED, fell=True), Trial("new", 2, NOW, moved=True)], 0, Health.passed),
     ],
 )
 def test_a_wave_says_what_its_moves_have_shown(trials: list[Trial], left: int, says: Health) -> None:
@@ -98,4 +100,5 @@ def test_an_approval_holds_for_what_had_happened_by_then() -> None:
     assert health([MOVED], approval=True, approved=(1, NOW)) is Health.passed
     assert health([MOVED], approval=True, approved=(0, NOW)) is Health.unapproved
     assert health([FAILED], approved=(1, NOW)) is Health.passed
+    assert health([replace(MOVED, fell=True)], approved=(1, NOW)) is Health.passed
     assert health([FAILED], approved=(1, NOW - 2 * HOUR)) is Health.failed

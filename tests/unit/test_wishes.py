@@ -42,6 +42,13 @@ def test_a_wish_is_kept_with_who_said_it(database: Engine) -> None:
     assert wishes.changes("ann")[0].what == "mode: pin, until: 2026-12-24, agreed: none"
 
 
+def test_a_session_may_belong_to_somebody(database: Engine) -> None:
+    wishes = Wishes(database)
+    assert wishes.of("ann") == Wish()
+    wishes.change("ann", "root", owner="Ann Lee")
+    assert wishes.of("ann") == Wish(owner="Ann Lee")
+
+
 def test_a_new_mode_ends_what_was_agreed_and_a_session_that_goes_takes_its_wish_along(database: Engine) -> None:
     wishes = Wishes(database)
     wishes.change("ann", "ann", agreed="sha256:2", volunteer=True)

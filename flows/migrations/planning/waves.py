@@ -97,6 +97,7 @@ class Trial:
         moved: it runs on the new image.
         failed: it was rolled back or is held.
         damaged: it is held, or its home isn't as it was.
+        fell: it was moved, and doesn't run any more though it ought to.
     """
 
     image: str
@@ -105,6 +106,7 @@ class Trial:
     moved: bool = False
     failed: bool = False
     damaged: bool = False
+    fell: bool = False
 
 
 def gates(
@@ -153,9 +155,11 @@ def _gate(
     """The gate behind a wave; `followed`: the next has begun, so that whoever comes later holds nobody up."""
     since = max((trial.ended for trial in members if trial.ended), default=now)
     under_way = sum(trial.ended is None for trial in members)
-    bad = [trial for trial in members if trial.failed and not (approved and trial.ended and trial.ended <= approved)]
+    # Who ends long after a move may have other reasons: that counts only until the next wave has begun.
+    failed = [trial for trial in members if trial.failed or (trial.fell and not followed)]
+    bad = [trial for trial in failed if not (approved and trial.ended and trial.ended <= approved)]
     tally = Tally(
-        moved=sum(trial.moved for trial in members),
+        moved=sum(trial.moved for trial in members if trial not in bad),
         failed=len(bad),
         damaged=sum(trial.damaged for trial in bad),
         left=under_way if followed else left + under_way,

@@ -104,7 +104,8 @@ def _rollout(
     percents: Sequence[float],
 ) -> RolloutLine:
     mine = [trial for trial in trials if trial.image == standing.image]
-    moved, failed = Counter(t.wave for t in mine if t.moved), Counter(t.wave for t in mine if t.failed)
+    failed = Counter(trial.wave for trial in mine if trial.failed or trial.fell)
+    moved = Counter(trial.wave for trial in mine if trial.moved and not trial.fell)
     left = Counter(d.wave for d in decisions if d.new == standing.image and d.wave is not None)
     lines = tuple(
         WaveLine(

@@ -91,8 +91,8 @@ def when(line: Decision) -> str:
 
 def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
-    known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
-    return [line for line in decisions if _waits(line) and (line.session, line.new) not in known]
+    known = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
+    return [line for line in decisions if _waits(line) and known.get((line.session, line.new)) is not Kind.noticed]
 
 
 def to_be_reminded(
@@ -128,6 +128,24 @@ def to_be_reminded(
         if (line.session, line.new, mark(line, step)) not in marks:
             found.append((line, step))
     return found
+
+
+def to_be_untold(told: Iterable[Event], images: Mapping[str, str], image: str) -> tuple[str, ...]:
+    """The sessions whose owners were told of an image, or tried to be, and that don't have it. Pure.
+
+    Args:
+        told: the notices, delivered or not.
+        images: session → the image that it has.
+        image: the one that isn't to come any more.
+    """
+    names = {event.session for event in told if event.image == image}
+    return tuple(sorted(name for name in names if images.get(name, image) != image))
+
+
+def called_off(session: str, image: str) -> tuple[str, str]:
+    """Title and text for an owner who was told of an image that isn't to come any more. Pure."""
+    short = image.removeprefix("sha256:")[:12]
+    return f"The session {session} stays as it is", f"Its move to the new image {short} was called off."
 
 
 def mark(line: Decision, step: float) -> str:

@@ -24,9 +24,11 @@ from flows.migrations.telling.notice import (
     ANSWERS,
     FROM,
     Notice,
+    called_off,
     mark,
     to_be_reminded,
     to_be_told,
+    to_be_untold,
     when,
     wish_of,
     would_end,
@@ -81,7 +83,7 @@ class Teller:
 
     def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Tell all who are to be told, and remind all who are to be; the sessions whose owners know now."""
-        told = self._history.events(kinds=(Kind.noticed, Kind.reminded))
+        told = self._history.events(kinds=(Kind.noticed, Kind.withdrawn, Kind.reminded))
         lines, steps = to_be_told(decisions, told), self._settings.migration.remind_hours
         near = to_be_reminded(decisions, told, self._wishes.all(), steps, now())
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -174,7 +176,7 @@ class Teller:
         ways.append(f"{'shown' if shown else 'nobody has seen it yet'} {IN_LAB}")
 
     def _send(self, notice: Notice, outcome: _Outcome) -> None:
-        addresses = notices.addresses_of(notice.session, self._settings)
+        addresses = notices.addresses_of(notice.session, self._settings, self._wishes.of(notice.session).owner)
         failures = notices.send_to(addresses, notice.title, notice.text, "notify_owners")
         if accepted := len(addresses) - len(failures):
             outcome.delivered.append(f"accepted by {accepted} of {len(addresses)} addresses")
@@ -190,6 +192,31 @@ class Teller:
         seconds = self._settings.migration.move_seconds
         deadline = self._deadline(line.session)
         return Notice(line.session, line.new, changes, ends, seconds, when(line), deadline, left)
+
+
+def withdraw(settings: Settings, sessions: Sessions, history: History, image: str) -> tuple[str, ...]:
+    """Tell all who were told of an image that it isn't to come any more; returns the names of their sessions.
+
+    If it comes after all, they are told anew, and only then do their deadlines begin.
+    """
+    known = {session.name: session for session in sessions.store.sessions()}
+    events = history.events(image=image, kinds=(Kind.noticed, Kind.not_noticed))
+    names = to_be_untold(events, {name: session.image for name, session in known.items()}, image)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        tuple(pool.map(lambda name: _withdraw(settings, sessions, history, known[name], image), names))
+    return names
+
+
+def _withdraw(settings: Settings, sessions: Sessions, history: History, session: Session, image: str) -> None:
+    title, text = called_off(session.name, image)
+    history.add(Kind.withdrawn, session=session.name, image=image)
+    with suppress(RefitError):  # it is stopped
+        terminals.leave(sessions.engine, session, "")
+        if session.access.protocol == "jupyter":
+            sessions.jupyter(session).leave_notice(f"{image} off", title, text)
+    owner = Wishes(sessions.store.database).of(session.name).owner
+    for failure in notices.send_to(notices.addresses_of(session.name, settings, owner), title, text, "notify_owners"):
+        logger.warning("%s", failure)
 
 
 def _names(found: Iterable[str]) -> str:

@@ -1,0 +1,76 @@
+"""What people do with a session that is there, for Prefect's UI; the shell does the same without a flow around it."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from prefect import flow, get_run_logger
+
+from flows.errors import RefitError
+from flows.migrations.carry import Result
+from flows.sessions.lifecycle import Sessions
+from flows.settings import Settings
+from flows.settings import load as load_settings
+from flows.start_sessions import start_session
+from flows.switch_session import go_back, switch_session
+
+
+@flow(name="change-session", flow_run_name="{what} session {name}")
+def change_session(
+    name: str,
+    what: Literal["start", "stop", "remove", "switch", "back"],
+    profile: str = "",
+    release: str = "2026a",
+    anyway: bool = False,
+) -> str:
+    """Start, stop or remove a session, or give it another profile or the image that it had before; its home stays.
+
+    Args:
+        name: Name of the session.
+        what: What to do; back gives it the image that it had before its last move.
+        profile: For switch, the other profile, e.g. jupyter-minimal-deb12-py311.
+        release: For switch, the name of its release.
+        anyway: For switch and back, whether it moves although something in its home would stop working.
+    """
+    settings = load_settings()
+    if (what == "switch") != bool(profile):
+        problem = "A switch needs a profile." if what == "switch" else f"{what!r} has no profile."
+        raise RefitError(problem, fix="leave `profile` empty, or choose `switch` and name one.")
+    verbs: Mapping[str, Callable[[], str]] = {
+        "start": lambda: _start(settings, name),
+        "stop": lambda: _stop(settings, name),
+        "remove": lambda: _remove(settings, name),
+        "switch": lambda: _told(switch_session(settings, name, profile, release, anyway=anyway)),
+        "back": lambda: _told(go_back(settings, name, anyway=anyway)),
+    }
+    done = verbs[what]()
+    get_run_logger().info("%s", done)
+    return done
+
+
+def _start(settings: Settings, name: str) -> str:
+    session, result = start_session(settings, name)
+    url = Sessions.open(settings).url(session)
+    moved = f" Its new image: {result.state}." if result else ""
+    return f"{name} runs{f' at {url}' if url else ''}.{moved}"
+
+
+def _stop(settings: Settings, name: str) -> str:
+    Sessions.open(settings).stop(name)
+    return f"{name} is stopped."
+
+
+def _remove(settings: Settings, name: str) -> str:
+    Sessions.open(settings).remove(name)
+    return f"{name} is removed; its home stays."
+
+
+def _told(result: Result) -> str:
+    """How a move ended.
+
+    Raises:
+        RefitError: it was undone, is held, or was not tried.
+    """
+    if not result.moved:
+        raise RefitError(f"{result.session} was not moved: {result.state}.", why=result.reason or result.error)
+    away = f" It was away for {result.downtime:.1f} s." if result.downtime is not None else ""
+    return f"{result.session} has the image {result.new}.{away}"

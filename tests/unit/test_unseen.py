@@ -1,0 +1,58 @@
+"""What may have happened in a new container between two processes that carry its move out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from flows.migrations.move import Entry, Phase
+from flows.migrations.unseen import ENDED, RAN, alone, since
+from flows.sessions.model import Container, Running
+
+AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
+STARTS = (Entry("start", Phase.intent, at=AT),)
+ANSWERED = (*STARTS, Entry("start", Phase.done, at=AT), Entry("answer", Phase.done, at=AT))
+
+
+def new(running: Running, started: float | None = None, ended: float | None = None) -> Container:
+    """One that started and ended so many seconds after the start was begun."""
+    times = [None if seconds is None else AT + timedelta(seconds=seconds) for seconds in (started, ended)]
+    return Container("refit-ada-2", "ada", 2, "sha256:2", running, None, 0, *times)
+
+
+@pytest.mark.parametrize(
+    ("found", "happened"),
+    [
+        (None, ""),
+        (new(Running.created), ""),
+        (new(Running.running, 0.3), RAN),
+        (new(Running.stopped, 0.3, 0.9), ""),  # it ended at once
+        (new(Running.stopped, -60, 1.5), ""),  # it waited for its home, and ended at once when it came
+        (new(Running.stopped, 0.3, 60), ENDED),
+        (new(Running.stopped, -60, -5), ""),  # before, while somebody watched
+        (new(Running.stopped), ENDED),  # the engine doesn't say when
+        (new(Running.created, 0.3), ENDED),  # so Podman calls it after a reboot
+    ],
+)
+def test_what_nobody_has_seen(found: Container | None, happened: str) -> None:
+    assert since(STARTS, found) == happened
+    assert since((), found) == since([Entry("stop", Phase.intent, at=AT)], found) == ""
+
+
+@pytest.mark.parametrize(
+    ("entries", "happened", "says"),
+    [
+        (STARTS, "", [True, True, False]),
+        (ANSWERED, "", [False, True, False]),
+        (STARTS, RAN, [False, True, False]),
+        (ANSWERED, RAN, [False, True, False]),
+        (STARTS, ENDED, [False, False, False]),
+    ],
+)
+@pytest.mark.parametrize("phase", [Phase.interrupted, Phase.reopened])
+def test_whether_surely_nobody_was_there(
+    entries: tuple[Entry, ...], happened: str, says: list[bool], phase: Phase
+) -> None:
+    lines = [*entries, Entry("", phase, happened, at=AT)]
+    assert [alone(lines, used) for used in (None, False, True)] == says
