@@ -108,17 +108,17 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: 
     check_nothing_is_left(scene.settings, sessions, carrier.journal, "ana")
 
     # Somebody who asks nobody takes it between stop and start.
-    snapshot, outsiders = carrier._effects["snapshot"], []
+    snapshot, outsiders = carrier.steps.effects["snapshot"], []
 
     def taken(move: object) -> str:
         outsiders.append(subprocess.Popen(["sleep", "600"], stdin=os.open(scene.nodes[0], os.O_RDONLY)))
         return snapshot(move)  # type: ignore[arg-type]
 
-    carrier._effects["snapshot"] = taken
+    carrier.steps.effects["snapshot"] = taken
     try:
         result = carrier.carry_out(to(sessions, "ana", scene.old))
     finally:
-        carrier._effects["snapshot"] = snapshot
+        carrier.steps.effects["snapshot"] = snapshot
         for outsider in outsiders:
             outsider.kill()
             outsider.wait()

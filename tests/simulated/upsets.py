@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flows.errors import RefitError
-from flows.migrations.carry import KEPT
 from flows.migrations.journal import Move
 from flows.migrations.move import FINAL, State
+from flows.migrations.steps import KEPT
 from flows.sessions.model import Running, Session
 from tests.real.moving import check_no_gap
 from tests.simulated.fleet import ACCESS, LATE, OWN, Fleet

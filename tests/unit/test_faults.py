@@ -18,11 +18,12 @@ from flows.database import lease, now
 from flows.errors import RefitError
 from flows.images.registry import NoAnswer
 from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
-from flows.migrations.carry import KEPT, LOOK_AGE, Result
+from flows.migrations.carry import LOOK_AGE, Result
 from flows.migrations.history import History
 from flows.migrations.move import STEPS, State
 from flows.migrations.planning.plan import Action, Candidate, Reason, plan
 from flows.migrations.planning.rollout import Rollout
+from flows.migrations.steps import KEPT
 from flows.policy import RolloutPolicy
 from flows.sessions.model import Running, Session
 from flows.sessions.watching.activity import Verdict

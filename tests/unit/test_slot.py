@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flows.catalog import load
 from flows.catalog.model import Access
-from flows.migrations.carry import no_room
+from flows.migrations.steps import no_room
 from flows.sessions.containers.slot import VARIABLE, Mounted, mounted, objection
 from flows.sessions.model import Container, Running, Session, session_of
 from tests.conftest import wait_until

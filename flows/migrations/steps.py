@@ -1,0 +1,368 @@
+"""What the steps of a move do: the side effects behind those of `move`, and behind the way back.
+
+Every effect is made so that it can be done again: it looks at what is there and does what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+
+import psutil
+
+from flows.compatibility.changes import hand_made
+from flows.compatibility.replay import replay
+from flows.database import now
+from flows.errors import RefitError
+from flows.images.registry import NoAnswer
+from flows.migrations import parting, unseen
+from flows.migrations.journal import Journal, Move
+from flows.migrations.move import Entry, Phase
+from flows.migrations.planning.consent import frozen, objection
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Rollout
+from flows.migrations.rehearsal import CELL, CELL_SAYS, rehearse
+from flows.policy import SessionPolicy
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Container, Running, Session
+from flows.sessions.watching import hook
+from flows.sessions.watching.probes import Seen as Look
+from flows.sessions.watching.probes import Watch
+from flows.sessions.wishes import Wish, Wishes
+from flows.settings import Settings
+
+# Which of these paths is no device that can be read and written.
+_LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
+MOST_NAMED = 10
+# How often the engine is asked again what there is, and how long it is given to recover in between.
+LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
+WATCH_PAUSE_SECONDS = 1.0
+# What `halt` and `restore` tell the steps after them, through the journal.
+ALONE = "nobody has used the new container"
+KEPT = "the home was changed, maybe by its user, and left so"
+
+
+class Unproven(RefitError):
+    """The session runs on its new image, but not as it should."""
+
+
+class Deferred(RefitError):
+    """A session that isn't to be stopped just now: somebody works in it, or its owner wants it otherwise."""
+
+
+class Steps:
+    """The steps in their order, then those of the way back; each returns a note for the journal.
+
+    Attributes:
+        effects: name of the step, or of what undoes it → what it does.
+    """
+
+    def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
+        self._settings, self._sessions, self._journal = settings, sessions, journal
+        self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
+        self.effects: dict[str, Callable[[Move], str]] = {
+            "check": self._check,
+            "pull": self._pull,
+            "rehearse": self._rehearse,
+            "create": self._create,
+            "warm": self._warm,
+            "copy": self._copy,
+            "look": self._look,
+            "stop": self._stop,
+            "snapshot": self._snapshot,
+            "start": self._start,
+            "answer": self._answer,
+            "verify": self._verify,
+            "commit": lambda _: "",  # written with its line: whoever carries out the move does that
+            "clean": self._clean,
+            "halt": self._halt,
+            "restore": self._restore,
+            "revive": self._revive,
+            "reopen": self._reopen,
+            "forget": self._forget,
+            "cool": self._cool,
+            "discard": self._discard,
+        }
+
+    def containers(self, session: str) -> tuple[Container, ...]:
+        """The containers of a session.
+
+        An engine that doesn't answer once must not leave a session where it is: half way, perhaps stopped.
+        """
+        for _ in range(LISTED_AGAIN):
+            with suppress(RefitError):
+                return self._sessions.engine.containers(session)
+            time.sleep(LIST_PAUSE_SECONDS)
+        return self._sessions.engine.containers(session)
+
+    def _check(self, move: Move) -> str:
+        if any(
+            found.name == move.before.container and found.made_from != move.before
+            for found in self.containers(move.before.name)
+        ):
+            raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
+        # A session that is ill already could neither be compared with its new image nor be brought back.
+        if move.consent != STARTS:
+            self._sessions.wait_ready(move.before)
+            self._ask_hook(move)
+        self._sessions.homes.check_room(move.before)
+        return ""
+
+    def _pull(self, move: Move) -> str:
+        try:
+            self._sessions.engine.pull(move.after.image)
+        except NoAnswer as error:  # that is no fault of the image
+            raise Deferred(f"its image can't be had just now: {error.what}") from error
+        return ""
+
+    def _rehearse(self, move: Move) -> str:
+        """What a killed rehearsal has left, the next one removes."""
+        if not self._settings.migration.rehearse:
+            return "the settings want none"
+        if move.consent == STARTS:
+            return "not rehearsed: its owner waits, and nobody is in it whom its failure would disturb"
+        found = rehearse(self._settings, self._sessions.homes, move.after)
+        if found.failed:
+            seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
+            raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
+        return f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s"
+
+    def _create(self, move: Move) -> str:
+        self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        self._sessions.ssh.prepare(move.after)
+        self._sessions.engine.create(move.after)
+        return self._replay(move)
+
+    def _replay(self, move: Move) -> str:
+        """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
+        if not self._wish(move.before.name).replay:
+            return ""
+        made = hand_made(self._settings, self._sessions.engine, move.before)
+        return replay(self._settings, made, move.after.container)
+
+    def _warm(self, move: Move) -> str:
+        """Its IDE is imported while the old one still runs; where that can't be, it starts only after the stop."""
+        if why := self._not_warm(move.after):
+            return f"not warm: {why}"
+        self._sessions.engine.warm(move.after)
+        return ""
+
+    def _copy(self, move: Move) -> str:
+        self._sessions.homes.copy(move.before, move.id)
+        return ""
+
+    def _look(self, move: Move) -> str:
+        """From here on nobody comes in; who has agreed to be interrupted, or whose deadline has come, is only told.
+
+        The last line of the note is what is open in it, which the stop ends.
+        """
+        if move.consent == STARTS:
+            return move.consent
+        self._ask_hook(move)
+        if move.consent == FORCED and (why := frozen(self._candidate(move), self._rollout())):
+            raise Deferred(why)
+        ends = parting.open_in(self._settings, self._sessions, move.before).to_json()
+        if move.consent:
+            parting.warn(self._sessions, move.before)
+            return f"{move.consent}\n{ends}"
+
+        candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
+
+        def objection_to(seen: Look) -> str:
+            known = replace(candidate, seen=seen, wish=self._wish(move.before.name))
+            return objection(known, move.after.image, self._rollout())
+
+        if why := self._watch.look_last(move.before, objection_to):
+            raise Deferred(why)
+        return f"nobody works in it\n{ends}"
+
+    def _candidate(self, move: Move) -> Candidate:
+        policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
+        return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name))
+
+    def _wish(self, session: str) -> Wish:
+        return self._wishes.of(session)
+
+    def _rollout(self) -> Rollout:
+        return Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
+
+    def _ask_hook(self, move: Move) -> None:
+        """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""
+        if (why := hook.ask(self._sessions.engine, move.before, whether=not move.consent)) and not move.consent:
+            raise Deferred(why)
+
+    def _stop(self, move: Move) -> str:
+        self._sessions.halt(move.before, settle=False)
+        return ""
+
+    def _snapshot(self, move: Move) -> str:
+        self._sessions.homes.delta(move.before, move.id)
+        return ""
+
+    def _start(self, move: Move) -> str:
+        # On record it is the session's all the time; a program outside sessions doesn't ask.
+        if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._journal.entries(move))):
+            raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
+        self._sessions.engine.start(move.after.container)
+        return ""
+
+    def _answer(self, move: Move) -> str:
+        self._sessions.wait_ready(move.after)
+        return ""
+
+    def _verify(self, move: Move) -> str:
+        """The home first: the cell that is executed afterwards counts as use of the server."""
+        changed = self._changed(move)
+        used = self._used(move)
+        if changed and used is not True:
+            raise Unproven(f"The new image changed the home: {some(changed)}.")
+        if move.after.access.protocol == "jupyter":
+            said = self._sessions.jupyter(move.after).execute(CELL)
+            if said.strip() != CELL_SAYS:
+                raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
+        self._sessions.ssh.check(move.after)
+        self._check_gpus(move.after)
+        if why := hook.disproof(self._sessions.engine, move.after):
+            raise Unproven(f"In its new container, {why}.")
+        self._watch_it(move.after)
+        return self._kept(move, changed) if changed else ""
+
+    def _watch_it(self, session: Session) -> None:
+        """What ends a while after it was ready hasn't proven itself either."""
+        if not (seconds := self._settings.migration.watch_seconds):
+            return
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(WATCH_PAUSE_SECONDS, left))
+            if not self._runs(session):
+                raise Unproven(f"It ended within {seconds:g} s after it was ready.")
+        self._sessions.wait_ready(session)
+
+    def _check_gpus(self, session: Session) -> None:
+        """The GPU is visible: each of its device nodes is there, and the session's user may use it."""
+        nodes = sorted(self._sessions.gpus.nodes(session.devices)) if session.devices else []
+        if nodes and (lacks := self._sessions.engine.execute(session.container, ["sh", "-c", _LACKS, "sh", *nodes])):
+            raise Unproven(f"Its GPU can't be used in the new container: {', '.join(lacks.split())}.")
+
+    def _clean(self, move: Move) -> str:
+        self._sessions.engine.remove(move.before.container)
+        told = parting.reopen(self._sessions, move.after, parting.ended_by(self._journal.entries(move)))
+        return "\n".join(filter(None, (told, self._forget(move))))
+
+    # The way back.
+
+    def _halt(self, move: Move) -> str:
+        alone = unseen.alone(self._journal.entries(move), self._used(move))
+        with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
+            self._sessions.engine.stop(move.after.container, self._settings.stop_grace, settle=False)
+        return ALONE if alone else ""
+
+    def _restore(self, move: Move) -> str:
+        """Undo what the new image did to the home; what a person may have done there is never undone."""
+        changed = self._changed(move)
+        if not changed:
+            return ""
+        alone = Entry("halt", Phase.done, ALONE) in self._journal.entries(move)
+        if not alone or self._runs(move.before):
+            return self._kept(move, changed)
+        self._sessions.homes.restore(move.before, move.id)
+        return f"restored: {some(changed)}"
+
+    def _revive(self, move: Move) -> str:
+        self._sessions.engine.create(move.before)
+        self._sessions.engine.start(move.before.container)
+        self._reopen(move)  # it has never ended, if the stop failed
+        self._sessions.wait_ready(move.before)
+        return ""
+
+    def _reopen(self, move: Move) -> str:
+        if move.before.doors and self._runs(move.before):
+            self._sessions.engine.let_in(move.before.container)
+        return ""
+
+    def _forget(self, move: Move) -> str:
+        entries = self._journal.entries(move)
+        if any(entry.note.startswith(KEPT) for entry in entries):
+            return "the snapshot was kept"
+        name, homes = move.before.name, self._sessions.homes
+        there = self._sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
+        if there and _left_unrestored(entries) and (changed := self._changed(move)):
+            return self._kept(move, changed)
+        homes.forget(name, move.id)
+        return ""
+
+    def _cool(self, move: Move) -> str:
+        self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        return ""
+
+    def _discard(self, move: Move) -> str:
+        self._sessions.engine.remove(move.after.container)
+        return ""
+
+    def _not_warm(self, session: Session) -> str:
+        if session.port:
+            return "its port is the old one's as long as that runs"
+        if not session.late_home:
+            return "its home can't come later"
+        running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
+        waiting = len(running) - len(set(running))
+        most, needed = self._settings.warm_containers, self._settings.warm_memory
+        return no_room(waiting, most, psutil.virtual_memory().available / 1e9, needed)
+
+    def _changed(self, move: Move) -> tuple[str, ...]:
+        return self._sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
+
+    def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
+        snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
+        way_back = f"`refit home restore {move.before.name} {move.id}`"
+        return f"{KEPT}: {some(changed)}; as it was before: {snapshot}, {way_back}"
+
+    def _used(self, move: Move) -> bool | None:
+        """Whether anybody has used the new container since it started; none if that can't be told."""
+        if move.after.access.protocol != "jupyter":
+            return None
+        try:
+            return self._sessions.jupyter(move.after).used()
+        except RefitError:
+            return None
+
+    def _runs(self, session: Session) -> bool:
+        return any(
+            each.name == session.container and each.running is Running.running for each in self.containers(session.name)
+        )
+
+    @cached_property
+    def _policies(self) -> Mapping[ImageKey, SessionPolicy]:
+        try:
+            return policies(self._settings)
+        except RefitError as error:
+            raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+
+
+def some(things: tuple[str, ...]) -> str:
+    """The first of some things, and how many more there are."""
+    more = len(things) - MOST_NAMED
+    return ", ".join(things[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def no_room(waiting: int, most: int, free: float, needed: float) -> str:
+    """Why no further container may wait for its home; empty: one may. In GB. Pure."""
+    if waiting >= most:
+        return f"{waiting} others wait already"
+    return f"{free:.1f} GB of memory are free, and {needed:g} GB are needed" if free < needed else ""
+
+
+def _stopped_at(entries: Sequence[Entry]) -> datetime:
+    """When the stop of the session began."""
+    return max((entry.at for entry in entries if entry.step == "stop" and entry.at), default=now())
+
+
+def _left_unrestored(entries: Sequence[Entry]) -> bool:
+    """Whether a new container may have touched a home that nobody compares any more: its session was deleted."""
+    begun = {entry.step for entry in entries if entry.phase is Phase.intent}
+    done = {entry.step for entry in entries if entry.phase is Phase.done}
+    return "start" in begun and not {"commit", "restore"} & done
