@@ -289,7 +289,7 @@ def test_a_layer_is_downloaded_once(workshop: Workshop, trees: Trees, folder: Pa
 def test_what_was_kept_of_a_layer_and_is_damaged_is_read_anew(workshop: Workshop, trees: Trees, folder: Path) -> None:
     stored = store(workshop, folder)
     first = trees.layer(workshop.repository, stored)
-    (note,) = workshop.settings.folder("cache", "trees").glob(f"{stored.digest.removeprefix('sha256:')}*")
+    (note,) = workshop.settings.folder("cache", "trees").glob(f"{stored.digest.removeprefix('sha256:')}.tree.*")
     note.write_text("{half")
     assert Trees(workshop.settings, workshop.registry).layer(workshop.repository, stored) == first
 

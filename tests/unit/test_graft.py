@@ -228,6 +228,20 @@ def test_without_obstacles_a_graft_has_what_was_carried_and_all_else_of_its_new_
         assert all(grafted.get(path) == built.get(path) for path in upper.entries)
 
 
+@given(CARRIED, st.frozensets(NAMES | st.sampled_from(["", "c", "c/a"]), max_size=3))
+def test_where_a_layer_does_not_reach_it_has_no_obstacles(upper: Layer, different: frozenset[str]) -> None:
+    assume(not graft.may_meet(graft.reach(upper), different))
+    assert graft.obstacles([upper], different) == ()
+
+
+def test_most_changes_of_a_parent_are_out_of_reach() -> None:
+    regions = graft.reach(PYTHON)
+    assert regions == {"opt", "opt/app-root"}
+    assert not graft.may_meet(regions, frozenset({"etc/passwd", "usr/lib", "opt/other/x", "usr"}))
+    assert graft.may_meet(regions, frozenset({"opt/app-root/bin/python"}))
+    assert graft.may_meet(regions, frozenset({"opt"}))
+
+
 @given(PARENTS, st.lists(CARRIED, min_size=1, max_size=2))
 def test_on_an_equal_parent_everything_can_be_carried(parent: Layer, carried: list[Layer]) -> None:
     assert problems(parent, parent, *carried) == {}

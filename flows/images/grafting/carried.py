@@ -117,10 +117,10 @@ class Layers:
             raise NotCarried(f"the registry no longer has {below}, on which its layer stood")
         try:
             different = self._trees.differing(self._repository, old, parent)
-            upper = self._trees.layer(self._repository, stored)
+            found = self._trees.obstacles(self._repository, stored, different)
         except (UnreadableLayer, BlobLost) as error:
             raise NotCarried(error.what) from None
-        if found := graft.obstacles([upper], different):
+        if found:
             raise NotCarried(f"its layer doesn't fit: {_some(found)}")
 
     def _verify(self, stage: Stage, stored: Stored, parent: Manifest) -> None:

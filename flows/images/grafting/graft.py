@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 FILE, FOLDER, SYMLINK, HARDLINK, DEVICE = "file", "folder", "symlink", "hardlink", "device"
+EVERYWHERE = "/"  # a region that no path lies in
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 
 
@@ -184,6 +185,23 @@ def _obstacles(upper: Layer, different: frozenset[str]) -> Iterator[Obstacle]:
         hider = next((above for above in (*ancestors(path), "") if above != path and upper.hides_below(above)), None)
         if hider is not None:
             yield Obstacle(path, f"the parents differ in it, and the carried layers hide all below /{hider}")
+
+
+def reach(upper: Layer) -> frozenset[str]:
+    """The regions of a tree that a layer has to do with: a region is what the first two names of a path are."""
+    paths = {*upper.entries, *upper.whiteouts, *upper.opaque, *upper.leant_on}
+    if any(upper.hides_below(path) for path in paths if "/" not in path):
+        return frozenset({EVERYWHERE})
+    return frozenset(map(_region, paths))
+
+
+def may_meet(regions: frozenset[str], different: frozenset[str]) -> bool:
+    """Whether a layer that reaches into these regions may have obstacles where two parents differ; without: none."""
+    return EVERYWHERE in regions or any(_region(path) in regions for path in different)
+
+
+def _region(path: str) -> str:
+    return "/".join(path.split("/", 2)[:2])
 
 
 def strays(upper: Layer, allowed: Iterable[str]) -> tuple[str, ...]:

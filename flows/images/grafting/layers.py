@@ -97,6 +97,15 @@ class Trees:
         """
         return self._layer(repository, part)
 
+    def obstacles(self, repository: str, part: Stored, different: frozenset[str]) -> tuple[graft.Obstacle, ...]:
+        """Why a layer can't be carried between parents that differ in these paths; raises as `layer` does.
+
+        Of most layers it is enough to know roughly where they reach: their files need not be looked through.
+        """
+        if not graft.may_meet(self._reach(repository, part), different):
+            return ()
+        return graft.obstacles([self.layer(repository, part)], different)
+
     def tree(self, repository: str, image: Manifest) -> Tree:
         """The files of an image; raises as `layer` does."""
         return self._tree(repository, layers_of(self.registry, repository, image))
@@ -126,18 +135,25 @@ class Trees:
             raise UnreadableLayer(top.digest, str(error)) from None
 
     def _find(self, repository: str, part: Stored) -> Layer:
-        name = part.digest.removeprefix("sha256:")
-        note = self._folder / f"{name}.{_FORMAT}.json"
+        note = self._note(part)
         if known := _kept(note):
             return known
-        with alone(self._settings, f"tree-{name}"):
+        with alone(self._settings, f"tree-{part.digest.removeprefix('sha256:')}"):
             if known := _kept(note):
                 return known
             found = self._read(repository, part)
-            draft = note.with_suffix(".new")
-            draft.write_bytes(_dumped(found))
-            draft.replace(note)
+            _keep(self._note(part, "reach"), canonical(sorted(graft.reach(found))))
+            _keep(note, _dumped(found))
         return found
+
+    def _reach(self, repository: str, part: Stored) -> frozenset[str]:
+        try:
+            return frozenset(json.loads(self._note(part, "reach").read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return graft.reach(self.layer(repository, part))
+
+    def _note(self, part: Stored, what: str = "tree") -> Path:
+        return self._folder / f"{part.digest.removeprefix('sha256:')}.{what}.{_FORMAT}.json"
 
     def _read(self, repository: str, part: Stored) -> Layer:
         with TemporaryFile(dir=self._folder) as file:
@@ -181,6 +197,12 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 def _xattrs(member: tarfile.TarInfo) -> str:
     found = {name.removeprefix(_XATTR): value for name, value in member.pax_headers.items() if name.startswith(_XATTR)}
     return " ".join(f"{name}={value.encode('utf-8', 'surrogateescape').hex()}" for name, value in sorted(found.items()))
+
+
+def _keep(note: Path, content: bytes) -> None:
+    draft = note.with_suffix(".new")
+    draft.write_bytes(content)
+    draft.replace(note)
 
 
 def _dumped(found: Layer) -> bytes:
