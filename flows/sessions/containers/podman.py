@@ -35,6 +35,7 @@ _ADDRESSES = Path("/var/lib/cni/networks/podman")
 _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
 _LABEL = "io.refit."
 _QUICK = 60.0
+_LOG_TRIES = 3
 _WAIT = 1.0
 _LAST_LINES = 15
 _STATES = {
@@ -282,8 +283,16 @@ class Podman:
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""
-        seen: list[str] = []
-        command.run(self._call("logs", "--tail", str(lines), container), root=True, limit=_QUICK, on_line=seen.append)
+        call = self._call("logs", "--tail", str(lines), container)
+        for again in reversed(range(_LOG_TRIES)):
+            seen: list[str] = []
+            try:
+                command.run(call, root=True, limit=_QUICK, on_line=seen.append)
+                break
+            except ProgramFailed as error:
+                # Podman 4.3 fails on a line that is just being written.
+                if not again or "unable to read log file" not in error.tail:
+                    raise
         return "\n".join(seen)
 
     def _find(self, session: Session) -> Container | None:
