@@ -26,7 +26,7 @@ import sqlalchemy
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeDecorator
@@ -345,18 +345,20 @@ class _Renewal:
 
     def _renew(self, engine: Engine) -> None:
         with self._changed:
-            while self._due:
-                if (left := min(self._due.values()) - time.monotonic()) > 0:
-                    self._changed.wait(left)
-                else:
-                    self._renew_due(engine)
-            self._thread = None
+            try:
+                while self._due:
+                    if (left := min(self._due.values()) - time.monotonic()) > 0:
+                        self._changed.wait(left)
+                    else:
+                        self._renew_due(engine)
+            finally:
+                self._thread = None
 
     def _renew_due(self, engine: Engine) -> None:
         started = time.monotonic()
         due = {lease: self._seconds[lease] for lease, at in self._due.items() if at <= started}
-        # The next round may be luckier; a lease that is lost is found at the next write.
-        with suppress(OperationalError):
+        # All leases count on this thread. The next round may be luckier; one that is lost is found at the next write.
+        with suppress(SQLAlchemyError):
             _extend(engine, due)
         self._due |= {lease: started + seconds / 3 for lease, seconds in due.items()}
 

@@ -5,14 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
 
 from flows import database
 from flows.errors import RefitError
 from flows.migrations.history import History, Kind, append
+from tests.conftest import wait_until
 from tests.database_contract import DatabaseContract
 
 
@@ -58,3 +61,17 @@ def test_a_driver_that_is_missing_is_named_with_the_way_to_install_it(monkeypatc
         database.open_database("postgresql://ann:secret@127.0.0.1/refit")
     assert "refit[postgresql]" in caught.value.fix
     assert "secret" not in str(caught.value)
+
+
+def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extend, asked = database._extend, list[object]()
+
+    def troubled(*words: Any) -> None:
+        asked.append(words)
+        if len(asked) == 1:
+            raise NoConnection("no connection is free")
+        extend(*words)
+
+    monkeypatch.setattr(database, "_extend", troubled)
+    with database.lease(database.open_database(f"sqlite:///{tmp_path / 'db'}"), "mine", seconds=0.3):
+        wait_until(lambda: len(asked) > 2)
