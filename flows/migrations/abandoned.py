@@ -42,13 +42,10 @@ def end_abandoned(journal: Journal, carrier: Callable[[], Carrier], at: datetime
     """End the moves that have left their sessions away, forwards or backwards; those of others wait for the next run.
 
     Raises:
-        RefitError: one could not be ended just now.
+        RefitError: one could not be ended just now; the others were tried.
     """
     left = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
-    if not left:
-        return ()
-    anew = carrier()
-    return tuple(filter(None, map(anew.resume, left)))
+    return carrier().resume_all(left) if left else ()
 
 
 class Doors:

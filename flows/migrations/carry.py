@@ -6,7 +6,7 @@ What fails is written down as well, and `decide` finds the way back; what is int
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
@@ -122,23 +122,26 @@ class Carrier:
             move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
             return self._drive(held, move)
 
-    def resume_all(self) -> tuple[Result, ...]:
+    def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
+
+        Args:
+            moves: those to see to; all, if not given.
 
         Raises:
             RefitError: some could not be resumed just now; it was tried with all.
         """
         results, problems = [], []
-        for move in self.journal.unfinished():
+        for move in self.journal.unfinished() if moves is None else moves:
             try:
-                results.append(self.resume(move))
+                results.append(self._resume(move))
             except RefitError as error:
                 problems.append(f"{move.before.name}: {error}")
         if problems:
             raise RefitError("Not every move could be resumed.", why="\n".join(problems), fix="try again later.")
         return tuple(filter(None, results))
 
-    def resume(self, move: Move) -> Result | None:
+    def _resume(self, move: Move) -> Result | None:
         """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
 
         Raises:

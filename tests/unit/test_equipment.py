@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from flows.errors import RefitError
@@ -13,16 +10,10 @@ from flows.sessions import equipment
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Running, Session
-from tests.simulated.fleet import Fleet, fleet
+from tests.simulated.fleet import Fleet
 from tests.simulated.world import Image, Point
 
 DATA = Wanted("data", "/data")
-
-
-@pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found:
-        yield found
 
 
 @pytest.fixture

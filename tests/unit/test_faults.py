@@ -6,7 +6,7 @@ Moves are carried out by what really does so: only engine, homes and IDEs are si
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,12 +36,6 @@ from tests.simulated.world import Killed, Point, differing
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs" / "sessions.md"
 CASES = range(1, 21)
-
-
-@pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +10,9 @@ from flows.errors import RefitError, UnknownName
 from flows.migrations.kept import drop, kept, take_back
 from flows.migrations.move import State
 from flows.sessions.model import Session
-from tests.simulated.fleet import Fleet, fleet
+from tests.simulated.fleet import Fleet
 from tests.simulated.upsets import IMAGES
 from tests.simulated.world import Point
-
-
-@pytest.fixture
-def sessions(tmp_path: Path) -> Iterator[Fleet]:
-    with fleet(tmp_path / "home") as found:
-        yield found
 
 
 @pytest.fixture

@@ -1,0 +1,17 @@
+"""Fixtures that several unit tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulated.fleet import Fleet, fleet
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Fleet]:
+    """Simulated sessions under the real carrier, journal and database."""
+    with fleet(tmp_path / "home") as found:
+        yield found
