@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.locks import archive, freshness, pages, python
+from flows.locks import apt, archive, freshness, pages, python
 from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
 from flows.locks.pages import Page, Unreadable
 from flows.locks.pipfile import read_pipfile
@@ -126,6 +126,17 @@ class Resolver:
 
 def lists_asked(site: Site) -> list[str]:
     return [path for path, _ in site.asked if "Packages" in path or "by-hash" in path]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_mirror_that_is_busy_is_asked_again(site: Site, base: Base, mirror: Settings, status: int) -> None:
+    class Busy(dict[str, tuple[int, str, bytes]]):
+        def get(self, path: str, _: object) -> tuple[int, str, bytes]:  # type: ignore[override]
+            return self[path] if (path, status) in site.asked else (status, "text/plain", b"busy")
+
+    at_once = apt.state(base, mirror)
+    site.answers = Busy(site.answers)
+    assert apt.state(base, mirror) == at_once
 
 
 def test_packages_are_resolved_once_while_the_mirror_says_the_same(site: Site, base: Base, mirror: Settings) -> None:

@@ -163,3 +163,17 @@ def test_the_gateway_is_installed_as_locked_and_runs_nothing_of_its_packages(tmp
     assert packages and all(package["integrity"].startswith("sha512-") for package in packages)
     assert all(package["resolved"].startswith("https://registry.npmjs.org/") for package in packages)
     assert service.environment["CONFIGPROXY_AUTH_TOKEN"] not in " ".join(service.argv)
+
+
+def test_services_that_run_but_are_slow_are_waited_for_and_those_that_ended_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [ended, *_] = services.status(Settings(home=tmp_path))
+    slow = replace(ended, running=True)
+    looks = iter([slow, slow, replace(slow, answering=True)])
+    monkeypatch.setattr(services, "status", lambda _: (next(looks),))
+    services.require(Settings(home=tmp_path))
+    assert next(looks, None) is None
+    monkeypatch.setattr(services, "status", lambda _: (ended,))
+    with pytest.raises(RefitError, match="does not answer"):
+        services.require(Settings(home=tmp_path))
