@@ -1,7 +1,7 @@
 """Build and publish the images of a release: each distinct stage once, then each image's labels, checks and tags."""
 
 import datetime
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ from flows.images import picture
 from flows.images.build import Builder, Built
 from flows.images.ledger import Ledger
 from flows.images.order import Order
-from flows.images.plan import Action, Plan, urgency
+from flows.images.plan import Action, Plan, jobs, urgency
 from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Stage
 from flows.images.workshop.gate import building
@@ -224,26 +224,27 @@ def due_date() -> datetime.date:
 def carry_out(
     planned: ReleasePlan, date: datetime.date, settings: Settings, *, graft: bool = True
 ) -> dict[str, object]:
-    """Do what is planned, each job as soon as the one that it needs is done; returns job → what came out, or an error.
+    """Do what is planned, each job as soon as those that it needs are done; returns job → what came out, or an error.
 
     Jobs are the stages that aren't there, by their names, and the publishing of each image.
     """
     graph, profiles = planned.graph, {profile.stem: profile for profile in planned.profiles}
     outcomes = {**_reused(planned.plan), **_already_published(planned, Registry(settings))}
-    missing = [name for name in graph.stages if name not in outcomes]
-    order, here = _order(planned, outcomes, graft), host.builds_at_once(settings)
+    stages = jobs(graph, planned.plan)
+    missing = [name for name in stages if name not in outcomes]
+    order, here = _order(planned, stages.values(), outcomes, graft), host.builds_at_once(settings)
     running: dict[str, PrefectFuture[Any]] = {}
     ended: SimpleQueue[str] = SimpleQueue()
 
     def is_ours(job: str) -> bool:
         """Whether this machine does it; others take as much as they can."""
-        return job not in graph.stages or not settings.builders
+        return job not in stages or not settings.builders
 
     def fits(job: str) -> bool:
         return not is_ours(job) or sum(map(is_ours, running)) < here
 
     def submit(job: str, builder: Builder | Handover) -> PrefectFuture[Any]:
-        if stage := graph.stages.get(job):
+        if stage := stages.get(job):
             return build_stage.submit(stage, cast("Built | None", outcomes.get(stage.parent or "")), builder)
         profile = profiles[job.removeprefix(PUBLISH)]
         ancestry = graph.ancestry(graph.tops[profile.stem])
@@ -274,7 +275,7 @@ def _building(
         yield Builder(settings, Registry(settings), graft=graft)
         return
     chains = ((profile.base.name, planned.graph.tops[profile.stem]) for profile in planned.profiles)
-    systems = {stage.name: system for system, top in chains for stage in planned.graph.ancestry(top)}
+    systems = {stage.name: system for system, top in chains for stage in planned.graph.made_of(top)}
     handover = Handover(settings, systems, urgency(planned.graph, planned.plan), graft=graft)
     with handover.going_on():
         called = call_builders(handover.jobs.run, {systems[name] for name in missing}, settings)
@@ -306,11 +307,11 @@ def _already_published(planned: ReleasePlan, registry: Registry) -> dict[str, ob
         return {f"{PUBLISH}{image.profile}": image for image in pool.map(look, planned.profiles) if image}
 
 
-def _order(planned: ReleasePlan, there: Mapping[str, object], graft: bool) -> Order:
+def _order(planned: ReleasePlan, stages: Iterable[Stage], there: Mapping[str, object], graft: bool) -> Order:
     """The order of all jobs; where layers may be carried, one that several images have is made for all of them."""
-    stages = {name: stage.parent for name, stage in planned.graph.stages.items()}
-    images = {f"{PUBLISH}{stem}": top for stem, top in planned.graph.tops.items()}
-    needs = {job: need for job, need in {**stages, **images}.items() if job not in there}
+    images = {f"{PUBLISH}{stem}": (top,) for stem, top in planned.graph.tops.items()}
+    every = {**{stage.name: stage.needs for stage in stages}, **images}
+    needs = {job: wanted for job, wanted in every.items() if job not in there}
     steps = planned.plan.steps.values()
     unmade = {step.layer for step in steps if step.action is Action.build and step.layer} if graft else set()
     layers = {step.stage: step.layer for step in steps if step.layer in unmade and step.layer}

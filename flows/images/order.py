@@ -1,24 +1,27 @@
-"""In which order jobs start: each after the one that it needs, the most urgent first. Pure."""
+"""In which order jobs start: each after those that it needs, the most urgent first. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 
 class Order:
     """Jobs that are still to be started.
 
     Args:
-        needs: job → the job that has to be done before it, or none. One that isn't a job itself counts as done.
+        needs: job → the jobs that have to be done before it. One that isn't a job itself counts as done.
         urgency: job → how urgent it is; the highest starts first, and those that are equal in the order of `needs`.
         makes: job → a thing that it makes, if nobody has yet: of jobs for the same thing one goes ahead of the others.
     """
 
     def __init__(
-        self, needs: Mapping[str, str | None], urgency: Mapping[str, float], makes: Mapping[str, str] | None = None
+        self,
+        needs: Mapping[str, Collection[str]],
+        urgency: Mapping[str, float],
+        makes: Mapping[str, str] | None = None,
     ) -> None:
         self._urgency, self._makes, self._making = urgency, dict(makes or {}), set[str]()
-        self._waiting = {job: need for job, need in needs.items() if need in needs}
+        self._waiting = {job: wanted for job, names in needs.items() if (wanted := set(names) & needs.keys())}
         self._ready = [job for job in needs if job not in self._waiting]
 
     def start(self, fits: Callable[[str], bool] = lambda _: True) -> str | None:
@@ -33,14 +36,15 @@ class Order:
         return chosen
 
     def done(self, job: str) -> None:
-        """A job that was started is done: those that needed it are ready, and nobody waits for what it made."""
+        """A job that was started is done: those that needed nothing else are ready, nobody waits for what it made."""
         if thing := self._makes.get(job):
             self._makes = {other: made for other, made in self._makes.items() if made != thing}
             self._making.remove(thing)
-        freed = [waiting for waiting, need in self._waiting.items() if need == job]
-        for waiting in freed:
-            del self._waiting[waiting]
-        self._ready += freed
+        for waiting in self._that_need(job):
+            self._waiting[waiting].remove(job)
+            if not self._waiting[waiting]:
+                del self._waiting[waiting]
+                self._ready.append(waiting)
 
     def failed(self, job: str) -> tuple[str, ...]:
         """A job that was started has failed; returns those that will never start because of it."""
@@ -48,7 +52,10 @@ class Order:
         return self._lost(job)
 
     def _lost(self, job: str) -> tuple[str, ...]:
-        direct = [waiting for waiting, need in self._waiting.items() if need == job]
+        direct = self._that_need(job)
         for waiting in direct:
             del self._waiting[waiting]
         return tuple(lost for waiting in direct for lost in (waiting, *self._lost(waiting)))
+
+    def _that_need(self, job: str) -> list[str]:
+        return [waiting for waiting, needs in self._waiting.items() if job in needs]

@@ -20,7 +20,7 @@ def dot(graph: Graph, plan: Plan) -> str:
         for step in plan.steps.values()
     )
     shown = [stage for stage in graph.everything() if stage.name in plan.steps]
-    pairs = [(below, s.name) for s in shown for below in (s.parent, s.wheels.name if s.wheels else None) if below]
+    pairs = [(below, stage.name) for stage in shown for below in stage.needs]
     edges = (f"  {_quoted(below)} -> {_quoted(name)};" for below, name in pairs if below in plan.steps)
     head = (
         "digraph release {",

@@ -69,16 +69,11 @@ def containerfile(profile: str, release: str, chain: Sequence[Stage], base: str,
 
 
 def _assembly(base: str, further: Sequence[Stage]) -> Iterator[str]:
-    """The stages of an image, one on the other; wheels branch off where those begin that need them."""
-    below, pending = base, list[Stage]()
+    """The stages of wheels, then those of the image, one on the other."""
     for stage in further:
         if stage.wheels:
-            point = f"below-{stage.name}"
-            yield from (f"FROM {below} AS {point}\n", *map(_instructions, pending))
-            yield from (f"FROM {point} AS {stage.wheels.name}\n", _instructions(stage.wheels), _files(stage))
-            below, pending = point, []
-        pending.append(stage)
-    yield from (f"FROM {below}\n", *map(_instructions, pending))
+            yield from (f"FROM {base} AS {stage.wheels.name}\n", _instructions(stage.wheels), _files(stage))
+    yield from (f"FROM {base}\n", *map(_instructions, further))
 
 
 def _head(profile: str, release: str, secure: bool) -> str:

@@ -101,22 +101,44 @@ def make(
             steps[name] = step = _step(question, found, latest.get(name), makers.get(tag or ""))
             if tag and step.action is Action.build:
                 makers[tag] = name
-        steps |= _wheels([stage for stage in level if steps[stage.name].action in _MADE], inputs, find, latest)
         level = [child for stage in level for child in graph.children(stage.name)]
+    made = [stage for stage in graph.stages.values() if steps[stage.name].action in _MADE]
+    steps |= _wheels(made, steps, inputs, find, latest)
     return Plan({stage.name: steps[stage.name] for stage in graph.everything() if stage.name in steps})
+
+
+def jobs(graph: Graph, plan: Plan) -> Mapping[str, Stage]:
+    """What is done one by one, by name: all stages, and the wheels that are needed for sure.
+
+    Other wheels are made together with the stage that turns out to need them.
+    """
+    steps = plan.steps
+    return {
+        stage.name: stage
+        for stage in graph.everything()
+        if stage.name in graph.stages or (stage.name in steps and steps[stage.name].action is not Action.wait)
+    }
 
 
 def _wheels(
     made: Iterable[Stage],
+    steps: Mapping[str, Step],
     inputs: Callable[[Stage, str | None], Inputs],
     find: Callable[[Collection[str]], Mapping[str, str]],
     latest: Mapping[str, Entry],
 ) -> dict[str, Step]:
-    """The steps of the wheels that the stages to be made need."""
+    """The steps of the wheels that the stages to be made need, or may need."""
     wanted = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
+    sure = {stage.wheels.name for stage in made if stage.wheels and steps[stage.name].action is Action.build}
     asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wanted.values()]
     found = find([question.key for question in asked if question.key]) if asked else {}
-    return {question.stage.name: _step(question, found, latest.get(question.stage.name)) for question in asked}
+    answers = [_step(question, found, latest.get(question.stage.name)) for question in asked]
+    return {step.stage: step if step.digest or step.stage in sure else _unsure(step) for step in answers}
+
+
+def _unsure(step: Step) -> Step:
+    """The step of wheels of which nobody knows whether they will be needed."""
+    return replace(step, action=Action.wait, reason="built if what it is for has to be")
 
 
 @dataclass(frozen=True)
@@ -147,13 +169,15 @@ def _ask(
 
 
 def urgency(graph: Graph, plan: Plan) -> Mapping[str, float]:
-    """Stage → seconds until the last of what stands on it is built, itself included: the longest path comes first."""
+    """Stage → seconds until the last of what needs it is built, itself included: the longest path comes first."""
     longest: dict[str, float] = {}
-    for name in reversed(list(graph.stages)):
-        above = max((longest[child.name] for child in graph.children(name)), default=0.0)
-        wheels = graph.stages[name].wheels
-        before = plan.steps[wheels.name].seconds if wheels and wheels.name in plan.steps else 0.0
-        longest[name] = before + plan.steps[name].seconds + above
+    above: dict[str, float] = {}
+    for stage in reversed(graph.everything()):
+        if stage.name not in plan.steps:
+            continue
+        longest[stage.name] = plan.steps[stage.name].seconds + above.get(stage.name, 0.0)
+        for need in stage.needs:
+            above[need] = max(above.get(need, 0.0), longest[stage.name])
     return longest
 
 

@@ -335,16 +335,17 @@ class Assembler:
             requirements=requirements,
             abi=self._abi(profile),
             writes=(ENVIRONMENT,),
-            wheels=self._wheels(profile, parent, category, of_source) if of_source else None,
+            wheels=self._wheels(profile, category, of_source) if of_source else None,
         )
 
-    def _wheels(self, profile: Profile, parent: Stage, category: str, of_source: tuple[str, ...]) -> Stage:
+    def _wheels(self, profile: Profile, category: str, of_source: tuple[str, ...]) -> Stage:
         """The packages of a category that have no wheel, built with compilers and tools that are locked, too."""
         bundle, base = profile.bundle, _with_python(profile.base, profile.python)
         suite, family = base.config.suite, base.config.family
+        ground = self.foundation(profile.base, profile.python).name
 
         def make(name: str) -> Stage:
-            # The bundle's own, too: they are there already, but a wheel may be linked with another of their versions.
+            # The bundle's own, too: what is built may be linked with them.
             system = self._beyond(base, (*bundle.packages, *bundle.compilers))
             tools = self._requirements(profile, BUILDER)
             snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in _lineage(bundle)]
@@ -355,7 +356,7 @@ class Assembler:
             text = self._templates.render("snippets/wheels.snippet.j2", **variables)
             files = {REQUIREMENTS: _as_file(tools), SOURCES: _as_file(of_source), **self._common_files(base, text)}
             return Stage(
-                *(name, Kind.wheels, parent.name, text, files, system, (*tools, *of_source), suite, family),
+                *(name, Kind.wheels, ground, text, files, system, (*tools, *of_source), suite, family),
                 abi=self._abi(profile),
             )
 

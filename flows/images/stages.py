@@ -55,8 +55,8 @@ class Stage:
         image: the public image that a base stands on, by digest; empty: on none.
         abi: all that a closed stage depends on of what is below it: name → version, e.g. `python` → `3.11`.
         writes: the folders that a closed stage's programs may write to.
-        wheels: the stage of those of its Python packages that have no wheel, made on the same parent, and only where
-            this one has to be made.
+        wheels: the stage of those of its Python packages that have no wheel, made on the base, and only where this one
+            has to be made.
     """
 
     name: str
@@ -73,6 +73,11 @@ class Stage:
     writes: tuple[str, ...] = ()
     wheels: Stage | None = None
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The names of the stages without which it can't be made."""
+        return tuple(name for name in (self.parent, self.wheels.name if self.wheels else None) if name)
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -88,8 +93,11 @@ class Graph:
 
     def everything(self) -> tuple[Stage, ...]:
         """All stages, and before each that of its wheels; a stage of wheels that several need is there once."""
-        found = {one.name: one for stage in self.stages.values() for one in (stage.wheels, stage) if one}
-        return tuple(found.values())
+        return _with_wheels(self.stages.values())
+
+    def made_of(self, top: str) -> tuple[Stage, ...]:
+        """All stages without which there would be no `top`: its ancestry, and the wheels in it."""
+        return _with_wheels(self.ancestry(top))
 
     def children(self, name: str) -> tuple[Stage, ...]:
         """The stages that stand directly on `name`."""
@@ -102,6 +110,10 @@ class Graph:
             if stage.parent:
                 found[stage.parent] = (*found.get(stage.parent, ()), stage)
         return found
+
+
+def _with_wheels(stages: Iterable[Stage]) -> tuple[Stage, ...]:
+    return tuple({one.name: one for stage in stages for one in (stage.wheels, stage) if one}.values())
 
 
 def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:

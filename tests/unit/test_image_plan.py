@@ -153,6 +153,17 @@ def test_a_layer_that_two_images_want_is_made_with_the_first() -> None:
 WHEELS = Stage("wheels", Kind.wheels, "base", "RUN pip wheel", system=("gcc=12.2",))
 
 
+def test_wheels_that_may_not_be_needed_are_no_job_of_their_own() -> None:
+    graph = stages.join({"it": (BASE, replace(PYTHON, wheels=WHEELS))})
+    before = built(graph)
+    patched = stages.join({"it": (replace(BASE, system=("tmux=3.4",)), graph.stages["python"])})
+    found = planned(patched, before)
+    assert actions(found) == {"base": "build", "wheels": "wait", "python": "wait"}
+    assert list(plan.jobs(patched, found)) == ["base", "python"]
+    first = planned(graph, {})
+    assert list(plan.jobs(graph, first)) == ["base", "wheels", "python"]
+
+
 def test_wheels_are_planned_where_a_layer_has_to_be_made_of_them() -> None:
     python = replace(PYTHON, wheels=WHEELS)
     graph = stages.join({"it": (BASE, python)})
@@ -172,7 +183,7 @@ def test_wheels_are_planned_where_a_layer_has_to_be_made_of_them() -> None:
     assert list(actions(found).items()) == [("base", "reuse"), ("wheels", "build"), ("python", "build")]
     assert found.steps["wheels"].reason == "system gcc: 12.2 → 12.3"
     assert found.steps["python"].reason == "wheels system gcc: 12.2 → 12.3"
-    assert plan.urgency(newer, found)["python"] == 110.0
+    assert plan.urgency(newer, found) == {"python": 10.0, "wheels": 110.0, "base": 110.0}
 
 
 def test_a_layer_has_the_same_key_on_every_parent_and_another_for_other_contents() -> None:

@@ -5,29 +5,28 @@ from hypothesis import strategies as st
 
 from flows.images.order import Order
 
-# A forest: each job needs one of lower number, or none.
-FORESTS = st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=30)
+# Each job needs some of lower numbers, or none.
+GRAPHS = st.lists(st.sets(st.integers(0, 30), max_size=2), min_size=1, max_size=30)
 
 
-def names(forest: list[int | None]) -> dict[str, str | None]:
-    return {
-        f"job{number}": None if need is None or need >= number else f"job{need}" for number, need in enumerate(forest)
-    }
+def names(graph: list[set[int]]) -> dict[str, set[str]]:
+    return {f"job{number}": {f"job{need}" for need in needs if need < number} for number, needs in enumerate(graph)}
 
 
 def test_the_most_urgent_first_and_equals_in_their_order() -> None:
-    order = Order({"a": None, "b": None, "c": None}, {"a": 1.0, "b": 2.0, "c": 1.0})
+    order = Order({"a": (), "b": (), "c": ()}, {"a": 1.0, "b": 2.0, "c": 1.0})
     assert [order.start() for _ in range(4)] == ["b", "a", "c", None]
 
 
 def test_what_there_is_no_room_for_waits_and_lets_others_pass() -> None:
-    order = Order({"large": None, "small": None}, {"large": 1.0})
+    order = Order({"large": (), "small": ()}, {"large": 1.0})
     assert [order.start(lambda job: job != "large"), order.start(lambda job: job != "large")] == ["small", None]
     assert order.start() == "large"
 
 
 def test_of_those_that_make_the_same_one_goes_ahead() -> None:
-    order = Order(dict.fromkeys(["one", "two", "three", "other"]), {}, dict.fromkeys(["one", "two", "three"], "layer"))
+    needs = dict.fromkeys(["one", "two", "three", "other"], ())
+    order = Order(needs, {}, dict.fromkeys(["one", "two", "three"], "layer"))
     assert [order.start() for _ in range(3)] == ["one", "other", None]
     order.done("one")
     assert [order.start() for _ in range(3)] == ["two", "three", None]
@@ -35,7 +34,7 @@ def test_of_those_that_make_the_same_one_goes_ahead() -> None:
 
 def test_where_one_fails_to_make_it_another_tries() -> None:
     order = Order(
-        {"one": None, "two": None, "three": None, "on one": "one"}, {}, dict.fromkeys(["one", "two", "on one"], "it")
+        {"one": (), "two": (), "three": (), "on one": ("one",)}, {}, dict.fromkeys(["one", "two", "on one"], "it")
     )
     assert [order.start() for _ in range(3)] == ["one", "three", None]
     assert order.failed("one") == ("on one",)
@@ -43,19 +42,28 @@ def test_where_one_fails_to_make_it_another_tries() -> None:
 
 
 def test_what_is_no_job_counts_as_done() -> None:
-    assert Order({"child": "reused parent"}, {}).start() == "child"
+    assert Order({"child": ("reused parent",)}, {}).start() == "child"
 
 
-@given(FORESTS, st.integers(1, 4), st.randoms(), st.integers(1, 9))
+def test_what_needs_two_starts_after_both() -> None:
+    order = Order({"one": (), "two": (), "both": ("one", "two")}, {"both": 9.0})
+    assert [order.start() for _ in range(3)] == ["one", "two", None]
+    order.done("two")
+    assert order.start() is None
+    order.done("one")
+    assert order.start() == "both"
+
+
+@given(GRAPHS, st.integers(1, 4), st.randoms(), st.integers(1, 9))
 def test_every_job_starts_once_and_after_what_it_needs(
-    forest: list[int | None], at_once: int, random: object, things: int
+    graph: list[set[int]], at_once: int, random: object, things: int
 ) -> None:
-    needs = names(forest)
+    needs = names(graph)
     makes = {job: str(number % things) for number, job in enumerate(needs) if number % 2}
     order, running, done = Order(needs, {}, makes), [], []
     while True:
         while len(running) < at_once and (job := order.start()):
-            assert needs[job] is None or needs[job] in done
+            assert needs[job] <= set(done)
             running.append(job)
         if not running:
             break
@@ -65,9 +73,9 @@ def test_every_job_starts_once_and_after_what_it_needs(
     assert sorted(done) == sorted(needs)
 
 
-@given(FORESTS, st.data())
-def test_what_needs_a_failed_job_never_starts_and_all_else_does(forest: list[int | None], data: st.DataObject) -> None:
-    needs = names(forest)
+@given(GRAPHS, st.data())
+def test_what_needs_a_failed_job_never_starts_and_all_else_does(graph: list[set[int]], data: st.DataObject) -> None:
+    needs = names(graph)
     bad = data.draw(st.sampled_from(sorted(needs)))
     order, started, lost = Order(needs, {}), [], ()
     while job := order.start():
@@ -79,7 +87,6 @@ def test_what_needs_a_failed_job_never_starts_and_all_else_does(forest: list[int
     assert sorted((*started, *lost)) == sorted(needs)
 
     def stands_on_it(job: str) -> bool:
-        need = needs[job]
-        return need is not None and (need == bad or stands_on_it(need))
+        return any(need == bad or stands_on_it(need) for need in needs[job])
 
     assert set(lost) == {job for job in needs if stands_on_it(job)}

@@ -73,20 +73,19 @@ def test_a_copy_takes_from_the_stage_s_files(written: str, becomes: str) -> None
 
 def test_wheels_come_from_a_stage_of_their_own_in_which_alone_compilers_are() -> None:
     system = Stage("os", Kind.instructions, FIRST.name, "RUN apt-get install -y libfoo\n")
-    wheels = Stage("wheels", Kind.wheels, "os", "RUN gcc\n", {"sources.txt": b"foo==1\n"})
+    wheels = Stage("wheels", Kind.wheels, FIRST.name, "RUN gcc\n", {"sources.txt": b"foo==1\n"})
     python = Stage("top", Kind.closed, "os", "RUN install\n", {"requirements.txt": b""}, wheels=wheels)
     text = containerfile("ide-bundle-os-py", "2000a", (FIRST, system, python), BASE)
     names = re.findall(r"(?m)^FROM (\S+)(?: AS (\S+))?$", text)[1:]
     assert names == [
         ("machine", "files-of-wheels"),
-        (BASE, "below-top"),
-        ("below-top", "wheels"),
+        (BASE, "wheels"),
         ("machine", "files-of-top"),
-        ("below-top", ""),
+        (BASE, ""),
     ]
     assert "COPY --from=wheels /wheels/ /mnt/built/" in part(text, "machine AS files-of-top\n")
-    assert text.count("gcc") == 1 and "gcc" in part(text, "below-top AS wheels\n")
-    assert text.count("libfoo") == 1 and "libfoo" in part(text, f"{BASE} AS below-top\n")
+    assert text.count("gcc") == 1 and "gcc" in part(text, f"{BASE} AS wheels\n")
+    assert text.count("libfoo") == 1 and "libfoo" in part(text, f"{BASE}\n")
 
 
 def test_an_add_that_needs_a_build_context_is_refused() -> None:

@@ -164,7 +164,7 @@ def test_packages_that_are_taken_as_source_are_built_in_a_stage_of_their_own(roo
     wheels, of_ide = python.wheels, packages.wheels
     assert wheels and of_ide
     assert (wheels.name, wheels.kind, wheels.parent) == ("minimal-wheels-deb12-py311", Kind.wheels, base.name)
-    assert (of_ide.name, of_ide.parent) == ("minimal-jupyter-wheels-deb12-py311", python.name)
+    assert (of_ide.name, of_ide.parent) == ("minimal-jupyter-wheels-deb12-py311", base.name)
     assert wheels.files["requirements.txt"] == b"setuptools==80.0 --hash=sha256:aa\n"
     assert wheels.files["sources.txt"].startswith(b"pyyaml==")
     assert wheels.system == ("gcc=1",)  # git is the base's

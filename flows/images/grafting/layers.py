@@ -6,13 +6,14 @@ import hashlib
 import json
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from threading import Condition
+from typing import IO, ParamSpec, TypeVar
 
+from cachetools import LRUCache, cached
 from isal import igzip_threaded
 
 from flows.errors import RefitError
@@ -25,6 +26,8 @@ from flows.images.stages import Difference
 from flows.images.workshop.workspace import alone
 from flows.settings import Settings
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 _FORMAT = 1  # of the files in which trees are kept
 _XATTR = "SCHILY.xattr."
@@ -85,9 +88,9 @@ class Trees:
         self._settings, self.registry = settings, registry
         self._folder = settings.folder("cache", "trees")
         # The images of a release share most of their layers; one of 50,000 files takes some 30 MB of memory.
-        self._layer = lru_cache(16)(self._find)
-        self._tree = lru_cache(16)(self._merged)
-        self._differing = lru_cache(64)(self._compared)
+        self._layer = _remembered(16, self._find)
+        self._tree = _remembered(16, self._merged)
+        self._differing = _remembered(64, self._compared)
 
     def layer(self, repository: str, part: Stored) -> Layer:
         """One layer.
@@ -163,6 +166,11 @@ class Trees:
                     return graft.layer(_members(tar))
             except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
                 raise UnreadableLayer(part.digest, str(error)) from None
+
+
+def _remembered(most: int, function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function with a memory; of several threads that ask it the same, one works and the others wait for it."""
+    return cached(LRUCache(most), condition=Condition())(function)
 
 
 def _opened(file: IO[bytes], media_type: str) -> IO[bytes]:
