@@ -31,11 +31,12 @@ class Docker:
     socket: Path
 
     def bake(self, contexts: Mapping[str, Path]) -> float:
-        """Build all images (name → folder with a Containerfile) in one go; returns the seconds."""
+        """Build all images (full name → folder with a Containerfile) in one go, and push them; returns the seconds."""
         # In the bake files of Debian's buildx no network can be named, in those of compose it can.
         file = self.socket.with_name("compose.yaml")
-        file.write_text(yaml.safe_dump({"services": {name: _service(name, path) for name, path in contexts.items()}}))
-        argv = [self.buildx, "bake", "--progress", "plain", "--file", str(file)]
+        services = {name.rpartition("/")[2]: _service(name, path) for name, path in contexts.items()}
+        file.write_text(yaml.safe_dump({"services": services}))
+        argv = [self.buildx, "bake", "--push", "--progress", "plain", "--file", str(file)]
         started = monotonic()
         command.run(argv, env={"DOCKER_HOST": f"unix://{self.socket}"}, limit=3600)
         return monotonic() - started
@@ -43,7 +44,7 @@ class Docker:
 
 def _service(name: str, context: Path) -> dict[str, object]:
     build = {"context": str(context), "dockerfile": "Containerfile", "network": "host"}
-    return {"image": f"bench:{name}", "build": build}
+    return {"image": name, "build": build}
 
 
 @contextmanager

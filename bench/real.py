@@ -1,7 +1,7 @@
 """Real images: bundles of the catalog with IDEs of it, on deb12.
 
 All others build what `refit show` prints, the plain Containerfile of each image. They and Refit start from the same
-base, which is there. Nobody publishes: Refit's checks are not in its figures, its pushes to a registry are.
+base, which is there, and end with all images in a registry; Refit's checks, labels and tags are not in its figures.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _peers(before: Contexts, after: Contexts) -> tuple[dict[str, list[float]], d
         found[LAYERS] = [_buildah(contexts, "--layers", alone) for contexts in (before, before, after)]
     try:
         with scratch() as alone, daemon(alone.folder("docker")) as docker:
-            found[BAKE] = [docker.bake(contexts) for contexts in (before, before, after)]
+            found[BAKE] = [docker.bake(_targets(contexts, alone)) for contexts in (before, before, after)]
     except Unavailable as missing:
         return found, {BAKE: str(missing)}
     except command.ProgramFailed as failed:
@@ -168,10 +168,17 @@ def _peers(before: Contexts, after: Contexts) -> tuple[dict[str, list[float]], d
     return found, {}
 
 
+def _targets(contexts: Contexts, settings: Settings) -> Contexts:
+    """Where in the registry each image goes → its folder."""
+    return {f"{settings.registry_host}/bench/{name}": context for name, context in contexts.items()}
+
+
 def _buildah(contexts: Contexts, layers: str, settings: Settings) -> float:
-    """Build one image after the other; returns the seconds. It keeps nothing unless it keeps layers."""
-    options = [layers, "--isolation", host.isolation(settings), "--tls-verify=false", "--timestamp", "0"]
+    """Build and push one image after the other; returns the seconds. It keeps nothing unless it keeps layers."""
+    insecure, buildah = "--tls-verify=false", host.buildah(settings)
+    options = [layers, "--isolation", host.isolation(settings), insecure, "--timestamp", "0"]
     started = monotonic()
-    for name, context in contexts.items():
-        command.run([*host.buildah(settings), "build", *options, "--tag", name, str(context)], root=True, limit=3600)
+    for name, context in _targets(contexts, settings).items():
+        command.run([*buildah, "build", *options, "--tag", name, str(context)], root=True, limit=3600)
+        command.run([*buildah, "push", "--quiet", insecure, name], root=True, limit=3600)
     return monotonic() - started
