@@ -112,7 +112,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
     }
     no_way = {
         **unreachable(sorted({url for urls in wanted.values() for url in urls}), settings),
-        **{one.url: why for several in downloads.values() for one in several if (why := foreign(one))},
+        **{one.url: why for several in downloads.values() for one in several if (why := foreign(one.machine))},
     }
     return {
         stem: RefitError(
@@ -131,10 +131,10 @@ def _downloads(profile: Profile, plan: Plan) -> list[Download]:
     return [*profile.ide.config.downloads.values()] if to_build else []
 
 
-def foreign(download: Download) -> str:
-    """Why a download is nothing for this machine; empty: it is."""
+def foreign(*machines: str) -> str:
+    """Why what is for these machines is nothing for this one; empty: it is. Without a name it is for all."""
     own = platform.machine()
-    return f"it is for {download.machine}, and this machine is {own}" if download.machine not in ("", own) else ""
+    return "" if {own, ""} & {*machines} else f"it is for {' or '.join(machines)}, and this machine is {own}"
 
 
 def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple[str, str]]) -> Iterator[str]:
@@ -188,6 +188,8 @@ def assemble(
             if error := trouble(profile.base.name, profile.python):
                 raise error
             hold(profile.release, profile.bundle.name, profile.python)
+            if recipes.cuda and profile.cuda_level and (why := foreign(*recipes.cuda.machines)):
+                raise RefitError("Its CUDA can't be had for this machine.", why=why, fix="build it on such a machine.")
             chains[profile.stem] = assembler.chain(profile)
         except RefitError as error:
             problems[profile.stem] = error

@@ -209,7 +209,7 @@ class _Finder:
 
     def categories(self, bundles: Mapping[str, Bundle], ides: Mapping[str, Ide | None]) -> None:
         """Refuses a category that no IDE has: its packages would never be installed, and nobody would know."""
-        known = ["packages", "builder", *(ide.config.category for ide in _whole(ides).values() if ide.config.category)]
+        known = [*_OF_BUNDLES, *(ide.config.category for ide in _whole(ides).values() if ide.config.category)]
         if not all(ides.values()):
             return  # it may be that of one with mistakes
         for bundle in bundles.values():

@@ -17,6 +17,7 @@ from flows.policy import SessionPolicy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]
+MachineName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+$")]
 CudaName = Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[a-z]+)?$")]
 PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$")]
 RepositoryName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+$")]
@@ -53,6 +54,9 @@ class Access(Document):
     helpers: tuple[str, ...] = Field((), description="Names of programs (with *) that the IDE runs for itself.")
     late_home: bool = Field(False, description="Its start command waits for a home that comes later.")
     heartbeat: str = Field("", description="File in the home that the IDE touches while somebody works in it.")
+    notices: str = Field(
+        "", pattern=r"^([\w.-]+(/[\w.-]+)*)?$", description="File in the home in which its windows look for a notice."
+    )
     patience: float = Field(1.0, ge=1, le=10, description="How many times the settings' ready_limit it may need.")
 
 
@@ -136,6 +140,9 @@ class CudaConfig(Document):
 
     version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Of the toolkit.")
     driver: str = Field(pattern=r"^[0-9.]+$", description="The oldest driver that can run it.")
+    machines: Mapping[MachineName, MachineName] = Field(
+        min_length=1, description="What it is made for, as `uname -m` says: what `$machine` in its addresses is there."
+    )
     repository: Repository = Field(description="Where it comes from on systems of rpm.")
     key: Download = Field(description="The public key of that repository.")
     levels: Mapping[CudaName, CudaLevel] = Field(min_length=1)
@@ -150,6 +157,13 @@ class CudaConfig(Document):
                 raise ValueError(f"the level {name} stands on {level.above!r}, which isn't named before it")
             before.add(name)
         return self
+
+    def on(self, machine: str) -> CudaConfig:
+        """The same with the addresses for a machine."""
+        word = self.machines.get(machine, machine)
+        baseurl, url = (text.replace("$machine", word) for text in (self.repository.baseurl, self.key.url))
+        repository = self.repository.model_copy(update={"baseurl": baseurl})
+        return self.model_copy(update={"repository": repository, "key": self.key.model_copy(update={"url": url})})
 
     def below(self, level: str) -> tuple[str, ...]:
         """A level and all that it stands on, lowest first."""
@@ -221,14 +235,12 @@ class Profile:
     """One image of a release, and its configuration.
 
     `stem` is the part of its tag before the first underscore, e.g. `jupyter-minimal-deb12-py311`; `cuda_level` is empty
-    without CUDA; `size_budget` is how
-    many bytes (compressed) its image may have, `migration` how its sessions are moved, `resources` what each of them
-    may take, `volumes` what they have beside their homes (NAME:/path).
+    without CUDA; `size_budget` is how many bytes (compressed) its image may have, `migration` how its sessions are
+    moved, `resources` what each of them may take, `volumes` what they have beside their homes (NAME:/path).
     """
 
     stem: str
     release: str
-    cuda: bool
     ide: Ide
     bundle: Bundle
     base: Base
@@ -238,6 +250,11 @@ class Profile:
     migration: SessionPolicy = field(default_factory=SessionPolicy)
     resources: Resources = field(default_factory=Resources)
     volumes: tuple[str, ...] = ()
+
+    @property
+    def cuda(self) -> bool:
+        """Whether its image has CUDA."""
+        return bool(self.cuda_level)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,6 @@ def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
     return Profile(
         stem=choice.stem,
         release=file.release,
-        cuda=bool(choice.cuda),
         cuda_level=choice.cuda,
         ide=catalog.ides[choice.ide],
         bundle=catalog.bundles[choice.bundle],

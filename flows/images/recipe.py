@@ -5,6 +5,7 @@ Every stage's text is a Containerfile without its FROM. Labels, dates and the na
 
 from __future__ import annotations
 
+import platform
 import re
 import shlex
 import traceback
@@ -95,7 +96,8 @@ class Assembler:
     def __init__(
         self, catalog: Catalog, resolve: Resolve, installer: str = "uv", templates: Templates | None = None
     ) -> None:
-        self._root, self._installer, self._cuda_config = catalog.root, installer, catalog.cuda
+        self._root, self._installer = catalog.root, installer
+        self._cuda_config = catalog.cuda.on(platform.machine()) if catalog.cuda else None
         self._templates = templates or read_templates(catalog.root)
         self._resolving, self._resolved = resolve, dict[tuple[str, ...], tuple[str, ...]]()
         self._verify, self._lock, self._pipfile = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ import pytest
 
 from flows import command, host
 from flows.images.grafting import graft
-from flows.images.grafting.configuration import TIMESTAMP, configured, contents_of, written
+from flows.images.grafting.configuration import TIMESTAMP, Config, configured, written
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
 from flows.images.registry import MANIFEST, Manifest, Registry, canonical, digest_of
 from flows.images.workshop.making import local_name
@@ -93,18 +93,23 @@ class Workshop:
     def graft(self, old: Manifest, old_parent: Manifest, parent: Manifest, text: str) -> Manifest:
         """Put what stands above one parent onto another, whatever the rule says."""
         (part,) = self.carried(old, old_parent)
-        before = len(self.config(old_parent)["history"])
-        contents = contents_of(self.config(old)["history"][before:])
-        config = configured(
-            self.config(parent), text, part.diff_id, origin=local_name(parent.digest), contents=contents
-        )
-        return append(self.registry, self.repository, parent, [part], config)
+        config = configured(self.config(parent), text, part.diff_id, origin=local_name(parent.digest))
+        return append(self.registry, self.repository, parent, [part], self.with_copies(config, old))
+
+    def with_copies(self, config: Config, built: Manifest) -> Config:
+        """A configuration with each COPY as buildah has recorded it: by the hash of what was copied."""
+        recorded = iter(entry for entry in self.config(built)["history"] if _is_copy(entry))
+        return {**config, "history": [next(recorded) if _is_copy(entry) else entry for entry in config["history"]]}
 
     def carried(self, image: Manifest, parent: Manifest) -> tuple[Stored, ...]:
         return layers_of(self.registry, self.repository, image)[len(parent.document["layers"]) :]
 
-    def config(self, image: Manifest) -> dict[str, object]:
+    def config(self, image: Manifest) -> Config:
         return self.registry.config(self.repository, image)
+
+
+def _is_copy(entry: Mapping[str, str]) -> bool:
+    return " COPY " in entry["created_by"]
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil)
 def test_an_image_is_rendered_or_mistakes_are_named(root: Path, bundle: str, path: str, spoil: Spoil) -> None:
     catalog = load.load_catalog(root)
     first = catalog.releases["2026a"].profiles[0]
-    more = {"ide": catalog.ides["terminal"], "cuda": True, "cuda_level": "devel"}
+    more = {"ide": catalog.ides["terminal"], "cuda_level": "devel"}
     profile = replace(first, bundle=catalog.bundles[bundle], **more)
 
     def read() -> None:

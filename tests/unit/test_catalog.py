@@ -116,18 +116,20 @@ def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
     assert list(catalog.ides)[:2] == ["jupyter", "runtime"]
     assert "openssh-server" in catalog.bases["deb12"].packages
-    assert catalog.bundles["minimal"].categories == {"py311": ("packages", "jupyter", "web")}
+    assert catalog.bundles["minimal"].categories["py311"] == ("packages", "jupyter", "web")
     profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
     assert (profile.ide.display, profile.ide.config.access.port) == ("JupyterLab", 8888)
 
 
 def test_this_repository_s_release_has_what_people_come_from_workbench_images_for() -> None:
-    shipped = {(p.bundle.name, p.ide.name, p.cuda_level) for p in load.load_catalog(ROOT).releases["2026a"].profiles}
+    catalog = load.load_catalog(ROOT)
+    shipped = {(p.bundle.name, p.ide.name, p.cuda_level) for p in catalog.releases["2026a"].profiles}
     matrix = product(
         ("minimal", "datascience", "r", "spark", "langchain", "timefold"), ("jupyter", "terminal", "runtime"), ("",)
     )
     more = {("langflow", "langflow", ""), ("pytorch", "jupyter", ""), ("tensorflow", "jupyter", "")}
     assert {*matrix, *more, ("minimal", "runtime", "devel"), ("r", "rstudio", "")} <= shipped
+    assert load.profile(catalog, "2026a", "jupyter-minimal-deb13-py313").python == "py313"
 
 
 def test_numbers_give_the_order_of_menus_and_are_no_part_of_names(root: Path) -> None:

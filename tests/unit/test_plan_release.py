@@ -118,11 +118,22 @@ def test_a_profile_that_takes_what_cant_be_had_here_is_told_unless_it_is_there_a
 
 
 def test_a_download_is_for_the_machines_that_it_names() -> None:
-    def of(machine: str) -> Download:
-        return Download(url="https://example.com/file", sha256="0" * 64, machine=machine)
+    own = platform.machine()
+    assert foreign("") == foreign(own) == foreign("vax", own) == ""
+    assert foreign("vax", "pdp11") == f"it is for vax or pdp11, and this machine is {own}"
 
-    assert foreign(of("")) == foreign(of(platform.machine())) == ""
-    assert foreign(of("vax")) == f"it is for vax, and this machine is {platform.machine()}"
+
+def test_cuda_for_other_machines_is_no_reason_not_to_build_the_rest(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "vax")
+    monkeypatch.setattr(freshness, "resolve", lambda base, settings: ("python3=3.11",))
+    recipes = load.load_catalog(root)
+    plain = load.profile(recipes, "2026a", "runtime-minimal-deb12-py311")
+    cuda = replace(plain, stem=f"cuda-{plain.stem}", cuda_level="base")
+    chains, problems = assemble([plain, cuda], recipes, settings)
+    assert (list(chains), list(problems)) == ([plain.stem], [cuda.stem])
+    assert "it is for x86_64 or aarch64, and this machine is vax" in str(problems[cuda.stem])
 
 
 def test_a_profile_whose_packages_come_from_an_index_that_does_not_answer_is_told_unless_their_wheels_are_here(

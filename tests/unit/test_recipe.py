@@ -104,6 +104,16 @@ def test_a_bundle_s_system_packages_come_from_the_base_s_repositories(root: Path
     assert system.files.keys() == {"files/dnf.conf"}
 
 
+def test_where_java_comes_in_the_dates_of_its_authorities_go(root: Path) -> None:
+    (root / "bundles/1-minimal/os").mkdir()
+    packages = root / "bundles/1-minimal/os/os-packages.txt"
+    for name, files in (("gcc", set()), ("ca-certificates-java", {"files/keystore.py"})):
+        packages.write_text(f"{name}\n")
+        system = chain(root)[1]
+        assert system.files.keys() == files
+        assert ("/mnt/files/files/keystore.py" in system.text) == bool(files)
+
+
 def test_profiles_share_every_stage_up_to_the_ide(root: Path) -> None:
     graph = stages.join({stem: chain(root, stem) for stem in (JUPYTER, RUNTIME)})
     assert list(graph.stages) == ["base-deb12-py311", "minimal-deb12-py311", f"{JUPYTER}-packages", JUPYTER, RUNTIME]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -67,18 +67,16 @@ def _logical_lines(text: str) -> Iterator[str]:
         raise ValueError(f"an instruction that does not end: {line!r}")
 
 
-def configured(
-    parent: Config, text: str, diff_id: str | None, *, origin: str, contents: Sequence[str] | None = None
-) -> Config:
+def configured(parent: Config, text: str, diff_id: str | None, *, origin: str) -> Config:
     """The configuration of an image that a stage's instructions give on a parent, in buildah's shape.
+
+    Its history has a COPY as it is written, where buildah's has the hash of what was copied.
 
     Args:
         parent: the parent's configuration.
         text: the stage's instructions, without FROM.
         diff_id: the stage's one layer, uncompressed; none where it has no layer.
         origin: the parent's name, as the history records it.
-        contents: what was copied, as a build recorded it (see `contents_of`), one for each COPY; none: the history
-            has the instruction as it is written.
 
     Raises:
         ValueError: the effect of an instruction isn't known, or differs between builders.
@@ -89,7 +87,7 @@ def configured(
     state = _State.on(parent.get("config") or {})
     for step in steps:
         _EFFECTS[step.name](state, step)
-    history = _history(steps, contents, origin, diff_id)
+    history = _history(steps, origin, diff_id)
     diff_ids = [*parent["rootfs"]["diff_ids"], *([diff_id] if diff_id else [])]
     return {
         **parent,
@@ -129,35 +127,18 @@ def has_layer(text: str) -> bool:
     return any(step.name in _WRITING for step in instructions(text))
 
 
-def contents_of(history: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """What the COPY instructions among these entries of a history copied: `file:…`, `dir:…` or `multi:…`."""
-    found = (re.match(r"/bin/sh -c #\(nop\) COPY (\w+:\w+) in ", entry.get("created_by", "")) for entry in history)
-    return tuple(match[1] for match in found if match)
-
-
-def _history(
-    steps: Sequence[Instruction], contents: Sequence[str] | None, origin: str, diff_id: str | None
-) -> list[dict[str, object]]:
-    copies = sum(step.name == "COPY" for step in steps)
-    if contents is not None and len(contents) != copies:
-        raise ValueError(f"{copies} COPY instructions, but the contents of {len(contents)}")
-    remaining = iter(contents or ())
-    entries: list[dict[str, object]] = []
-    for step in steps:
-        content = next(remaining, None) if step.name == "COPY" else None
-        entries.append({"created": CREATED, "created_by": _created_by(step, content), "empty_layer": True})
+def _history(steps: Sequence[Instruction], origin: str, diff_id: str | None) -> list[dict[str, object]]:
+    entries: list[dict[str, object]] = [
+        {"created": CREATED, "created_by": _created_by(step), "empty_layer": True} for step in steps
+    ]
     entries[-1]["comment"] = f"FROM {origin}"
     if diff_id:
         del entries[-1]["empty_layer"]
     return entries
 
 
-def _created_by(step: Instruction, content: str | None) -> str:
-    if step.name == "RUN":
-        return f"/bin/sh -c {step.written[4:]}"
-    if content:
-        return f"/bin/sh -c #(nop) COPY {content} in {_copied_words(step)[-1]} "
-    return f"/bin/sh -c #(nop) {step.written}"
+def _created_by(step: Instruction) -> str:
+    return f"/bin/sh -c {step.written[4:] if step.name == 'RUN' else f'#(nop) {step.written}'}"
 
 
 @dataclass
@@ -236,7 +217,10 @@ def _entrypoint(state: _State, step: Instruction) -> None:
 
 
 def _copy(_: _State, step: Instruction) -> None:
-    _copied_words(step)
+    rest = re.sub(r"^(?:--\w+=\S+\s+)*", "", step.rest)
+    words = _list(Instruction(step.name, rest, step.written)) if rest.startswith("[") else rest.split()
+    if len(words) < 2 or rest.startswith("--"):
+        raise ValueError(f"a COPY that can't be recomputed: {step.written!r}")
 
 
 def _run(_: _State, step: Instruction) -> None:
@@ -270,14 +254,6 @@ def _list(step: Instruction) -> list[str]:
     if not words or not all(isinstance(word, str) for word in words):
         raise ValueError(f"this is no list of words in JSON: {step.rest!r}")
     return list(words)
-
-
-def _copied_words(step: Instruction) -> list[str]:
-    rest = re.sub(r"^(?:--\w+=\S+\s+)*", "", step.rest)
-    words = _list(Instruction(step.name, rest, step.written)) if rest.startswith("[") else rest.split()
-    if len(words) < 2 or rest.startswith("--"):
-        raise ValueError(f"a COPY that can't be recomputed: {step.written!r}")
-    return words
 
 
 _WORD = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\])+""")

@@ -72,7 +72,12 @@ def prune(settings: Settings, names: Collection[str] = (), everything: bool = Fa
         if name not in VARIABLES:
             raise UnknownName("cache", name, VARIABLES)
     with no_builds(settings):
-        return {name: _prune(name, settings, everything) for name in names or VARIABLES}
+        return shrink(settings, names or VARIABLES, everything)
+
+
+def shrink(settings: Settings, names: Collection[str] = tuple(VARIABLES), everything: bool = False) -> dict[str, int]:
+    """What `prune` does, where it is known already that nothing is built meanwhile."""
+    return {name: _prune(name, settings, everything) for name in names}
 
 
 def surplus(files: Iterable[File], limit: int) -> tuple[File, ...]:

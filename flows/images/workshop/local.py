@@ -17,7 +17,8 @@ _REFUSED = (0, 1, 2)  # an image that a container uses, or that another one stan
 def places(settings: Settings) -> dict[str, Path]:
     """What a prune frees space in: name → folder."""
     own = {} if settings.registry else {"registry": settings.home / "registry"}
-    return {**own, "builds": host.builds(settings), "images": host.containers(settings), "logs": settings.home / "logs"}
+    stores = {"builds": host.builds(settings), "images": host.containers(settings)}
+    return {**own, **stores, "caches": settings.home / "cache", "logs": settings.home / "logs"}
 
 
 def sizes(settings: Settings) -> dict[str, int]:
