@@ -10,14 +10,16 @@ from sqlalchemy import Engine
 from flows import progress
 from flows.database import now, open_database
 from flows.images.registry import Registry
-from flows.images.workshop import local
+from flows.images.workshop import cache, local
 from flows.images.workshop.gate import pruning
+from flows.migrations import former
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, State
 from flows.publishing import prune
 from flows.publishing.prune import Plan, Policy
 from flows.services import garbage
 from flows.sessions.containers.podman import Podman
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.store import Store
 from flows.settings import Settings
 from flows.settings import load as load_settings
@@ -83,6 +85,7 @@ def in_use(settings: Settings, database: Engine) -> dict[str, str]:
 
 def _carry_out(settings: Settings, database: Engine) -> PruneReport:
     registry = Registry(settings)
+    former.clear(Sessions.open(settings, database), Journal(database), settings.migration.keep_hours)
     with progress.reported("registry", "looking"):
         chosen = make_plan(settings, database)
         done = prune.remove(chosen, registry, database, _asking(settings, database))
@@ -92,6 +95,7 @@ def _carry_out(settings: Settings, database: Engine) -> PruneReport:
         local.clear_builds(settings, staying)
         # Only what is needed now stays on this machine: all else can be pulled again.
         local.clear_images(settings, in_use(settings, database))
+        cache.shrink(settings)
         local.clear_logs(settings, now())
     if settings.registry:
         left = garbage.elsewhere(settings)
