@@ -1,0 +1,1 @@
+"""Who answers for sessions that are away: a page with the reason, and how long it takes."""

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import psutil
 from sqlalchemy import Engine
@@ -22,6 +21,7 @@ from starlette.routing import Route
 from flows.database import held, now, open_database
 from flows.errors import RefitError
 from flows.gateway import routes
+from flows.migrations import former
 from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
@@ -35,6 +35,8 @@ logger = logging.getLogger("refit.porter")
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 LOOK_SECONDS = 2.0
 LONGEST_SECONDS = 60.0
+# How often it is looked for containers that sessions had before, and whose time is over.
+FORMER_SECONDS = 600.0
 # How often it is looked whether a session that ought to run has come back by itself.
 AGAIN_SECONDS = 5.0
 # A story is told so long: everybody's browser asks, and not every answer needs the database.
@@ -91,6 +93,10 @@ class Porter:
         for result in end_abandoned(self._journal, lambda: Carrier.open(self._settings), now()):
             logger.warning("the move of %s, whose run was killed, has ended: %s", result.session, result.state)
 
+    def mind_former(self) -> None:
+        """Remove the containers that sessions had before they moved, when their time is over."""
+        former.clear(self._sessions, self._journal, self._settings.migration.keep_hours)
+
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
             return
@@ -129,41 +135,32 @@ def answer(story: Story, *, html: bool) -> Response:
 
 
 def door(porter: Porter) -> Starlette:
-    """The application: every path of every session, and what the gateway asks when a session breaks off."""
+    """The application: every path of every session. The gateway also asks for those whose request has broken off."""
 
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")
-
-    def broken_off(request: Request) -> Response:
-        path = urlsplit(request.query_params.get("url", "")).path
-        return answer(porter.story(routes.session(path)), html="api" not in path.split("/"))
 
     def away(request: Request) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
         return answer(porter.story(routes.session(request.url.path)), html=wants_page)
 
-    return Starlette(
-        routes=[
-            Route("/health", health),
-            Route("/{code:int}", broken_off),
-            Route("/{path:path}", away, methods=METHODS),
-        ]
-    )
+    return Starlette(routes=[Route("/health", health), Route("/{path:path}", away, methods=METHODS)])
 
 
 def start_minding(porter: Porter) -> None:
-    """Let the porter mind gateway and moves for as long as this process lives; the one doesn't wait for the other."""
-    for task in (porter.mind_gateway, porter.mind_moves):
-        threading.Thread(target=_again_and_again, args=(task,), daemon=True).start()
+    """Let the porter mind its tasks for as long as this process lives; none of them waits for another."""
+    tasks = {porter.mind_gateway: LOOK_SECONDS, porter.mind_moves: LOOK_SECONDS, porter.mind_former: FORMER_SECONDS}
+    for task, seconds in tasks.items():
+        threading.Thread(target=_again_and_again, args=(task, seconds), daemon=True).start()
 
 
-def _again_and_again(task: Callable[[], None]) -> None:
-    pause = LOOK_SECONDS
+def _again_and_again(task: Callable[[], None], seconds: float) -> None:
+    pause = seconds
     while True:
         try:
             task()
-            pause = LOOK_SECONDS
+            pause = seconds
         except Exception:
             logger.exception("the porter can't see to everything")
-            pause = min(2 * pause, LONGEST_SECONDS)
+            pause = max(seconds, min(2 * pause, LONGEST_SECONDS))
         time.sleep(pause)

@@ -10,6 +10,7 @@ from statistics import median
 
 from flows.migrations.journal import Move
 from flows.migrations.move import Entry, Phase, State
+from flows.words import short
 
 
 class Why(StrEnum):
@@ -105,5 +106,5 @@ def _moving(seen: Seen, move: Move) -> Story:
 
 def _onto(move: Move) -> str:
     after, before = move.after, move.before
-    short = after.image.removeprefix("sha256:")[:12]
-    return f"a new image ({short})" if after.profile == before.profile else f"{after.profile} ({short})"
+    what = "a new image" if after.profile == before.profile else after.profile
+    return f"{what} ({short(after.image)})"

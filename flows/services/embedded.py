@@ -20,7 +20,7 @@ from flows.settings import Settings, variables
 
 POOL = "refit"
 _NPM = Path(routes.__file__).parent / "npm"
-_LOCK, _PROXY = ("package.json", "package-lock.json"), "configurable-http-proxy"
+_LOCK, _PROXY = ("package.json", "package-lock.json"), "gateway.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Seconds. A flow run whose process is gone is called crashed after three heartbeats that didn't come (deploy.py).
 HEARTBEAT = 30
@@ -90,15 +90,11 @@ def gateway(settings: Settings) -> Service:
     """The gateway in front of sessions (configurable-http-proxy), on a Node of its own."""
     folder = settings.folder("services", "gateway")
     listening = ["--ip", settings.listen, "--port", str(settings.gateway_port)]
-    api = ["--api-ip", "127.0.0.1", "--api-port", str(settings.gateway_api_port)]
+    told = ["--api-port", str(settings.gateway_api_port), "--porter", routes.PORTER]
     return Service(
         name="gateway",
         title="Gateway of sessions",
-        argv=(
-            *(str(NODE), str(folder / "node_modules" / _PROXY / "bin" / _PROXY)),
-            *(*listening, *api, "--log-level", "warn"),
-            *("--default-target", routes.PORTER, "--error-target", routes.PORTER),
-        ),
+        argv=(str(NODE), str(folder / _PROXY), *listening, *told),
         environment={"CONFIGPROXY_AUTH_TOKEN": _secret(folder / "token")},
         inherited=_inherited(),
         folder=folder,
@@ -109,7 +105,7 @@ def gateway(settings: Settings) -> Service:
         port=settings.gateway_port,
         setting="gateway_port",
         url=settings.gateway_url,
-        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in _LOCK},
+        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in (*_LOCK, _PROXY)},
         install=_npm_ci(settings),
     )
 

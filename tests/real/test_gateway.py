@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +15,10 @@ import httpx
 import psutil
 import pytest
 from playwright.sync_api import expect, sync_playwright
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import CloseCode
 from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
 
 from flows import command, host, services
 from flows.gateway import routes
@@ -117,8 +121,49 @@ def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile
         story["why"] for story in seen.stories
     }
     moving = [page for page in seen.pages if "is being moved onto a new image" in page.text]
-    broken_off = [page for page in moving if "Retry-After" not in page.headers]
-    assert len(broken_off) <= 1 < len(moving)  # the request that was under way at the stop
+    assert len(moving) > 1 and all("Retry-After" in page.headers for page in moving)
+
+
+def test_who_was_at_it_when_a_session_ends_hears_that_it_comes_back(sessions: Sessions, ada: str) -> None:
+    with breaking_off() as place:
+        sessions.gateway.lead(NAME, place)
+        page = get(f"{ada}/lab", Accept="text/html")
+        assert page.status_code == 503 and int(page.headers["Retry-After"]) >= 1 and "<h1>" in page.text
+        sessions.gateway.lead(NAME, place)
+        told = httpx.put(f"{ada}/api/contents/x", json={"much": "more"}, trust_env=False, timeout=30)
+        assert (told.status_code, told.json()["session"]) == (503, NAME)
+    with breaking_off(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf") as place:
+        sessions.gateway.lead(NAME, place)
+        with pytest.raises(httpx.RemoteProtocolError):  # by itself, the proxy lets people wait for the rest for ever
+            get(f"{ada}/files/big")
+    with serve(hanging_up, "127.0.0.1", 0) as kernel:
+        threading.Thread(target=kernel.serve_forever, daemon=True).start()
+        sessions.gateway.lead(NAME, f"http://127.0.0.1:{kernel.socket.getsockname()[1]}")
+        with connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None) as channel:
+            assert channel.recv() == "busy"
+            with pytest.raises(ConnectionClosed) as closed:
+                channel.recv(timeout=30)
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == CloseCode.SERVICE_RESTART
+
+
+def hanging_up(channel: ServerConnection) -> None:
+    channel.send("busy")
+    channel.socket.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def breaking_off(said: bytes = b"") -> Iterator[str]:
+    """A place where everybody is hung up on, after what is said."""
+
+    class Server(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(said)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 def test_a_gateway_that_begins_anew_is_told_where_sessions_are_and_meanwhile_nobody_needs_it(
@@ -180,6 +225,25 @@ def test_f10_who_comes_while_a_session_is_away_reads_why_and_is_let_in_by_itself
         sessions.start(NAME)
         expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)  # nobody has touched anything
         assert not problems
+        browser.close()
+
+
+@pytest.mark.long
+def test_f10_a_page_that_is_open_says_why_its_session_is_away_and_goes_on_when_it_is_back(
+    sessions: Sessions, ada: str
+) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(sessions.address(NAME))
+        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)
+        sessions.stop(NAME)
+        notice = page.locator(".refit-notice")
+        expect(notice).to_contain_text(f"{NAME} was stopped by its owner", timeout=60_000)
+        sessions.start(NAME)
+        expect(notice).to_have_count(0, timeout=60_000)
+        expect(page.locator(".jp-Launcher")).to_be_visible()
+        assert not page.get_by_text("Server Connection Error").count()
         browser.close()
 
 

@@ -165,12 +165,6 @@ def test_nobody_is_let_in_who_is_not_there(porter: Starlette) -> None:
         assert answer.status_code == 404 and "Retry-After" not in answer.headers
 
 
-def test_the_gateway_asks_by_its_own_way_when_a_session_breaks_off(porter: Starlette) -> None:
-    page_of = ask(porter, "/503?url=%2Fsession%2Fada%2Flab%3Ftoken%3Dsecret")
-    assert page_of.headers["Content-Type"].startswith("text/html") and "secret" not in page_of.text
-    assert ask(porter, "/503?url=%2Fsession%2Fada%2Fapi").json()["session"] == "ada"
-
-
 def test_a_place_that_never_answers_is_seen_by_those_who_wait_there() -> None:
     with socket.socket() as silent, ExitStack() as waiting:
         silent.bind(("127.0.0.1", 0))
