@@ -10,6 +10,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
 from flows.migrations.telling.notice import would_end
 from flows.sessions.ide import reopening, terminals
+from flows.sessions.ide.pages import Windows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -24,9 +25,9 @@ def warn(sessions: Sessions, session: Session) -> None:
     """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
     with suppress(RefitError):
         terminals.write_to_all(sessions.engine, session, MOVES_NOW)
-    if session.access.protocol == "jupyter":
-        with suppress(RefitError):
-            sessions.jupyter(session).leave_notice("moves", f"The session {session.name} moves", MOVES_NOW)
+    with suppress(RefitError):
+        if pages := sessions.pages(session):
+            pages.leave_notice("moves", f"The session {session.name} moves", MOVES_NOW)
 
 
 def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
@@ -58,6 +59,8 @@ def reopen(sessions: Sessions, session: Session, ended: Opened) -> str:
     told = reopening.told(ended, Opened())
     with suppress(RefitError):
         terminals.leave(sessions.engine, session, "")
+        if isinstance(pages := sessions.pages(session), Windows):
+            pages.remove()
     if session.access.protocol != "jupyter":
         return told
     with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing

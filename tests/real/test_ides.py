@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, replace
 
 import httpx
 import pytest
+from playwright.sync_api import expect, sync_playwright
 from websockets.sync.client import connect
 
 from flows.catalog.model import Catalog
+from flows.database import open_database
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.migrations.telling.teller import Teller
 from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.watching.probes import look_at
+from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from tests.conftest import wait_until
 from tests.machine import FIRST, build_all
 from tests.real.moving import furnish, manifest, to
+from tests.real.test_form import QUIET
 from tests.real.variants import variant
 
 pytestmark = pytest.mark.long
@@ -45,7 +53,7 @@ class Opened:
         return httpx.Client(base_url=self.session.url, headers=headers, trust_env=False, timeout=30)
 
 
-@pytest.fixture(params=["terminal", "vscode"])
+@pytest.fixture(params=["terminal", "vscode", "langflow"])
 def opened(
     request: pytest.FixtureRequest,
     shared: Settings,
@@ -56,7 +64,8 @@ def opened(
 ) -> Opened:
     ide = catalog.ides[request.param]
     first = next(profile for profile in catalog.releases["2026a"].profiles if profile.stem == FIRST)
-    profile = replace(first, stem=f"{ide.name}-minimal-deb12-py311", ide=ide)
+    bundle = catalog.bundles.get(ide.name, first.bundle)
+    profile = replace(first, stem=f"{ide.name}-{bundle.name}-deb12-py311", ide=ide, bundle=bundle)
     top = build_all(builder, assembler.chain(profile))[-1]
     access = ide.config.access
     images = [
@@ -112,3 +121,44 @@ def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, sha
     (seen,) = look_at(shared, opened.sessions.engine, [opened.session])
     assert seen.verdict == "busy"
     assert any("somebody typed" in line for line in seen.evidence)
+
+
+@pytest.mark.parametrize("opened", ["langflow"], indirect=True)
+def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, shared: Settings) -> None:
+    def verdict() -> str:
+        return look_at(shared, opened.sessions.engine, [opened.session])[0].verdict
+
+    with opened.client as client:
+        page = client.get("/langflow/").raise_for_status().text
+        assert f'<base href="{BELOW}/langflow/" />' in page
+        assert "https://" not in page  # it asks nobody else for anything
+        for part in re.findall(r'"\./(assets/[^"]+)"', page):
+            client.get(f"/langflow/{part}").raise_for_status()
+        assert verdict() == "idle"
+
+        def seen() -> bool:
+            client.post("/langflow/api/v1/flows/", json={"name": "mine", "data": {}}).raise_for_status()
+            return verdict() == "busy"
+
+        wait_until(seen, 60)
+    database = opened.session.home / ".local/share/langflow/langflow.db"
+    assert database.stat().st_uid == opened.session.uid
+
+
+@pytest.mark.parametrize("opened", ["vscode"], indirect=True)
+def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Settings) -> None:
+    line = Decision("grace", Action.wait, opened.session.image, opened.next_image, Reason.busy)
+    database = open_database(shared.database)
+    teller = Teller(shared, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
+    assert teller.tell([line]) == ()  # nobody is there
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
+        page = browser.new_page()
+        page.goto(opened.sessions.address("grace"))
+        notice = page.get_by_role("dialog").filter(has_text="grace is to get a new image")
+        expect(notice).to_contain_text("+humanize 4.17.0", timeout=120_000)
+        wait_until(lambda: teller.tell([line]) == ("grace",))
+        notice.get_by_role("button", name="In 2 hours").click()
+        wait_until(lambda: teller.hear([line]) == ("grace",))
+        browser.close()
+    assert Wishes(database).all()["grace"].snoozed_until

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -190,7 +191,7 @@ def cuda(level: str, root: Path = ROOT) -> tuple[Stage, ...]:
     """The stages of a terminal with CUDA that come after its Python packages."""
     catalog = load.load_catalog(root)
     profile = replace(a_profile(catalog.ides["terminal"], catalog), stem="cuda-terminal-minimal-deb12-py311")
-    found = Assembler(catalog, resolve).chain(replace(profile, cuda=True, cuda_level=level))
+    found = Assembler(catalog, resolve).chain(replace(profile, cuda_level=level))
     return tuple(stage for stage in found if "-cuda-" in stage.name)
 
 
@@ -216,18 +217,23 @@ def test_cudnn_is_the_same_package_above_the_compilers_and_without_but_another_l
     assert "ln -s " in above.text and "*.so.*" in above.text and "*.so.*" not in without.text
 
 
-def test_on_a_system_of_rpm_cuda_comes_from_a_repository_whose_key_is_pinned() -> None:
+@pytest.mark.parametrize(("machine", "word"), [("x86_64", "x86_64"), ("aarch64", "sbsa")])
+def test_on_a_system_of_rpm_cuda_comes_from_a_repository_whose_key_is_pinned(
+    machine: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     catalog = load.load_catalog(ROOT)
     terminal = a_profile(catalog.ides["terminal"], catalog)
     profile = replace(terminal, stem="cuda-terminal-minimal-c9s-py311", base=catalog.bases["c9s"])
-    chain = Assembler(catalog, resolve).chain(replace(profile, cuda=True, cuda_level="devel-cudnn"))
+    chain = Assembler(catalog, resolve).chain(replace(profile, cuda_level="devel-cudnn"))
     driver, base, runtime, devel, cudnn = (stage for stage in chain if "-cuda-" in stage.name)
     assert (driver.kind, base.kind) == (Kind.closed, Kind.instructions)
     assert {stage.parent for stage in (runtime, devel, cudnn)} == {base.name, runtime.name, devel.name}
     assert base.system == ("cuda-compat-13-5=1", "cuda-cudart-13-5=1")
     assert "610C7B14E068A878070DA4E99CD0A493D42D0685" in base.text
     assert "sha256sum --check" in base.text
-    assert "developer.download.nvidia.com" in base.files["files/dnf.conf"].decode()
+    assert f"repos/rhel9/{word}/\n" in base.files["files/dnf.conf"].decode()
+    assert f"repos/rhel9/{word}/D42D0685.pub" in base.text
     assert "CUDA_HOME=/usr/local/cuda" in base.text and "CUDA_HOME" not in runtime.text
     assert "gcc-c++=1" in devel.system and "nvcc -o" in devel.text
     assert cudnn.system == ("libcudnn9-cuda-13=1", "libcudnn9-devel-cuda-13=1")

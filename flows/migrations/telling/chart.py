@@ -9,6 +9,7 @@ from datetime import datetime
 from flows.migrations.history import Event, Kind
 from flows.migrations.move import State
 from flows.migrations.telling.fleet import Fleet, RolloutLine
+from flows.words import short
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 160, 24
 # What a move ends with → what it is called, and its colour.
@@ -29,7 +30,7 @@ def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterab
     drawn = base64.b64encode(svg(mine, one.begun, now).encode()).decode()
     rows = [f"| {w.title} | {w.moved} | {w.failed} | {w.left} | {w.health or ''} |" for w in one.waves]
     return (
-        f"## {one.profile} {one.release}: {one.image.removeprefix('sha256:')[:12]}, {one.way}",
+        f"## {one.profile} {one.release}: {short(one.image)}, {one.way}",
         "",
         f"![Moves since {one.begun:%Y-%m-%d %H:%M} UTC](data:image/svg+xml;base64,{drawn})",
         "",

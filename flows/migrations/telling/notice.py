@@ -12,6 +12,7 @@ from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.policy import Mode
 from flows.sessions.watching.activity import Activity, Verdict
 from flows.sessions.wishes import Wish, read_duration
+from flows.words import short
 
 AGREES = "now"
 ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
@@ -61,7 +62,7 @@ class Notice:
             filter(
                 None,
                 (
-                    f"{self.title} ({self.image.removeprefix('sha256:')[:12]}). Its home stays as it is.",
+                    f"{self.title} ({short(self.image)}). Its home stays as it is.",
                     f"It moves {self.when}, and is away for less than {self.seconds:.0f} s. {last}".rstrip(),
                     f"What changes: {self.changes or 'nothing that is known'}.",
                     f"What would end: {'; '.join(self.ends)}." if self.ends else "",
@@ -144,8 +145,7 @@ def to_be_untold(told: Iterable[Event], images: Mapping[str, str], image: str) -
 
 def called_off(session: str, image: str) -> tuple[str, str]:
     """Title and text for an owner who was told of an image that isn't to come any more. Pure."""
-    short = image.removeprefix("sha256:")[:12]
-    return f"The session {session} stays as it is", f"Its move to the new image {short} was called off."
+    return f"The session {session} stays as it is", f"Its move to the new image {short(image)} was called off."
 
 
 def mark(line: Decision, step: float) -> str:

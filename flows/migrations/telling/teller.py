@@ -1,7 +1,8 @@
 """Telling the owners of sessions, and hearing what they answer.
 
 A notice counts as delivered when an outside channel has accepted it, when it was written to a terminal at which
-somebody sits, or when a page of JupyterLab that somebody has before them has shown it; only then does a deadline begin.
+somebody sits, or when a page of JupyterLab or a window of VS Code that somebody has before them has shown it; only then
+does a deadline begin.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from flows.migrations.telling.notice import (
     would_end,
 )
 from flows.sessions.ide import terminals
+from flows.sessions.ide.jupyter import Jupyter
+from flows.sessions.ide.pages import Windows
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import Look, judge
@@ -44,8 +47,8 @@ from flows.settings import Settings
 logger = logging.getLogger("refit.migrations")
 
 AT_ONCE = 8
-IN_LAB = "in JupyterLab"
-# A page that is looked at shows a notice within a tenth of a second.
+ON_PAGES = (Jupyter.where, Windows.where)
+# A page that is looked at shows a notice within a tenth of a second, a window of VS Code within two.
 _SHOWN_SECONDS = 3.0
 
 
@@ -92,24 +95,25 @@ class Teller:
             return (*known, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
 
     def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
-        """Take what owners have answered in JupyterLab as their wishes; the names of their sessions."""
+        """Take what owners have answered on their pages as their wishes; the names of their sessions."""
         asked = {(event.session, event.image) for event in self._asked()}
         lines = [line for line in decisions if (line.session, line.new) in asked]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return tuple(line.session for line, heard in zip(lines, pool.map(self._hear, lines), strict=True) if heard)
 
     def _asked(self) -> list[Event]:
-        """The notices that are in JupyterLab, where there are buttons."""
+        """The notices that are on pages, where there are buttons."""
         told = self._history.events(kinds=(Kind.noticed, Kind.not_noticed))
-        return [event for event in told if IN_LAB in event.what]
+        return [event for event in told if any(where in event.what for where in ON_PAGES)]
 
     def _hear(self, line: Decision) -> bool:
         with suppress(RefitError):  # it is stopped, or moves just now
-            jupyter = self._sessions.jupyter(self._sessions.that_runs(line.session))
-            for notice in jupyter.notices().values():
+            if (pages := self._sessions.pages(self._sessions.that_runs(line.session))) is None:
+                return False
+            for notice in pages.notices().values():
                 if changes := wish_of(notice.answer, line.new, now()) if notice.id.startswith(line.new) else {}:
-                    self._wishes.change(line.session, by=f"{line.session}, {IN_LAB}", **changes)
-                    jupyter.forget_answer(notice.id)
+                    self._wishes.change(line.session, by=f"{line.session}, {pages.where}", **changes)
+                    pages.forget_answer(notice.id)
                     return True
         return False
 
@@ -145,8 +149,7 @@ class Teller:
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 terminals.leave(self._sessions.engine, session, notice.text)
             self._show_at_terminals(session, look, notice, outcome)
-            if session.access.protocol == "jupyter":
-                self._show_in_lab(session, look, notice, outcome)
+            self._show_on_pages(session, look, notice, outcome)
         self._send(notice, outcome)
         return outcome
 
@@ -162,18 +165,19 @@ class Teller:
         if unseen := [name for name in took if name not in shown]:
             outcome.problems.append(f"nobody may have seen it at {_names(unseen)}")
 
-    def _show_in_lab(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
+    def _show_on_pages(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
         """It stays there until somebody looks; who asks again finds out whether anybody has."""
         name = notice.image if notice.left is None else f"{notice.image} {notice.left:g} h"
         try:
-            jupyter = self._sessions.jupyter(session)
-            jupyter.leave_notice(name, notice.title, notice.text, ANSWERS)
-            shown = jupyter.shown(name, _SHOWN_SECONDS if look.connections else 0.0)
+            if (pages := self._sessions.pages(session)) is None:
+                return
+            pages.leave_notice(name, notice.title, notice.text, ANSWERS)
+            shown = pages.shown(name, _SHOWN_SECONDS if look.connections else 0.0)
         except RefitError as error:  # an image from before there were notices in it has no such page
             outcome.problems.append(error.why or error.what)
             return
         ways = outcome.delivered if shown else outcome.problems
-        ways.append(f"{'shown' if shown else 'nobody has seen it yet'} {IN_LAB}")
+        ways.append(f"{'shown' if shown else 'nobody has seen it yet'} {pages.where}")
 
     def _send(self, notice: Notice, outcome: _Outcome) -> None:
         addresses = notices.addresses_of(notice.session, self._settings, self._wishes.of(notice.session).owner)
@@ -212,8 +216,8 @@ def _withdraw(settings: Settings, sessions: Sessions, history: History, session:
     history.add(Kind.withdrawn, session=session.name, image=image)
     with suppress(RefitError):  # it is stopped
         terminals.leave(sessions.engine, session, "")
-        if session.access.protocol == "jupyter":
-            sessions.jupyter(session).leave_notice(f"{image} off", title, text)
+        if pages := sessions.pages(session):
+            pages.leave_notice(f"{image} off", title, text)
     owner = Wishes(sessions.store.database).of(session.name).owner
     for failure in notices.send_to(notices.addresses_of(session.name, settings, owner), title, text, "notify_owners"):
         logger.warning("%s", failure)

@@ -6,7 +6,6 @@ import json
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -18,10 +17,12 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
 from flows.errors import RefitError
+from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages
 
-_PAUSE_SECONDS = 0.02
 _ASK_ALIVE_SECONDS = 1.0
 _ANSWER_SECONDS = 30.0
+# The machine that a server is on is this one: who doesn't take up a connection at once is gone, and nobody says so.
+_CONNECT_SECONDS = 1.0
 # Sessions speak plain http on this machine; to read all authorities for nothing takes longer than a request.
 _NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOTICES = "/refit/notices"
@@ -31,20 +32,13 @@ class JupyterError(RefitError):
     """The server doesn't answer, or refuses."""
 
 
-@dataclass(frozen=True)
-class OnPage:
-    """A notice as JupyterLab knows it: whether a page that somebody looks at has shown it, and what was answered."""
-
-    id: str
-    shown: bool
-    answer: str
-
-
 _ON_PAGE = TypeAdapter(list[OnPage])
 
 
-class Jupyter:
+class Jupyter(Pages):
     """The server at `url`, e.g. `http://127.0.0.1:18000`. All failures are `JupyterError`."""
+
+    where = "in JupyterLab"
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
@@ -52,7 +46,7 @@ class Jupyter:
         self._client = httpx.Client(
             base_url=self._url,
             headers=self._headers,
-            timeout=_ANSWER_SECONDS,
+            timeout=_within(_ANSWER_SECONDS),
             trust_env=False,  # a proxy for the outside world has no way to this machine's loopback
             verify=_NOBODY,
         )
@@ -72,9 +66,13 @@ class Jupyter:
         self._send("GET", "/api/status?no_track_activity=1")
         return seconds
 
-    def used(self) -> bool:
-        """Whether anybody has used the server since it started. To ask doesn't count as activity."""
-        status = self._send("GET", "/api/status?no_track_activity=1").json()
+    def used(self, limit: float = _ANSWER_SECONDS) -> bool:
+        """Whether anybody has used the server since it started. To ask doesn't count as activity.
+
+        Raises:
+            JupyterError: it doesn't say so within `limit` seconds.
+        """
+        status = self._send("GET", "/api/status?no_track_activity=1", timeout=_within(limit)).json()
         return bool(status["last_activity"] != status["started"] or status["connections"] or status["kernels"])
 
     def execute(self, code: str, limit: float = 60.0) -> str:
@@ -116,15 +114,6 @@ class Jupyter:
         except ValidationError as error:  # people may run what they like in their session
             raise JupyterError(f"The notices at {self._url} can't be understood.", why=str(error)) from None
         return {one.id: one for one in listed}
-
-    def shown(self, id: str, limit: float) -> bool:
-        """Whether a page has shown that notice; waits for it up to `limit` seconds."""
-        deadline = time.monotonic() + limit
-        while not (known := self.notices().get(id)) or not known.shown:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_PAUSE_SECONDS)
-        return True
 
     def forget_answer(self, id: str) -> None:
         """What was answered to that notice has been heard."""
@@ -169,7 +158,7 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     """
     started = asked = time.monotonic()
     why = ""
-    with httpx.Client(timeout=limit, trust_env=False, verify=_NOBODY) as client:
+    with httpx.Client(timeout=_within(limit), trust_env=False, verify=_NOBODY) as client:
         while (present := time.monotonic()) - started < limit:
             try:
                 answer = client.get(url)
@@ -182,8 +171,12 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
                 asked = present
                 if not alive():
                     raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
     raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
+
+
+def _within(seconds: float) -> httpx.Timeout:
+    return httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
 
 
 def check_page(url: str, page: str, token: str) -> None:

@@ -5,6 +5,7 @@
 (() => {
   const SCHEMA = "https://refit/notices";
   const MOVED = "moved"; // the notice that a session has after it was moved
+  const AWAY = "away"; // what is shown while it is
   const LOOK_AGAIN = 30_000; // milliseconds
   const STYLE = {
     panel: `position: fixed; right: 16px; bottom: 36px; z-index: 10000; max-width: 34em; max-height: 70vh; overflow: auto;
@@ -55,13 +56,37 @@
 
     // Nobody sees what is shown on a page in the background.
     async look() {
-      if (document.visibilityState !== "visible") return;
+      if (this.waits || document.visibilityState !== "visible") return;
       const latest = (await this.ask()).at(-1);
       if (!latest || latest.closed) this.show();
       else if (latest.text !== this.shown) {
         this.show(latest);
         await this.ask({ id: latest.id, shown: true });
         if (latest.id === MOVED) await findKernels(this.app);
+      }
+    }
+
+    // The session is away, and the gateway's porter says why, until somebody else answers.
+    async wait() {
+      if (this.waits) return;
+      this.waits = true;
+      for (let story, told; (story = await this.hear()); told = story.text ?? told) {
+        const { headline: title, text } = story;
+        if (text && text !== told) this.show({ id: AWAY, title, text, answers: [] });
+        await new Promise((again) => setTimeout(again, 1000 * story.again));
+      }
+      this.waits = false;
+      this.show();
+      await this.look();
+    }
+
+    async hear() {
+      try {
+        const answer = await fetch(this.url, { headers: { Accept: "application/json" } });
+        const story = answer.status === 503 && (await answer.json());
+        return story?.refit === "porter" && story;
+      } catch {
+        return { again: 1 };
       }
     }
 
@@ -86,11 +111,19 @@
     }
   }
 
+  // JupyterLab itself would only say, in a dialog, that it can't reach its server.
+  function listen(app, notices) {
+    const failure = app.serviceManager.connectionFailure;
+    const tell = failure.emit.bind(failure);
+    failure.emit = (error) => void (error?.response?.status === 503 ? notices.wait().catch(console.warn) : tell(error));
+  }
+
   const plugin = {
     id: "refit-notices:plugin",
     autoStart: true,
     activate: (app) => {
       const notices = new Notices(app);
+      listen(app, notices);
       const look = () => notices.look().catch(console.warn); // a server that is away is looked at again when it is back
       app.serviceManager.events.stream.connect((_, event) => event.schema_id === SCHEMA && look());
       document.addEventListener("visibilitychange", look);

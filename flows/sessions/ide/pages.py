@@ -1,0 +1,98 @@
+"""Notices on the pages of an IDE: those that somebody looks at show one, and say so; its buttons are answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows.sessions.engine import Engine
+from flows.sessions.model import Session
+
+PAUSE_SECONDS = 0.02
+_LIMIT = 30.0
+# In the home, beside the notice: what became of it. Renamed when it is whole, for pages look at any time.
+_HEARD = ".heard"
+_WRITE = 'cd && mkdir -p "${1%/*}" && cat >"$1.draft" && mv -T "$1.draft" "$1"'
+_READ = 'cd && cat "$1" 2>/dev/null || true'
+_REMOVE = 'cd && rm -f "$1" "$1.heard"'
+
+
+@dataclass(frozen=True)
+class OnPage:
+    """A notice as pages know it: whether one that somebody looks at has shown it, and what was answered."""
+
+    id: str
+    shown: bool
+    answer: str
+
+
+_ON_PAGE = TypeAdapter(OnPage)
+
+
+class Pages(ABC):
+    """The pages of a session's IDE that are open. All failures are `RefitError`."""
+
+    where: str
+    """In words: where the notice is."""
+
+    @abstractmethod
+    def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
+        """Let the pages that are open show a notice, with a button for each answer (what it means, its label).
+
+        Doesn't count as activity.
+        """
+
+    @abstractmethod
+    def notices(self) -> Mapping[str, OnPage]:
+        """Id → what became of that notice."""
+
+    @abstractmethod
+    def forget_answer(self, id: str) -> None:
+        """What was answered to that notice has been heard."""
+
+    def shown(self, id: str, limit: float) -> bool:
+        """Whether a page has shown that notice; waits for it up to `limit` seconds."""
+        deadline = time.monotonic() + limit
+        while not (known := self.notices().get(id)) or not known.shown:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(PAUSE_SECONDS)
+        return True
+
+
+class Windows(Pages):
+    """The windows of an IDE that finds its notice in a file, as VS Code does by an extension in Refit's images."""
+
+    where = "in VS Code"
+
+    def __init__(self, engine: Engine, session: Session) -> None:
+        self._engine, self._session = engine, session
+
+    def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
+        """As `Pages.leave_notice`; one notice takes the place of another."""
+        self._do(_WRITE, stdin=json.dumps({"id": id, "title": title, "text": text, "answers": list(answers)}))
+
+    def notices(self) -> Mapping[str, OnPage]:
+        """As `Pages.notices`; what can't be understood is none, for people may write there what they like."""
+        try:
+            found = _ON_PAGE.validate_json(self._do(_READ, _HEARD))
+        except ValidationError:
+            return {}
+        return {found.id: found}
+
+    def forget_answer(self, id: str) -> None:
+        """As `Pages.forget_answer`."""
+        self._do(_WRITE, _HEARD, stdin=json.dumps({"id": id, "shown": True, "answer": ""}))
+
+    def remove(self) -> None:
+        """There is nothing to be told any more."""
+        self._do(_REMOVE)
+
+    def _do(self, script: str, suffix: str = "", stdin: str = "") -> str:
+        file = f"{self._session.access.notices}{suffix}"
+        return self._engine.execute(self._session.container, ["sh", "-c", script, "sh", file], stdin, _LIMIT)
