@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +26,8 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import system
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.planning.plan import Action, Decision
+from flows.migrations.move import State
+from flows.migrations.planning.rollout import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.publishing.publish import push_labelled
 from flows.sessions.lifecycle import Sessions
@@ -57,33 +61,55 @@ class Lab:
         registry, repository = Registry(self.settings), self.settings.repository
         return variant(self.settings, registry, self.origin, repository, name, command)
 
-    def create(self, name: str) -> Session:
-        """A session that runs and is ready."""
-        access = self.profile.ide.config.access
+    def create(self, name: str, patience: float = 1.0) -> Session:
+        """A session that runs and is ready; `patience` is how many times the `ready_limit` it may need for that."""
+        access = self.profile.ide.config.access.model_copy(update={"patience": patience})
         return self.sessions.create(name, self.profile.stem, self.profile.release, self.origin, access)
 
     def move(self, name: str, image: str) -> Result:
         """Let a session be moved to an image, as soon as nothing works in it."""
         decision = Decision(name, Action.migrate, self.sessions.store.session(name).image, image)
-        return Carrier.open(self.settings).carry_out(decision)
+        until = time.monotonic() + SEEN_SECONDS
+        while True:
+            result = Carrier.open(self.settings).carry_out(decision)
+            if result.state is not State.deferred or time.monotonic() > until:  # it has still to do with its start
+                return result
 
 
 @contextmanager
-def machine(**settings: object) -> Iterator[Settings]:
-    """A home in which nothing is, and a registry; `settings` are other ones than those by default."""
-    with (
-        tempfile.TemporaryDirectory(prefix="refit-bench-") as folder,
-        serve_registry(Path(folder) / "registry") as server,
-        private_home(Path(folder) / "home", server.port, **settings) as private,
-    ):
-        yield private
+def machine(images: Path | None = None, **settings: object) -> Iterator[Settings]:
+    """A home in which nothing is, and a registry; `settings` are other ones than those by default.
+
+    What was kept of a registry that had `images` is in this one, too.
+    """
+    with tempfile.TemporaryDirectory(prefix="refit-bench-") as folder:
+        registry = Path(folder, "registry")
+        if images:
+            shutil.copytree(images, registry / "images")
+        with (
+            serve_registry(registry) as server,
+            private_home(Path(folder) / "home", server.port, **settings) as private,
+        ):
+            yield private
+
+
+@cache
+def _images() -> Path:
+    """What a registry keeps of the stages of the catalog's first image: built once for all benchmarks of a run."""
+    kept = Path(tempfile.mkdtemp(prefix="refit-bench-"))
+    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    with machine() as private:
+        deque(built(private), maxlen=0)
+        shutil.copytree(private.home.parent / "registry" / "images", kept / "images")
+    return kept / "images"
 
 
 @contextmanager
 def lab(**settings: object) -> Iterator[Lab]:
     """Such a machine with the gateway in front of its sessions, and the catalog's first image on it."""
     gateway = {"gateway": True, "gateway_port": free_port(), "gateway_api_port": free_port()}
-    with machine(**{"migration": RolloutPolicy(), "session_ports": PORTS, **gateway, **settings}) as private:
+    chosen = {"migration": RolloutPolicy(), "session_ports": PORTS, **gateway, **settings}
+    with machine(_images(), **chosen) as private:
         profile, top = _profile(), [*built(private)][-1]
         image = push_labelled(Registry(private), profile, top)
         services.up(private, only=GATEWAY)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic_core import to_json
 from rich.console import Group
 from rich.live import Live
 
 from flows import screen, tables
-from flows.console import Json, SessionName, err, out, running_flows, show, show_data
+from flows.catalog.tag import DEFAULT_RELEASE
+from flows.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.migrations.history import History
@@ -33,9 +33,9 @@ WATCH_SECONDS = 5.0
 
 app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
 
-Names = Annotated[list[str] | None, typer.Option("--session", help="Only these sessions, at once.")]
+Names = Annotated[list[str] | None, typer.Option("--session", metavar="NAME", help="Only these sessions, at once.")]
 Anyway = Annotated[bool, typer.Option("--anyway", help="Although something in its home would stop working.")]
-To = Annotated[str, typer.Option(help="Tag or digest to move to, instead of the newest tested image.")]
+To = Annotated[str, typer.Option(metavar="IMAGE", help="Tag or digest to move to, instead of the newest tested image.")]
 Image = Annotated[
     str, typer.Argument(metavar="IMAGE", help="Its digest, or the first twelve digits, or its tag; else the only one.")
 ]
@@ -50,7 +50,7 @@ def add_to(session_app: typer.Typer) -> None:
 def switch(
     name: SessionName,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="E.g. jupyter-datascience-deb12-py311.")],
-    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    release: OfRelease = DEFAULT_RELEASE,
     anyway: Anyway = False,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +112,7 @@ def show_status(
     """Show how the rollouts go, and who is on what image, who is behind, and why."""
     planning = Planning(load())
     if as_json:
-        out.print_json(to_json(planning.fleet()).decode())
+        show_json(planning.fleet())
     elif watch:
         _watch(planning.fleet)
     else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from flows.compatibility.scans import obstacles
+from flows.compatibility.obstacles import obstacles
 from flows.database import held, now, open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
@@ -32,11 +32,13 @@ from flows.migrations.telling.teller import withdraw
 from flows.policy import Mode
 from flows.publishing import evidence
 from flows.publishing.publish import current
+from flows.sessions.containers.pulls import to_pull
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Running, Session
 from flows.sessions.watching.probes import Seen, look_at
 from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
+from flows.words import short
 
 # By how much the clocks of those who write into one journal may differ.
 _CLOCKS = timedelta(minutes=10)
@@ -46,8 +48,13 @@ Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 
 
 def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: str = "") -> tuple[Decision, ...]:
-    """One decision per session: what it moves to and when, or why it stays. Nothing is touched; see `Planning.plan`."""
-    return Planning(settings).plan(names, to, origin)
+    """One decision per session: what it moves to and when, or why it stays. Nothing is touched; see `Planning.plan`.
+
+    Each says how much of its image has to be pulled first.
+    """
+    planned = Planning(settings).plan(names, to, origin)
+    pulls = to_pull(settings, {line.new for line in planned if line.new not in ("", line.old)})
+    return tuple(replace(line, pull=pulls.get(line.new, 0)) for line in planned)
 
 
 class Planning:
@@ -263,8 +270,8 @@ class Planning:
             title = waves.title(wave, self._policy.waves)
             if self._standings.judge(image, title, gate.health) and gate.health is not Health.passed:
                 self._news.append(
-                    f"The wave {title} of the image {_short(image)}: {gate.health}. Who is left waits: "
-                    f"`refit migrate status` shows how it went, `refit migrate approve {_short(image)}` lets it go on."
+                    f"The wave {title} of the image {short(image)}: {gate.health}. Who is left waits: "
+                    f"`refit migrate status` shows how it went, `refit migrate approve {short(image)}` lets it go on."
                 )
 
 
@@ -290,7 +297,7 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
     standings.steer(standing.image, way, by)
     if way is Way.aborted:
         withdraw(settings, Sessions.open(settings, database), History(database), standing.image)
-    return f"The rollout of {_short(standing.image)} is {way}."
+    return f"The rollout of {short(standing.image)} is {way}."
 
 
 def _approve(standing: Standing, database: Engine, settings: Settings, by: str) -> str:
@@ -299,12 +306,12 @@ def _approve(standing: Standing, database: Engine, settings: Settings, by: str) 
     waiting = standings.waiting(standing, titles)
     if not waiting:
         raise RefitError(
-            f"The rollout of {_short(standing.image)} doesn't wait for an approval.",
+            f"The rollout of {short(standing.image)} doesn't wait for an approval.",
             fix="`refit migrate status` shows what it waits for.",
         )
     title = titles[max(waiting)]
     standings.approve(standing.image, max(waiting), by, title)
-    return f"Approved for {_short(standing.image)}: all up to the wave {title}."
+    return f"Approved for {short(standing.image)}: all up to the wave {title}."
 
 
 def told(database: Engine) -> dict[tuple[str, str], datetime]:
@@ -350,11 +357,6 @@ def _left_behind(move: Past | None, rest: timedelta) -> dict[str, Any]:
 def _moves(session: Session, digests: Mapping[ImageKey, str]) -> bool:
     """Whether there is another image for a session."""
     return digests.get(_key(session), session.image) != session.image
-
-
-def _short(digest: str) -> str:
-    """The first twelve digits of a digest: enough to tell images apart, and to name one."""
-    return digest.removeprefix("sha256:")[:12]
 
 
 def _key(session: Session) -> ImageKey:

@@ -103,6 +103,9 @@ class RolloutPolicy(Document):
     watch_seconds: float = Field(
         0.0, ge=0, le=3600, description="Seconds that a moved session has to stay well before its old container goes."
     )
+    keep_hours: float = Field(
+        0.0, ge=0, description="Hours for which the old container of a moved session stays, stopped; 0: it doesn't."
+    )
     look_minutes: float = Field(5.0, gt=0, description="Minutes between two looks at those that can't move yet.")
     follow_hours: float = Field(24.0, gt=0, description="Hours for which a run waits for those at most.")
     remind_hours: tuple[Annotated[float, Field(gt=0)], ...] = Field(

@@ -17,12 +17,26 @@ from flows import command
 from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
-from flows.migrations import unseen
+from flows.migrations import former, unseen
 from flows.migrations.journal import Journal, Move, downtime
-from flows.migrations.move import FINAL, Do, End, Entry, GiveUp, Next, Phase, Seen, State, Undo, decide, unsettled
-from flows.migrations.planning.plan import Action, Decision, moved
-from flows.migrations.planning.rollout import STARTS, Reason, Way
-from flows.migrations.steps import KEPT, Deferred, Steps, some
+from flows.migrations.move import (
+    FINAL,
+    Do,
+    End,
+    Entry,
+    GiveUp,
+    Next,
+    Phase,
+    Seen,
+    State,
+    Undo,
+    decide,
+    given_up,
+    unsettled,
+)
+from flows.migrations.planning.plan import moved
+from flows.migrations.planning.rollout import STARTS, Action, Decision, Reason, Way
+from flows.migrations.steps import KEPT, Deferred, Steps
 from flows.migrations.telling.standing import Standings
 from flows.progress import State as Shown
 from flows.progress import report
@@ -33,6 +47,7 @@ from flows.sessions.model import Container, Running, Session
 from flows.sessions.store import record
 from flows.sessions.wishes import caller
 from flows.settings import Settings
+from flows.words import some
 
 logger = logging.getLogger("refit.migrations")
 
@@ -85,6 +100,7 @@ class Carrier:
         self._access = cache(partial(access_of, registry=Registry(settings)))  # what a digest stands for stays
         self.steps = Steps(settings, sessions, journal)
         self._seen: dict[str, Seen] = {}
+        self._logs = settings.folder("logs", "moves")
 
     @classmethod
     def open(cls, settings: Settings) -> Carrier:
@@ -118,6 +134,7 @@ class Carrier:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
             except NoGpu as error:
                 return replace(stays, reason=f"{Reason.gpu}; {error.why}")
+            after = self._had(after, before) or after
             consent, wave = decision.consent, decision.wave
             move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
             return self._drive(held, move)
@@ -174,6 +191,11 @@ class Carrier:
             self.journal.write(held, move, Entry("", Phase.reopened, self._unseen(move)))
             return self._drive(held, move)
 
+    def _had(self, after: Session, before: Session) -> Session | None:
+        """The session in a container that it has had and that is as it was made, if that fits."""
+        had = former.had(after, self.steps.containers(before.name), before.generation)
+        return None if had is None or self.sessions.engine.by_hand(had) else had
+
     def _outdated(self, decision: Decision) -> str:
         """What has changed since the plan was made; empty: nothing that matters."""
         found = self.sessions.store.find(decision.session)
@@ -220,7 +242,7 @@ class Carrier:
         report(move.before.name, Shown.running, name)
         self.journal.write(held, move, Entry(name, Phase.intent))
         try:
-            with command.logged(self._settings.folder("logs", "moves") / f"{move.before.name}.log"):
+            with command.logged(self._logs / f"{move.before.name}.log"):
                 note = self.steps.effects[name](move)
         except Deferred as error:
             self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
@@ -269,6 +291,8 @@ class Carrier:
 
     def _decide(self, move: Move) -> Next:
         entries = self.journal.entries(move)
+        if given_up(entries):  # on the way back only that matters which is on record
+            return decide(entries, Seen(*self._on_record(move), old=None, new=None))
         return decide(entries, self._foreseen(move, entries) or self._look(move, entries))
 
     def _foreseen(self, move: Move, entries: Sequence[Entry]) -> Seen | None:
@@ -280,19 +304,22 @@ class Carrier:
         last, known = next(reversed(entries), None), self._seen.get(move.id)
         if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
             return None
-        session, wanted = self.sessions.store.find(move.before.name) or (None, False)
-        recorded = session == move.before
+        recorded, wanted = self._on_record(move)
         old = known.old if last.step == "look" else Running.stopped
-        return replace(known, session=recorded, wanted=recorded and wanted, old=old, fresh=_is_fresh(entries))
+        return replace(known, session=recorded, wanted=wanted, old=old, fresh=_is_fresh(entries))
+
+    def _on_record(self, move: Move) -> tuple[bool, bool]:
+        """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
+        session, wanted = self.sessions.store.find(move.before.name) or (None, False)
+        return session == move.before, session == move.before and wanted
 
     def _look(self, move: Move, entries: Sequence[Entry] = ()) -> Seen:
         before, after = move.before, move.after
         found = {container.name: container for container in self.steps.containers(before.name)}
-        known, wanted = self.sessions.store.find(before.name) or (None, False)
-        recorded, lines = known == before, entries or self.journal.entries(move)
+        (recorded, wanted), lines = self._on_record(move), entries or self.journal.entries(move)
         fresh, again = _is_fresh(lines), _started_again(found.get(before.container), lines)
         old, new = (found[name].running if name in found else None for name in (before.container, after.container))
-        seen = Seen(recorded, recorded and wanted, old, new, fresh, starts=move.consent == STARTS, again=again)
+        seen = Seen(recorded, wanted, old, new, fresh, starts=move.consent == STARTS, again=again)
         if before.late_home:
             self._seen[move.id] = seen
         return seen

@@ -65,7 +65,7 @@ STEPS = (
     Step("stop", State.stopped, undo="revive"),
     Step("snapshot", State.snapshotted, undo="restore"),
     Step("start", State.snapshotted, undo="halt"),
-    Step("answer", State.started),
+    Step("answer", State.started, undo="rewarm"),
     Step("verify", State.verified),
     Step("commit", State.committed),
     # What follows is only told: until it is, whoever was killed has left a move that isn't finished.
@@ -164,7 +164,8 @@ def decide(entries: Sequence[Entry], seen: Seen) -> Next:
         return _finish(entries)
     if given_up(entries):
         return _back(entries, seen)
-    step = next(step for step in STEPS if not _has(entries, step.name, Phase.done))
+    done = {entry.step for entry in entries if entry.phase is Phase.done}
+    step = next(step for step in STEPS if step.name not in done)
     if step.name == "stop" and not seen.fresh and not _has(entries, "stop", Phase.intent):
         step = _LOOK  # whoever was killed between the look and the stop knows nothing any more
     return _obstacle(step, entries, seen) or Do(step)
@@ -221,7 +222,7 @@ def _to_be_undone(step: Step, entries: Sequence[Entry], seen: Seen) -> bool:
     if step.undo == "restore":
         # Without a start nothing new has touched the home, and the snapshot may be half made.
         return seen.session and _has(entries, "start", Phase.intent)
-    return step.undo != "revive" or (seen.session and seen.wanted)
+    return step.undo not in ("rewarm", "revive") or (seen.session and seen.wanted)
 
 
 def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None:

@@ -193,12 +193,8 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
         *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
         *("--pids-limit", str(PROCESSES), *host.run_limits(settings)),
         *("--log-driver", "k8s-file", "--log-opt", "max-size=16mb"),
-        *(
-            "--mount",
-            f"type=bind,src={begin.home},dst={HOME}",
-            "--mount",
-            f"type=bind,src={begin.token},dst={TOKEN_FILE},ro",
-        ),
+        *("--mount", f"type=bind,src={begin.home},dst={HOME}"),
+        *("--mount", f"type=bind,src={begin.token},dst={TOKEN_FILE},ro"),
         *map(mount_option, session.volumes),
         *(f"--env={name}={value}" for name, value in variables.items()),
     ]

@@ -19,7 +19,7 @@ from flows.compatibility.replay import replay
 from flows.database import now
 from flows.errors import RefitError
 from flows.images.registry import NoAnswer
-from flows.migrations import parting, unseen
+from flows.migrations import former, parting, unseen
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import Entry, Phase
 from flows.migrations.planning.consent import frozen, objection
@@ -34,13 +34,16 @@ from flows.sessions.watching.probes import Seen as Look
 from flows.sessions.watching.probes import Watch
 from flows.sessions.wishes import Wish, Wishes
 from flows.settings import Settings
+from flows.words import some
 
 # Which of these paths is no device that can be read and written.
 _LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
-MOST_NAMED = 10
 # How often the engine is asked again what there is, and how long it is given to recover in between.
 LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
 WATCH_PAUSE_SECONDS = 1.0
+# On the way back somebody waits: so long a failed container may take to say whether anybody has used it, and, where
+# nobody has and there is nothing to be saved, to end.
+SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
 # What `halt` and `restore` tell the steps after them, through the journal.
 ALONE = "nobody has used the new container"
 KEPT = "the home was changed, maybe by its user, and left so"
@@ -79,6 +82,7 @@ class Steps:
             "verify": self._verify,
             "commit": lambda _: "",  # written with its line: whoever carries out the move does that
             "clean": self._clean,
+            "rewarm": self._rewarm,
             "halt": self._halt,
             "restore": self._restore,
             "revive": self._revive,
@@ -132,10 +136,12 @@ class Steps:
         return f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s"
 
     def _create(self, move: Move) -> str:
-        self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        back = former.goes_back(move)
+        if not back:
+            self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
         self._sessions.ssh.prepare(move.after)
         self._sessions.engine.create(move.after)
-        return self._replay(move)
+        return "the container that it had" if back else self._replay(move)
 
     def _replay(self, move: Move) -> str:
         """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
@@ -249,16 +255,37 @@ class Steps:
             raise Unproven(f"Its GPU can't be used in the new container: {', '.join(lacks.split())}.")
 
     def _clean(self, move: Move) -> str:
-        self._sessions.engine.remove(move.before.container)
+        self._part_with_former(move)
         told = parting.reopen(self._sessions, move.after, parting.ended_by(self._journal.entries(move)))
         return "\n".join(filter(None, (told, self._forget(move))))
 
+    def _part_with_former(self, move: Move) -> None:
+        """The old container goes, or is kept for a while; then those from before it go."""
+        if not former.is_kept(move, self._settings.migration.keep_hours):
+            self._sessions.engine.remove(move.before.container)
+            return
+        for found in self.containers(move.before.name):
+            if found.name not in (move.before.container, move.after.container) and found.running is Running.stopped:
+                self._sessions.engine.remove(found.name)
+
     # The way back.
 
+    def _rewarm(self, move: Move) -> str:
+        """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
+        if why := stays_cold(move.before) or self._no_room(waiting=0):  # the one that failed waits for nothing more
+            return f"not warm: {why}"
+        try:
+            if self._sessions.engine.create(move.before).running is not Running.running:
+                self._sessions.engine.warm(move.before, wait=False)
+        except RefitError as error:  # it is started again when the home is there
+            return f"not warm: {error.what}"
+        return ""
+
     def _halt(self, move: Move) -> str:
-        alone = unseen.alone(self._journal.entries(move), self._used(move))
+        alone = unseen.alone(self._journal.entries(move), self._used(move, SAYS_SECONDS))
+        grace = self._settings.stop_grace
         with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
-            self._sessions.engine.stop(move.after.container, self._settings.stop_grace, settle=False)
+            self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
         return ALONE if alone else ""
 
     def _restore(self, move: Move) -> str:
@@ -275,7 +302,8 @@ class Steps:
     def _revive(self, move: Move) -> str:
         self._sessions.engine.create(move.before)
         self._sessions.engine.start(move.before.container)
-        self._reopen(move)  # it has never ended, if the stop failed
+        if Entry("stop", Phase.done) not in self._journal.entries(move):
+            self._reopen(move)  # it may never have ended; one that was started anew is open
         self._sessions.wait_ready(move.before)
         return ""
 
@@ -300,16 +328,17 @@ class Steps:
         return ""
 
     def _discard(self, move: Move) -> str:
-        self._sessions.engine.remove(move.after.container)
+        if not former.goes_back(move):
+            self._sessions.engine.remove(move.after.container)
         return ""
 
     def _not_warm(self, session: Session) -> str:
-        if session.port:
-            return "its port is the old one's as long as that runs"
-        if not session.late_home:
-            return "its home can't come later"
+        if why := stays_cold(session):
+            return why
         running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
-        waiting = len(running) - len(set(running))
+        return self._no_room(waiting=len(running) - len(set(running)))
+
+    def _no_room(self, waiting: int) -> str:
         most, needed = self._settings.warm_containers, self._settings.warm_memory
         return no_room(waiting, most, psutil.virtual_memory().available / 1e9, needed)
 
@@ -321,19 +350,19 @@ class Steps:
         way_back = f"`refit home restore {move.before.name} {move.id}`"
         return f"{KEPT}: {some(changed)}; as it was before: {snapshot}, {way_back}"
 
-    def _used(self, move: Move) -> bool | None:
-        """Whether anybody has used the new container since it started; none if that can't be told."""
+    def _used(self, move: Move, limit: float = 30.0) -> bool | None:
+        """Whether anybody has used the new container since it started; none if it doesn't say so in `limit` seconds."""
         if move.after.access.protocol != "jupyter":
             return None
         try:
-            return self._sessions.jupyter(move.after).used()
+            return self._sessions.jupyter(move.after).used(limit)
         except RefitError:
             return None
 
     def _runs(self, session: Session) -> bool:
-        return any(
-            each.name == session.container and each.running is Running.running for each in self.containers(session.name)
-        )
+        """Whether it runs, and has its home."""
+        found = next((each for each in self.containers(session.name) if each.name == session.container), None)
+        return bool(found and found.running is Running.running and not found.warm)
 
     @cached_property
     def _policies(self) -> Mapping[ImageKey, SessionPolicy]:
@@ -343,10 +372,11 @@ class Steps:
             raise Deferred(f"nobody knows what holds for it: {error.what}") from error
 
 
-def some(things: tuple[str, ...]) -> str:
-    """The first of some things, and how many more there are."""
-    more = len(things) - MOST_NAMED
-    return ", ".join(things[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+def stays_cold(session: Session) -> str:
+    """Why the container of a session can't run before its home comes, beside another one of it; empty: it can. Pure."""
+    if session.port:
+        return "its port is the old one's as long as that runs"
+    return "" if session.late_home else "its home can't come later"
 
 
 def no_room(waiting: int, most: int, free: float, needed: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -39,8 +39,11 @@ class Engine(Protocol):
     def binds_late(self) -> bool:
         """Whether a home can come into a container that runs already."""
 
-    def warm(self, session: Session) -> None:
-        """Start a created container whose home comes later, and wait until it waits for nothing but that."""
+    def warm(self, session: Session, wait: bool = True) -> None:
+        """Start a container that doesn't run and whose home comes later.
+
+        If so wished, this waits until it waits for nothing but that; else it gets its home when it is so far.
+        """
 
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL; nothing of it has the home any more.
@@ -98,8 +101,8 @@ class Homes(Protocol):
             IllegalName: no session can be called so.
         """
 
-    def owners(self) -> frozenset[int]:
-        """The uids that own a home, whether or not anybody remembers them."""
+    def owners(self) -> Mapping[str, int]:
+        """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
 
     def make(self, name: str, uid: int) -> Path:
         """The home of a session, made if need be: its user's alone.

@@ -15,7 +15,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, Entry, Phase
-from flows.migrations.planning.plan import Action, Decision
+from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.settings import Settings

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from flows import command
+from flows import command, host
 from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError
@@ -139,6 +140,16 @@ def test_f03_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, na
     assert result.downtime is not None
     healthy_on(scene, old)
     assert scene.home == home
+
+
+def test_a_log_that_ends_with_half_a_line_is_shown_up_to_there(scene: Scene) -> None:
+    """As while a container writes much, or for ever where what wrote it was killed: `podman logs --tail` fails."""
+    scene.create(scene.image("speaks", "echo so far"))
+    container = scene.sessions.store.session(NAME).container
+    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", container]
+    with Path(command.run(asked, root=True).stdout.strip()).open("a") as log:
+        log.write("2026-11-21T20:5")
+    assert "so far" in scene.sessions.logs(NAME).splitlines()
 
 
 def test_an_image_that_fails_its_rehearsal_never_touches_the_session(scene: Scene) -> None:

@@ -26,6 +26,7 @@ from flows.migrations.telling.standing import Standings
 from flows.migrations.telling.teller import Teller
 from flows.plan_migration import Planning, plan_migration
 from flows.policy import Mode, RolloutPolicy
+from flows.sessions.containers.pulls import to_pull
 from flows.sessions.ide.terminals import LEFT
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import Wishes
@@ -131,7 +132,10 @@ def test_a_session_moves_when_its_owner_lets_it(
     labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("plan-old", "plan-new"))
     sessions, wishes = Sessions.open(settings), Wishes(open_database(settings.database))
+    whole = sum(int(layer["size"]) for layer in registry.manifest(settings.repository, new).document["layers"])
+    assert to_pull(settings, [new]) == {new: whole}
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
+    assert to_pull(settings, [new]) == {new: 0}  # it has the same layers
     try:
 
         def planned(using: Settings = settings) -> Decision:

@@ -13,6 +13,7 @@ from flows.database import open_database
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
+from flows.migrations.former import clear
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
 from flows.sessions.containers.slot import NAME as HOME
@@ -89,6 +90,21 @@ def test_a_home_moves_into_a_container_that_waits_for_it(scene: Scene) -> None:
     assert not (scene.settings.home / "slots" / f"refit-{NAME}-1").exists()
 
 
+def test_who_goes_back_is_in_the_container_that_they_had_with_what_was_installed_there(scene: Scene) -> None:
+    first, home = scene.sessions.store.session(NAME).container, scene.home
+    scene.podman("exec", "--user", "0", first, "sh", "-c", "echo by hand >/usr/local/mine")
+    rules = scene.settings.migration.model_copy(update={"keep_hours": 1.0})
+    carrier = Carrier.open(scene.settings.model_copy(update={"migration": rules}))
+    assert carrier.carry_out(to(scene.sessions, NAME, scene.new)).moved
+    second = scene.sessions.store.session(NAME).container
+    assert carrier.carry_out(to(scene.sessions, NAME, scene.old)).moved
+    assert (scene.notes()["create"], scene.notes()["warm"]) == ("the container that it had", "")
+    assert scene.sessions.execute(NAME, ["cat", "/usr/local/mine"]) == "by hand\n"
+    assert (scene.home, scene.slots) == (home, [first])
+    assert clear(scene.sessions, carrier.journal, hours=0) == (second,)
+    check_nothing_is_left(scene.settings, scene.sessions, carrier.journal, NAME)
+
+
 def test_without_the_home_nothing_goes_on_and_nobody_can_write(scene: Scene) -> None:
     container, home = scene.sessions.store.session(NAME).container, scene.home
     scene.sessions.stop(NAME)
@@ -112,11 +128,12 @@ def test_after_a_reboot_a_container_that_somebody_else_started_gets_its_home(sce
     assert scene.sessions.execute(NAME, ["cat", "project/a folder/data.csv"]) == "data\n"
 
 
-@pytest.mark.long
-def test_an_image_that_fails_with_the_home_gives_it_back(scene: Scene) -> None:
+def test_an_image_that_fails_with_the_home_gives_it_back_to_the_old_one_that_waits_for_it(scene: Scene) -> None:
     home = scene.home
     result = scene.move(scene.bad)
     assert result.state is State.rolled_back
+    notes = scene.notes()
+    assert (notes["rewarm"], notes["restore"]) == ("", "restored: changed: project/work.py")
     check_nothing_is_left(scene.settings, scene.sessions, Journal(open_database(scene.settings.database)), NAME)
     assert scene.slots == [f"refit-{NAME}-1"]
     assert scene.home == home

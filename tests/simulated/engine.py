@@ -58,7 +58,7 @@ class SimulatedEngine:
     def binds_late(self) -> bool:
         return True
 
-    def warm(self, session: Session) -> None:
+    def warm(self, session: Session, wait: bool = True) -> None:
         self._world.at("warm", session.name)
         self._world.warm(session.container)
         self._world.at("warm", session.name, "after")
@@ -132,8 +132,8 @@ class SimulatedHomes:
     def path(self, name: str) -> Path:
         return self._folder / check_name(name)
 
-    def owners(self) -> frozenset[int]:
-        return frozenset(self._world.uids.values())
+    def owners(self) -> dict[str, int]:
+        return {Path(path).name: uid for path, uid in self._world.uids.items() if Path(path).parent == self._folder}
 
     def make(self, name: str, uid: int) -> Path:
         return self._make(self.path(name), uid)
@@ -261,7 +261,7 @@ class SimulatedJupyter(Jupyter):
     def __init__(self, world: World, session: Session) -> None:
         self._world, self._session = world, session
 
-    def used(self) -> bool:
+    def used(self, limit: float = 30.0) -> bool:
         self._world.at("used", self._session.name)
         return self._world.reached(self._session).used
 

@@ -20,7 +20,7 @@ from flows.errors import UnknownName
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.planning.plan import Action, Decision
+from flows.migrations.planning.rollout import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -132,6 +132,7 @@ class Fleet:
         with self.world.person():
             for homes in (self.world.homes, self.world.owed):
                 homes.setdefault(str(session.home), {})
+            self.world.uids[str(session.home)] = session.uid
             engine.create(session)
             engine.start(session.container)
             for text in ("notes", "results", "a notebook"):

@@ -89,7 +89,8 @@ class Box:
         session = self.session
         name, generation = session.container, session.generation
         times = {"started": self.started, "ended": self.ended}
-        return Container(name, session.name, generation, session.image, self.running, session, **times)
+        warm = self.running is Running.running and not self.bound
+        return Container(name, session.name, generation, session.image, self.running, session, warm=warm, **times)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class World:
     """What the steps do to a session, its two containers and its home; the invariants are checked at every change."""
 
     old: Running | None = Running.running
+    old_has_home: bool = True
     new: Running | None = None
     new_has_home: bool = False
     session: bool = True
@@ -82,7 +83,7 @@ class World:
     def act(self, name: str) -> None:
         getattr(self, f"do_{name}")()
         both = self.old is Running.running and self.new is Running.running
-        assert not (both and self.new_has_home), "I1: two containers with one home"
+        assert not (both and self.old_has_home and self.new_has_home), "I1: two containers with one home"
         assert self.old or self.on_new or not self.session, "I2: the old container is gone before the commit"
 
     def do_check(self) -> None: ...
@@ -114,7 +115,7 @@ class World:
     def do_stop(self) -> None:
         assert self.looked or Entry("stop", Phase.intent) in self.journal[:-1], "I3: stopped without a look"
         assert not self.again, "I3: stopped, though its owner has started it again"
-        self.old, self.shut = Running.stopped, False
+        self.old, self.old_has_home, self.shut = Running.stopped, False, False
 
     def do_snapshot(self) -> None:
         assert self.old is not Running.running, "a snapshot of a home in use"
@@ -138,17 +139,22 @@ class World:
         assert self.on_new
         self.old, self.snapshot = None, False
 
+    def do_rewarm(self) -> None:
+        assert self.session and self.wanted, "nothing that its owner ended comes back"
+        if self.old is not Running.running:
+            self.old, self.old_has_home = Running.running, False
+
     def do_halt(self) -> None:
         self.new, self.new_has_home = Running.stopped if self.new else None, False
 
     def do_restore(self) -> None:
         assert self.new is not Running.running
-        if self.old is not Running.running:
+        if self.old is not Running.running or not self.old_has_home:
             self.home = self.saved
 
     def do_revive(self) -> None:
         assert self.session and self.wanted, "nothing that its owner ended comes back"
-        self.old, self.shut = Running.running, False
+        self.old, self.old_has_home, self.shut = Running.running, True, False
 
     def do_forget(self) -> None:
         self.snapshot = False
@@ -202,7 +208,7 @@ def meanwhile(world: World, upset: str) -> None:
     if upset == "owner stops" and world.session:
         world.wanted, world.old, world.shut = False, world.old and Running.stopped, False
     if upset == "owner starts" and world.old is Running.stopped and world.new is not Running.running:
-        world.wanted, world.old = True, Running.running
+        world.wanted, world.old, world.old_has_home = True, Running.running, True
         world.again = Entry("stop", Phase.intent) in world.journal
     if upset == "owner deletes" and world.session:
         world.session, world.wanted, world.old = False, False, None
@@ -236,7 +242,7 @@ def check_the_end(world: World, end: End, touched_by_people: set[str]) -> None:
         assert not world.snapshot
         assert not world.on_new
     if end.state is State.rolled_back and not touched_by_people:
-        assert world.old is Running.running and world.home == "old"
+        assert world.old is Running.running and world.old_has_home and world.home == "old"
     if end.state is State.held:
         assert world.old or world.new or not world.session, "nothing is removed where somebody has to look"
         assert end.reason
@@ -282,6 +288,7 @@ def begun(world: World, name: str) -> bool:
 STAGED = ("check", "pull", "rehearse", "create", "warm", "copy")
 LOOKED = (*STAGED, "look")
 STARTED = (*LOOKED, "stop", "snapshot", "start")
+BACK = ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +303,10 @@ STARTED = (*LOOKED, "stop", "snapshot", "start")
         (entries(*STAGED, "look-"), ["reopen", "forget", "cool", "discard"]),
         (entries(*LOOKED, "stop-"), ["revive", "reopen", "forget", "cool", "discard"]),
         (entries(*LOOKED, "stop", "snapshot-"), ["revive", "reopen", "forget", "cool", "discard"]),
-        (entries(*STARTED[:-1], "start-"), ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]),
-        (entries(*STARTED, "verify-"), ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]),
-        (entries(*STARTED, "verify", "commit-"), ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]),
+        (entries(*STARTED[:-1], "start-"), BACK),
+        (entries(*STARTED, "answer-"), ["rewarm", *BACK]),
+        (entries(*STARTED, "answer", "verify-"), ["rewarm", *BACK]),
+        (entries(*STARTED, "answer", "verify", "commit-"), ["rewarm", *BACK]),
     ],
     ids=lambda value: value[-1].step if value and isinstance(value[-1], Entry) else "",
 )
@@ -322,6 +330,12 @@ def test_a_session_that_was_deleted_is_never_resurrected() -> None:
     assert gives_up(chosen, Phase.skipped)
     journal.append(Entry("snapshot", Phase.skipped, "deleted"))
     assert decide(journal, gone) == Undo(BY_NAME["look"])
+
+
+@pytest.mark.parametrize(("session", "wanted"), [(True, False), (False, False)])
+def test_on_the_way_back_nothing_is_made_warm_that_its_owner_has_ended(session: bool, wanted: bool) -> None:
+    ended = Seen(session, wanted, Running.stopped, Running.running)
+    assert decide(entries(*STARTED, "answer-"), ended) == Undo(BY_NAME["start"])
 
 
 def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
@@ -389,5 +403,7 @@ def test_f5_a_session_that_its_owner_starts_moves_although_it_doesnt_run(old: Ru
     for number, name in enumerate(FORWARD):
         assert decide(entries(*FORWARD[:number]), starts) == Do(BY_NAME[name])
     failed = entries(*FORWARD[: FORWARD.index("answer")], "answer-")
-    assert decide(failed, starts) == Undo(BY_NAME["start"])
-    assert decide([*failed, *entries("halt", "restore")], starts) == Undo(BY_NAME["stop"])  # it starts on the old one
+    assert decide(failed, starts) == Undo(BY_NAME["answer"])
+    assert decide([*failed, *entries("rewarm", "halt", "restore")], starts) == Undo(
+        BY_NAME["stop"]
+    )  # it starts on the old one

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from flows.catalog import load
 from flows.catalog.model import Access
-from flows.migrations.steps import no_room
-from flows.sessions.containers.slot import VARIABLE, Mounted, mounted, objection
+from flows.migrations.steps import no_room, stays_cold
+from flows.sessions.containers.slot import VARIABLE, Mounted, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
 from tests.conftest import wait_until
 
@@ -72,6 +72,21 @@ def test_there_are_never_two_writers_on_one_home(kinds: list[bool], acts: list[t
         machine.act(verb, number)
 
 
+def test_what_runs_without_its_home_is_warm() -> None:
+    running, stopped = container(SESSION, Running.running), container(replace(SESSION, generation=2), Running.stopped)
+    direct = container(replace(SESSION, generation=3, late_home=False), Running.running)
+    foreign = replace(running, name="refit-ada-4", made_from=None)
+    found = (running, stopped, direct, foreign)
+    assert [each.warm for each in with_warm(found, [])] == [True, False, False, False]
+    assert not any(each.warm for each in with_warm(found, [running.name]))
+
+
+@pytest.mark.parametrize(("port", "late", "why"), [(None, True, ""), (18000, True, "port"), (None, False, "later")])
+def test_what_has_a_port_or_a_home_from_the_start_is_not_made_warm(port: int | None, late: bool, why: str) -> None:
+    told = stays_cold(replace(SESSION, port=port, late_home=late))
+    assert why in told and bool(told) == bool(why)
+
+
 def test_a_home_goes_to_whom_it_belongs_already_and_to_nobody_besides() -> None:
     waiting = container(SESSION, Running.running)
     following = replace(SESSION, generation=2)
@@ -118,10 +133,19 @@ launcher.main("ide")
 """
 IDE = """
 import os, pathlib, sys
+from rfc3987_syntax import is_valid_syntax
 pathlib.Path("imported").touch()
 def main():
     import late
     pathlib.Path(os.environ["REPORT"]).write_text(f"{os.getcwd()} {sys.argv[1:]} {late.__file__}")
+    from rfc3987_syntax import other
+    assert [is_valid_syntax("iri", word) for word in ("x", "y")] == [True, True] and other == 1
+"""
+SLOW = """
+import pathlib
+pathlib.Path("compiled").touch(exist_ok=False)
+is_valid_syntax = lambda term, value: term == "iri"
+other = 1
 """
 
 
@@ -140,6 +164,7 @@ def test_the_launcher_imports_then_waits_for_the_home_and_begins_as_if_it_had_be
     packages.mkdir(parents=True)
     (packages / "late.py").touch()
     (tmp_path / "ide.py").write_text(IDE)
+    (tmp_path / "rfc3987_syntax.py").write_text(SLOW)
     report, waits = tmp_path / "report", tmp_path / "waits"
     python = Path(sys.executable).resolve()  # not that of an environment, which has no packages of a user
     variables = {"HOME": str(place), VARIABLE: "1", "PYTHONPATH": str(tmp_path), "REPORT": str(report)}
@@ -147,8 +172,9 @@ def test_the_launcher_imports_then_waits_for_the_home_and_begins_as_if_it_had_be
     with subprocess.Popen(call, env=variables, cwd=tmp_path) as launcher:
         wait_until(waits.exists)
         assert (tmp_path / "imported").exists() and not report.exists() and not (place / ".local").exists()
+        assert not (tmp_path / "compiled").exists()
         (following := tmp_path / "following").symlink_to(mine)
         following.rename(place)
         assert launcher.wait(20) == 0
     assert report.read_text() == f"{mine} [] {place}/.local/lib/{packages.parent.name}/site-packages/late.py"
-    assert not waits.exists()
+    assert not waits.exists() and (mine / "compiled").exists()

@@ -11,11 +11,9 @@ from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
 from flows.migrations.planning import waves
 from flows.migrations.planning.planner import Planner
-from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, ImageKey, Reason, Rollout
+from flows.migrations.planning.rollout import Candidate, Decision, Gate, Reason, Rollout
 from flows.migrations.planning.waves import Approval, Trial
 from flows.sessions.model import Session
-
-__all__ = ["Action", "Candidate", "Decision", "ImageKey", "Reason", "moved", "plan", "plan_after", "plan_named"]
 
 
 def plan(

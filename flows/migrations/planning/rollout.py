@@ -194,6 +194,7 @@ class Decision:
         agreed: whether its owner has agreed to be interrupted.
         due: from when on it moves, were there room for all; none: nobody knows.
         starts: its owner starts it just now, so that nobody is in it.
+        pull: bytes (compressed) of its new image that have to be pulled first, as far as anybody has looked.
     """
 
     session: str
@@ -209,6 +210,7 @@ class Decision:
     agreed: bool = False
     due: datetime | None = field(default=None, compare=False)
     starts: bool = False
+    pull: int = 0
 
     @property
     def consent(self) -> str:

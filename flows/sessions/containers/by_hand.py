@@ -39,13 +39,7 @@ def changes(told: Told) -> tuple[str, ...]:
     if written and _digest(_own(called)) != written:
         return ("it was made anew, with other options than Refit's",)
     made = _Made(called)
-    return (
-        *_name(told, made),
-        *_written(told, made),
-        *_mounts(told, made),
-        *_network(told, made),
-        *_limits(told, made),
-    )
+    return tuple(change for look in _LOOKS for change in look(told, made))
 
 
 class _Made:

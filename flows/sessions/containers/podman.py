@@ -7,6 +7,7 @@ import logging
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ _QUICK = 60.0
 _LOG_TRIES = 3
 _WAIT = 1.0
 _LAST_LINES = 15
+# `podman stop` was killed, and Podman waits for it to go on; or `podman start`, and Podman doesn't know that it runs.
+_CUT_SHORT = ("stopping", "initialized")
 _STATES = {
     "configured": Running.created,
     "created": Running.created,
@@ -74,7 +77,7 @@ class Podman:
         wanted = f"label={_LABEL}session{f'={session}' if session else ''}"
         listed = json.loads(self._podman("ps", "--all", "--filter", wanted, "--format", "json").stdout or "[]")
         found = sorted(map(as_container, filter(is_ours, listed)), key=lambda found: (found.session, found.generation))
-        return tuple(map(self._checked, found))
+        return self._slots.with_warm(tuple(map(self._checked, found)))
 
     def _checked(self, found: Container) -> Container:
         """A container as it is: Podman notices later than the kernel that one has ended."""
@@ -157,8 +160,10 @@ class Podman:
         """Whether a home can come into a container that runs already: tried out on this machine."""
         return self._slots.works()
 
-    def warm(self, session: Session) -> None:
-        """Start a created container whose home comes later, and wait until it waits for nothing but that.
+    def warm(self, session: Session, wait: bool = True) -> None:
+        """Start a container that doesn't run and whose home comes later.
+
+        If so wished, this waits until it waits for nothing but that; else it gets its home when it is so far.
 
         Raises:
             RefitError: it has ended, or didn't get so far within the `ready_limit` of the settings.
@@ -167,10 +172,11 @@ class Podman:
         self._slots.take(session.container)
         self._start(session.container)
         until = time.monotonic() + self._settings.ready_limit * session.access.patience
-        while (found := self._find(session)) and found.running is Running.running:
-            if self._slots.waits(found.pid, _WAIT) and (first := ProcessId.of(found.pid)):
-                all_found = self.containers(session.name)
-                self._waiting[session.container] = _Waiting(session, first, all_found)
+        while found := self.containers(session.name):
+            if (first := self._firsts.get(session.container)) is None or not first.alive:
+                break
+            if not wait or self._slots.waits(first.pid, _WAIT):
+                self._waiting[session.container] = _Waiting(session, first, found)
                 self._inspect(session.container)  # while there is time
                 return
             if time.monotonic() > until:
@@ -283,16 +289,19 @@ class Podman:
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""
-        call = self._call("logs", "--tail", str(lines), container)
-        for again in reversed(range(_LOG_TRIES)):
-            seen: list[str] = []
+        for _ in range(_LOG_TRIES):
             try:
-                command.run(call, root=True, limit=_QUICK, on_line=seen.append)
-                break
+                return self._logged(lines, "--tail", str(lines), container)
             except ProgramFailed as error:
-                # Podman 4.3 fails on a line that is just being written.
-                if not again or "unable to read log file" not in error.tail:
+                # Podman 4.3 looks from the end, and fails on half a line there: one that is just being written.
+                if "unable to read log file" not in error.tail:
                     raise
+        # Nobody will ever write the other half. From the beginning, Podman passes over it, and takes its time.
+        return self._logged(lines, container)
+
+    def _logged(self, lines: int, *words: str) -> str:
+        seen = deque[str](maxlen=lines)
+        command.run(self._call("logs", *words), root=True, limit=_QUICK, on_line=seen.append)
         return "\n".join(seen)
 
     def _find(self, session: Session) -> Container | None:
@@ -306,9 +315,9 @@ class Podman:
             command.run(["rm", "-f", "--", _ADDRESSES / reserved[1]], root=True)
             return True
         asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
-        if self._podman(*asked, accepted=(0, 125)).stdout.strip() == "stopping":
-            # `podman stop` was killed: Podman waits for it to do the rest.
-            self.stop(container, self._settings.stop_grace)
+        if self._podman(*asked, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
+            grace = math.ceil(self._settings.stop_grace)
+            self._podman("stop", "--time", str(grace), container, limit=grace + _QUICK)  # its slot keeps the home
             return True
         return False
 

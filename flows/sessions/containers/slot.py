@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
@@ -62,6 +62,21 @@ def objection(session: Session, found: Iterable[Container], bound: Collection[st
         if other.name != session.container and direct and other.running is Running.running:
             return f"{other.name} runs with it"
     return ""
+
+
+def with_warm(found: tuple[Container, ...], bound: Collection[str]) -> tuple[Container, ...]:
+    """Containers with what the homes in slots tell of them: those that run without theirs are warm. Pure.
+
+    Args:
+        found: some containers.
+        bound: the containers in whose slots there is a home.
+    """
+    return tuple(replace(each, warm=True) if _waits(each) and each.name not in bound else each for each in found)
+
+
+def _waits(found: Container) -> bool:
+    """Whether a container runs whose home may be missing."""
+    return bool(found.running is Running.running and found.made_from and found.made_from.late_home)
 
 
 class Slots:
@@ -127,6 +142,10 @@ class Slots:
         if slot.exists():
             self.take(container)
             command.run(["rmdir", "--", slot / NAME, slot], root=True)
+
+    def with_warm(self, found: tuple[Container, ...]) -> tuple[Container, ...]:
+        """Containers as they are now; see the function."""
+        return with_warm(found, {place.parent.name for place in self._places()}) if any(map(_waits, found)) else found
 
     def arrived(self, pid: int) -> bool:
         """Whether the home is there for a process, a container's first one."""

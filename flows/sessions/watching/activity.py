@@ -14,6 +14,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
+from flows.words import some
+
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "tcsh", "zsh"})
 # Those that wait for a person who has something open in them. A REPL is one only without a program to run.
 EDITORS = ("editor", "emacs", "emacs-*", "less", "micro", "more", "nano", "nvim", "vi", "vim", "vim.*", "htop", "top")
@@ -269,8 +271,7 @@ def _kernel(kernel: Kernel, look: Look) -> Evidence:
     if kernel.execution_state != "idle" and (used or kernel.execution_state != "starting"):
         return Evidence(Verdict.busy, f"{short} is {kernel.execution_state}")
     if kernel.variables:
-        more = f" and {len(kernel.variables) - 3} more" if len(kernel.variables) > 3 else ""
-        return Evidence(Verdict.state, f"{short} holds {', '.join(kernel.variables[:3])}{more}")
+        return Evidence(Verdict.state, f"{short} holds {some(kernel.variables, most=3)}")
     if used or kernel.variables is None:
         return Evidence(Verdict.state, f"{short} may hold something")
     return Evidence(Verdict.idle, f"{short} was never used")

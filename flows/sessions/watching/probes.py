@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.database import now
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.sessions.engine import Engine
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session, check_name
@@ -158,9 +158,7 @@ class Watch:
     def _remember(self, session: Session, activity: Activity) -> Seen:
         file = self._folder / f"{check_name(session.name)}.json"
         memory = remembered(activity, _read(file))
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(_MEMORY.dump_json(memory))
-        draft.replace(file)
+        write_whole(file, _MEMORY.dump_json(memory))
         free = may_interrupt(memory, activity.at, timedelta(hours=self._settings.keep_state))
         return Seen(session.name, activity.verdict, memory.since, free, tuple(map(str, activity.evidence)))
 
