@@ -35,7 +35,7 @@ from flows.migrations.carry import Carrier
 from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
-from flows.migrations.planning.plan import Action, Decision
+from flows.migrations.planning.rollout import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import HOME, Running
@@ -122,7 +122,7 @@ def _share(settings: Settings, images: Mapping[bool, Sequence[str]], number: int
     """Kill so many moves of this session."""
     one = _Session(settings, images[NAMES[name].late_home], name, random.Random(f"{seed} {name}"))
     one.move_and_kill(within=None)
-    while one.found.killed < number:
+    while one.found.killed < number and not one.found.problems:  # one that is held would never move again
         one.move_and_kill(within=one.longest)
     return one.found
 

@@ -32,8 +32,9 @@ from flows.migrations.abandoned import interrupted
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.sessions.containers.podman import Podman, input_rules, restoring
+from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room
-from flows.sessions.recovery import without_record
+from flows.sessions.recovery import homes_without_record, without_record
 from flows.sessions.store import Store
 from flows.settings import Settings
 
@@ -365,23 +366,27 @@ def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
 
 
 def records(settings: Settings) -> Iterable[Finding]:
-    """Whether all sessions that have containers are on record; nothing is said where there are no containers."""
+    """Whether homes, and sessions that have containers, are on record; nothing where there are no containers."""
     if not host.containers(settings).exists():
         return
     try:
-        known = Store(open_database(settings.database)).sessions() if _has_database(settings) else ()
-        lost = without_record(Podman(settings).containers(), {session.name for session in known})
+        store = Store(open_database(settings.database)) if _has_database(settings) else None
+        known = {session.name for session in store.sessions()} if store else set[str]()
+        lost = [family[0].session for family in without_record(Podman(settings).containers(), known)]
+        homes = homes_without_record(LocalHomes(settings).owners(), {*(store.homes() if store else ()), *lost})
     except RefitError as error:
         yield Finding("records", False, f"{error.what} {error.why}".strip(), error.fix)
         return
-    yield judge_records([family[0].session for family in lost])
+    yield judge_records(lost, [*homes])
 
 
-def judge_records(lost: Sequence[str]) -> Finding:
-    """What to do about sessions that are on no record."""
-    if not lost:
-        return Finding("records", True, "all sessions that have containers are on record")
-    seen = f"of {', '.join(lost)}: containers, and no record, as after the loss of the database"
+def judge_records(lost: Sequence[str], homes: Sequence[str]) -> Finding:
+    """What to do about sessions and homes that are on no record."""
+    if not lost and not homes:
+        return Finding("records", True, "all homes, and all sessions that have containers, are on record")
+    told = [f"of {', '.join(lost)}: containers, and no record"] if lost else []
+    told += [f"of {', '.join(homes)}: homes, and no record"] if homes else []
+    seen = f"{'; '.join(told)}, as after the loss of the database"
     return Finding("records", False, seen, "`refit session recover` records them again.")
 
 

@@ -6,14 +6,14 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from pydantic_core import to_json
 
 from flows import screen, ssh_cli, start_sessions, tables
-from flows.console import Json, SessionName, Yes, err, out, running_flows, show, show_data
+from flows.catalog.tag import DEFAULT_RELEASE
+from flows.console import Json, OfRelease, SessionName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.database import now, open_database
 from flows.migrations import parting
 from flows.migrations.journal import Journal
-from flows.sessions import recovery, wishes
+from flows.sessions import equipment, recovery, wishes
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.watching import probes
 from flows.sessions.wishes import Wish, Wishes
@@ -30,7 +30,7 @@ def create_session(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
     ],
-    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    release: OfRelease = DEFAULT_RELEASE,
     volume: Annotated[
         list[str] | None, typer.Option(metavar="NAME:/PATH[:ro]", help="A volume that it has beside its home.")
     ] = None,
@@ -66,7 +66,7 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
     """Show one session, with the address to open."""
     sessions = Sessions.open(load())
     if as_json:
-        out.print_json(to_json(sessions.show(name)).decode())
+        show_json(sessions.show(name))
     else:
         _show_session(sessions, name)
         if told := parting.aftermath(Journal(open_database(load().database)), name):
@@ -89,6 +89,13 @@ def stop_session(name: SessionName) -> None:
     """Stop a session: kernels first, then every process, with time to save."""
     with screen.showing(err):
         Sessions.open(load()).stop(name)
+
+
+@app.command("gateway")
+def put_behind_gateway(name: SessionName) -> None:
+    """Give a stopped session an address at the gateway, in the place of a port of its own, from its next start on."""
+    session = equipment.put_behind_gateway(sessions := Sessions.open(load()), name)
+    out.print(f"From its next start on, {name} is at {sessions.gateway.url(session.path)}.", highlight=False)
 
 
 @app.command("recover")

@@ -41,7 +41,7 @@ class HomesContract:
         files.write(session.home, "notes", "one")
         assert homes.path(session.name) == session.home == homes.make(session.name, session.uid)
         assert files.all(session.home) == {"notes": "one"}
-        assert session.uid in homes.owners()
+        assert homes.owners()[session.name] == session.uid
         with pytest.raises(RefitError, match=f"belongs to uid {session.uid}"):
             homes.make(session.name, session.uid + 1)
 
@@ -141,7 +141,7 @@ class HomesContract:
         for _ in range(2):
             homes.remove(session.name)
             assert not homes.has_snapshot(session.name, "move")
-            assert homes.owners() & {session.uid, session.uid + 1} == {session.uid + 1}
+            assert session.name not in homes.owners() and homes.owners()[other.name] == session.uid + 1
         assert files.all(other) == {"notes": "of somebody else"}
         homes.make(session.name, session.uid)
         assert files.all(with_volume(homes, session)[1]) == files.all(session.home) == {}

@@ -1,28 +1,33 @@
 """Sessions whose records were lost with the database: each container bears all that its session is made of.
 
+A home that has no container any more is on record again for whoever makes a session of its name.
+
 What people wished, what was rolled out and the history of moves is on no container, and stays lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
 from flows.errors import RefitError
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Container, Running
+from flows.sessions.model import Container, Running, Session, nearest_legal
+
+# Seconds: what only waits for a home has nothing to save.
+_GRACE = 1.0
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What became of a session that had no record.
+    """What became of a session that had no record, or of a home alone.
 
     Attributes:
         session: its name.
-        container: the one that is the session from now on; empty: none of its containers says what it was made of.
-        runs: whether that runs, and so ought to.
-        others: its other containers, of a move that was not finished: they are left to whoever looks at them.
+        container: the one that is the session from now on; empty: there is none, or it doesn't say what it is made of.
+        runs: whether that runs now, as it ought to.
+        others: its other containers, from moves that had ended or not: they are stopped, and left to whoever looks.
         problem: why there is no record again; empty: there is.
     """
 
@@ -34,39 +39,69 @@ class Recovered:
 
 
 def recover(sessions: Sessions) -> tuple[Recovered, ...]:
-    """Record all sessions again that have containers and no record; what runs goes on meanwhile.
+    """Record all sessions again that have containers and no record, then the homes; what runs goes on meanwhile.
 
     Raises:
         RefitError: the engine or the database doesn't answer.
     """
     known = {session.name for session in sessions.store.sessions()}
-    return tuple(_recover(sessions, one) for one in without_record(sessions.engine.containers(), known))
+    found = tuple(_recover(sessions, one) for one in without_record(sessions.engine.containers(), known))
+    homes = homes_without_record(sessions.homes.owners(), {*sessions.store.homes(), *(one.session for one in found)})
+    return (*found, *(_recover_home(sessions, name, uid) for name, uid in homes.items()))
 
 
 def without_record(containers: Iterable[Container], known: Collection[str]) -> tuple[tuple[Container, ...], ...]:
     """The containers of each session that isn't known, the one that is to be that session first. Pure.
 
-    Where a move had begun, the old one comes first as long as it runs: it had proven itself. Else the one that runs.
+    Where a move had begun, the old one comes first as long as it runs: it had proven itself. Else the one that runs and
+    has the home, or has run last: those from before a move are kept for a while.
     """
     lost = sorted((one for one in containers if one.session not in known), key=lambda one: one.session)
     return tuple(tuple(sorted(family, key=_rank)) for _, family in groupby(lost, key=lambda one: one.session))
 
 
-def _rank(container: Container) -> tuple[bool, bool, int]:
-    return container.made_from is None, container.running is not Running.running, container.generation
+def homes_without_record(owners: Mapping[str, int], known: Collection[str]) -> dict[str, int]:
+    """Home → uid, of those that aren't known, by name; what is half made or half removed is none. Pure."""
+    return {name: uid for name, uid in sorted(owners.items()) if name not in known and nearest_legal(name) == name}
+
+
+def _rank(container: Container) -> tuple[bool, bool, float, int]:
+    runs = container.running is Running.running
+    ended = container.ended.timestamp() if container.ended and not runs else 0.0
+    return container.made_from is None, not runs or container.warm, -ended, container.generation
 
 
 def _recover(sessions: Sessions, family: tuple[Container, ...]) -> Recovered:
     first, *rest = family
-    others, runs, made = tuple(one.name for one in rest), first.running is Running.running, first.made_from
+    others, made = tuple(one.name for one in rest), first.made_from
+    runs = first.running is Running.running or any(one.warm for one in family)
     if made is None:
         return Recovered(first.session, "", False, tuple(one.name for one in family), "another Refit has made it")
     try:
         with sessions.alone(made.name):
             sessions.store.bring_back(made, wanted=runs)
-            if runs and made.gpus:
-                sessions.with_gpus(made)
+            if runs:
+                _go_on(sessions, made, others)
         sessions.tell_gateway_of(made.name)
     except RefitError as error:
         return Recovered(made.name, first.name, runs, others, error.what)
     return Recovered(made.name, first.name, runs, others)
+
+
+def _go_on(sessions: Sessions, session: Session, others: Iterable[str]) -> None:
+    """Where a move was cut short, the session may be stopped or closed, and another container may wait for its home."""
+    for other in others:
+        sessions.engine.stop(other, _GRACE)
+    if session.gpus:
+        sessions.with_gpus(session)
+    sessions.engine.start(session.container)
+    if session.doors:
+        sessions.engine.let_in(session.container)
+
+
+def _recover_home(sessions: Sessions, name: str, uid: int) -> Recovered:
+    try:
+        sessions.store.bring_home_back(name, uid)
+    except RefitError as error:
+        return Recovered(name, "", False, problem=error.what)
+    return Recovered(name, "", False)

@@ -141,6 +141,22 @@ class Store:
         except IntegrityError:
             raise _belongs_elsewhere(session) from None
 
+    def bring_home_back(self, name: str, uid: int) -> None:
+        """Record a home again whose record was lost, for the next session of its name.
+
+        Raises:
+            RefitError: its uid belongs to another.
+        """
+        try:
+            with Transaction(self._database) as transaction, transaction.begin():
+                transaction.add(HomeRow(name=name, uid=uid, created=now()))
+        except IntegrityError:
+            raise RefitError(
+                f"The uid of the home {name!r} belongs to another: {uid}.",
+                why="That one was made after the record of this one was lost.",
+                fix="remove the other one, or move this home elsewhere.",
+            ) from None
+
     def session(self, name: str) -> Session:
         """The session of that name.
 
@@ -191,9 +207,10 @@ class Store:
             return (row.wanted, row.asked) if row else None
 
     def update(self, session: Session) -> None:
-        """From now on the session is this one: another image, another generation."""
+        """From now on the session is this one: another image, another generation, no port of its own any more."""
         with Transaction(self._database) as transaction, transaction.begin():
             record(transaction, session)
+            transaction.execute(update(SessionRow).where(SessionRow.name == session.name).values(port=session.port))
 
     def forget(self, name: str) -> None:
         """Forget a session; its home keeps its uid."""

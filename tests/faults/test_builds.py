@@ -579,7 +579,7 @@ def profile(base_recipe: Base) -> Profile:
     """A profile of this test alone."""
     name = f"b{secrets.token_hex(8)}"
     ide, bundle = Ide("runtime", Path(), "", IdeConfig()), Bundle(name, Path(), "", (), {})
-    return Profile(f"runtime-{name}-deb12-py311", "2026a", False, ide, bundle, base_recipe, "py311")
+    return Profile(f"runtime-{name}-deb12-py311", "2026a", ide, bundle, base_recipe, "py311")
 
 
 def publish(profile: Profile, top: Built, settings: Settings, days: int = 0) -> Published:

@@ -26,7 +26,7 @@ from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
-from flows.migrations.planning.plan import Decision
+from flows.migrations.planning.rollout import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
@@ -250,7 +250,7 @@ def test_f01_killed_on_the_way_of_a_home_that_comes_late(later: Scene, step: str
 
 @pytest.mark.long
 @pytest.mark.parametrize("phase", [Phase.intent, Phase.done])
-@pytest.mark.parametrize("step", ["halt", "restore", "revive", "cool", "discard"])
+@pytest.mark.parametrize("step", ["rewarm", "halt", "restore", "revive", "cool", "discard"])
 def test_f01_killed_on_the_way_back_of_a_home_that_comes_late(later: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(later), later.sessions.store.session(NAME).image
     move_until_killed(later, to(later.sessions, NAME, later.bad), step, phase)
@@ -312,6 +312,21 @@ def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(sc
     command.run(["tee", reserved], root=True, stdin=f"{command.run(asked, root=True).stdout.strip()}\r\neth0")
     scene.sessions.wait_ready(scene.sessions.start(bob))
     assert not reserved.exists()
+
+
+@pytest.mark.parametrize("name", some_long(["scene", "later"], short="later"))
+def test_a_session_starts_though_a_killed_start_has_left_it_running(request: pytest.FixtureRequest, name: str) -> None:
+    """What `podman start` leaves when it is killed right after the runtime has done its part."""
+    scene: Scene = request.getfixturevalue(name)
+    scene.sessions.stop(NAME)
+    container, podman = scene.sessions.show(NAME).session.container, host.podman(scene.settings)
+    asked = [*podman, "container", "inspect", "--format", "{{.Id}} {{.State.Status}}"]
+    command.run([*podman, "init", container], root=True)
+    full, status = command.run([*asked, container], root=True).stdout.split()
+    command.run([host.facts(scene.settings).runtime, "start", full], root=True)
+    assert status == "initialized"
+    scene.sessions.wait_ready(scene.sessions.start(NAME))
+    assert scene.sessions.execute(NAME, ["cat", "project/work.py"])  # it has its home
 
 
 @pytest.fixture(scope="module")

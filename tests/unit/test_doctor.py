@@ -89,11 +89,12 @@ def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings)
     assert not finding.ok and "ada: held" in finding.seen and "refit migrate history ada" in finding.fix
 
 
-def test_sessions_without_a_record_are_told(settings: Settings) -> None:
+def test_sessions_and_homes_without_a_record_are_told(settings: Settings) -> None:
     assert not tuple(doctor.records(settings))
-    assert doctor.judge_records(()).ok
-    finding = doctor.judge_records(["ada", "bob"])
-    assert not finding.ok and "ada, bob" in finding.seen and "refit session recover" in finding.fix
+    assert doctor.judge_records((), ()).ok
+    finding = doctor.judge_records(["ada", "bob"], ["cyd"])
+    assert not finding.ok and "of ada, bob: containers" in finding.seen and "of cyd: homes" in finding.seen
+    assert "refit session recover" in finding.fix
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")

@@ -77,10 +77,10 @@ class LocalHomes:
         folder = shared or own
         return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=bool(shared))
 
-    def owners(self) -> frozenset[int]:
-        """The uids that own a home, whether or not anybody remembers them."""
-        folders = [self._homes, *([self.pool.homes] if self.pool.exists else [])]
-        return frozenset(home.lstat().st_uid for folder in folders for home in folder.iterdir())
+    def owners(self) -> dict[str, int]:
+        """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
+        folders = [*([self.pool.homes] if self.pool.exists else []), self._homes]
+        return {home.name: home.lstat().st_uid for folder in folders for home in folder.iterdir()}
 
     def make(self, name: str, uid: int) -> Path:
         """The home of a session, made if need be: 0700, `uid`, group 0.

@@ -1,0 +1,122 @@
+"""Moves whose run is killed (SIGKILL) with the session closed, or away, and which nobody resumes: the porter ends them.
+
+It does so by `Doors.open` and `end_abandoned` after a while, which isn't waited for here: they hear of a later moment.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from flows.catalog.model import Access
+from flows.database import now, open_database
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
+from flows.migrations.carry import LOOK_AGE, Carrier, Result
+from flows.migrations.journal import Journal
+from flows.migrations.move import Phase, State
+from flows.sessions.lifecycle import Sessions
+from flows.settings import Settings
+from tests.conftest import some_long
+from tests.faults.test_kill import DeadlyJournal
+from tests.machine import RegistryServer, private_home
+from tests.processes import in_a_process
+from tests.real.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
+from tests.real.variants import LATE, LIGHT, WAITS
+
+NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
+SPOILS = "echo spoiled >>project/work.py; exit 3"
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    more = {"stop_grace": 3.0, "ready_limit": 20.0, "warm_memory": 0.0}
+    with private_home(tmp_path_factory.mktemp("abandoned") / "home", registry_server.port, **more) as settings:
+        yield settings
+
+
+@pytest.fixture
+def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
+    with opened(settings, NAME) as sessions:
+        yield Scene(settings, sessions, registry, shared, base)
+
+
+def move_until_killed(scene: Scene, access: Access, before: str, step: str, phase: Phase) -> str:
+    """Let a session begin to move to an image that runs `before` first; returns the digest of the old one."""
+    waits = f"{WAITS}; " if access.late_home else ""
+    old, new = scene.image("old", f"{waits}true"), scene.image("new", waits + before)
+    scene.sessions.create(NAME, PROFILE, RELEASE, old, access)
+    furnish(scene.sessions, NAME)
+    decision = to(scene.sessions, NAME, new)
+
+    def work() -> None:
+        journal = DeadlyJournal(scene.settings, step, phase)
+        Carrier(scene.settings, Sessions.open(scene.settings), journal).carry_out(decision)
+
+    process = in_a_process(work)
+    process.join()
+    ended = journal_of(scene).last(NAME)
+    assert process.exitcode == -signal.SIGKILL, ended and (ended.state, ended.reason)
+    return old
+
+
+def journal_of(scene: Scene) -> Journal:
+    return Journal(open_database(scene.settings.database))
+
+
+def end(scene: Scene, later: timedelta) -> tuple[Result, ...]:
+    """What the porter does so much later."""
+    return end_abandoned(journal_of(scene), lambda: Carrier.open(scene.settings), now() + later)
+
+
+def gets_in(scene: Scene) -> bool:
+    """Whether somebody from outside does."""
+    url = scene.sessions.store.session(NAME).url
+    try:
+        return httpx.get(f"{url}/api", trust_env=False, timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_waits(scene: Scene) -> None:
+    old = move_until_killed(scene, LIGHT, "true", "look", Phase.done)
+    assert not gets_in(scene)
+    doors = Doors(scene.sessions, journal_of(scene))
+    assert doors.open(now()) == ()  # whoever has killed the run may be about to begin the next
+    assert doors.open(now() + 2 * LOOK_AGE) == (NAME,)
+    assert gets_in(scene)
+    assert doors.open(now() + 2 * LOOK_AGE) == () == end(scene, 2 * PATIENCE)
+    assert scene.sessions.store.session(NAME).image == old
+    (result,) = Carrier.open(scene.settings).resume_all()
+    assert result.moved, result.reason
+
+
+@pytest.mark.parametrize("access", some_long([LIGHT, LATE], short=LATE), ids=lambda access: f"late={access.late_home}")
+@pytest.mark.parametrize(
+    ("before", "step", "expected"),
+    [
+        ("true", "stop", State.cleaned),
+        pytest.param("true", "start", State.cleaned, marks=pytest.mark.long),
+        pytest.param("true", "clean", State.cleaned, marks=pytest.mark.long),
+        pytest.param(SPOILS, "restore", State.rolled_back, marks=pytest.mark.long),
+    ],
+)
+def test_f01_a_session_that_a_killed_run_has_left_away_is_brought_back(
+    scene: Scene, access: Access, before: str, step: str, expected: State
+) -> None:
+    old = move_until_killed(scene, access, before, step, Phase.intent)
+    home = manifest(scene.sessions.store.session(NAME).home)
+    assert end(scene, timedelta()) == ()
+    (result,) = end(scene, 2 * PATIENCE)
+    assert result.state is expected, result.reason
+    check_nothing_is_left(scene.settings, scene.sessions, journal_of(scene), NAME)
+    session = scene.sessions.store.session(NAME)
+    assert (session.image == old) is (expected is State.rolled_back)
+    assert expected is State.rolled_back or manifest(session.home) == home
+    assert "spoiled" not in scene.sessions.execute(NAME, ["cat", "project/work.py"])
+    assert end(scene, 2 * PATIENCE) == ()

@@ -1,0 +1,122 @@
+"""The database is lost, whatever happened just then: sessions go on, and are on record again as they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from flows import doctor
+from flows.catalog.model import Access
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations.carry import Carrier
+from flows.migrations.move import Phase
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from flows.sessions.recovery import recover
+from flows.settings import Settings
+from tests.faults.test_kill import DeadlyJournal
+from tests.machine import RegistryServer, private_home
+from tests.processes import in_a_process
+from tests.real.moving import Scene, furnish, manifest, opened, to
+from tests.real.variants import LATE, LIGHT, WAITS
+
+NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    more = {"stop_grace": 3.0, "ready_limit": 6.0, "warm_memory": 0.0}
+    with private_home(tmp_path_factory.mktemp("lost") / "home", registry_server.port, **more) as settings:
+        yield settings
+
+
+@pytest.fixture
+def scene(settings: Settings, registry: Registry, shared: Settings, base: Built) -> Iterator[Scene]:
+    of_its_own = without_records(settings)
+    with opened(of_its_own, NAME) as sessions:
+        yield Scene(of_its_own, sessions, registry, shared, base)
+
+
+def without_records(settings: Settings) -> Settings:
+    """The machine with a database in which nothing is."""
+    return settings.model_copy(update={"database_url": f"sqlite:///{settings.home}/{uuid4().hex}.db"})
+
+
+def told(settings: Settings) -> str:
+    """What the doctor says of records; empty: all is well."""
+    (finding,) = doctor.records(settings)
+    return "" if finding.ok else finding.seen
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Do something in a process of its own, which is to end by SIGKILL."""
+    process = in_a_process(work)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("verb", "told_of"), [("create", "homes"), ("start", "containers")])
+def test_a_session_whose_creation_was_killed_is_made_after_all(scene: Scene, verb: str, told_of: str) -> None:
+    image = scene.image("old")
+
+    def create() -> None:
+        sessions = Sessions.open(scene.settings)
+        setattr(sessions.engine, verb, lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        sessions.create(NAME, PROFILE, RELEASE, image, LIGHT)
+
+    killed(create)
+    lost = without_records(scene.settings)
+    assert f"of {NAME}: {told_of}" in told(lost)
+    sessions = Sessions.open(lost)
+    (found,) = recover(sessions)
+    assert (found.session, found.runs, found.problem) == (NAME, False, "")
+    assert not told(lost) and recover(sessions) == ()
+    if not found.container:
+        sessions.create(NAME, PROFILE, RELEASE, image, LIGHT)
+    assert sessions.running(sessions.start(NAME)) is Running.running
+
+
+KILLED = [
+    ("copy", Phase.intent),
+    ("look", Phase.done),
+    ("stop", Phase.intent),
+    ("snapshot", Phase.intent),
+    ("start", Phase.done),
+    ("clean", Phase.intent),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("access", [LIGHT, LATE], ids=["at once", "late"])
+@pytest.mark.parametrize(("step", "phase"), KILLED)
+def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase: Phase, access: Access) -> None:
+    waits = f"{WAITS}; true" if access.late_home else "true"
+    old, new, newest = (scene.image(name, waits) for name in ("old", "new", "newest"))
+    scene.sessions.create(NAME, PROFILE, RELEASE, old, access)
+    furnish(scene.sessions, NAME)
+    home, decision = manifest(scene.sessions.store.session(NAME).home), to(scene.sessions, NAME, new)
+
+    def move() -> None:
+        journal = DeadlyJournal(scene.settings, step, phase)
+        Carrier(scene.settings, Sessions.open(scene.settings), journal).carry_out(decision)
+
+    killed(move)
+    lost = without_records(scene.settings)
+    assert f"of {NAME}: containers" in told(lost)
+    sessions = Sessions.open(lost)
+    (found,) = recover(sessions)
+    assert not found.problem and not told(lost)
+    if found.runs:  # and people get in, though the killed run may have closed it
+        sessions.wait_ready(sessions.store.session(NAME))
+        assert sessions.execute(NAME, ["cat", "project/work.py"])
+    session = sessions.start(NAME)
+    assert (session.container, manifest(session.home)) == (found.container, home)
+    result = Carrier.open(lost).carry_out(to(sessions, NAME, newest))
+    assert result.moved, result.reason
+    assert manifest(session.home) == home
