@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 
-from bench.results import Row
+from bench.results import Row, seconds_of
 from flows import command
 from flows.catalog import load
 from flows.locks import apt, freshness
@@ -29,12 +27,12 @@ def run() -> list[Row]:
 def _system(settings: Settings) -> Row:
     base = load.load_catalog(ROOT).bases["deb12"]
     freshness.resolve(base, settings)
-    ours = _seconds(lambda: freshness.resolve(base, settings))
+    ours = seconds_of(lambda: freshness.resolve(base, settings))
     sources = settings.folder("bench") / "sources.list"
     sources.write_text(apt.sources(base.config.suite, settings.debian_mirror))
     options = ["--mode=root", "--variant=minbase", "--simulate", f"--include={','.join(base.packages)}"]
     argv = ["mmdebstrap", *options, base.config.suite, "-", str(sources)]
-    peer = _seconds(lambda: command.run(argv, root=True, env=apt.proxy(settings)))
+    peer = seconds_of(lambda: command.run(argv, root=True, env=apt.proxy(settings)))
     name = "system packages of a base: nothing moved"
     return Row(name, "s", "≤ 0.2 s", ours, ours <= 0.2, {"mmdebstrap --simulate": peer})
 
@@ -43,12 +41,6 @@ def _python(settings: Settings) -> Row:
     folder = load.load_catalog(ROOT).bundles["minimal"].pythons["py311"]
     freshness.keep(freshness.look_at_locks({folder: ""}, settings)[folder], settings)
     looks: list[freshness.LockLook] = []
-    ours = _seconds(lambda: looks.append(freshness.look_at_locks({folder: ""}, settings)[folder]))
+    ours = seconds_of(lambda: looks.append(freshness.look_at_locks({folder: ""}, settings)[folder]))
     same = looks[0].finding.verdict is Verdict.same
     return Row(f"{len(looks[0].pages)} locked Python packages: nothing moved", "s", "≤ 2 s", ours, same and ours <= 2)
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    started = monotonic()
-    work()
-    return monotonic() - started

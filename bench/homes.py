@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from statistics import quantiles
-from time import monotonic
 
-from bench.results import Row
+from bench.results import Row, seconds_of
 from flows import command
 from flows.catalog.model import Access
 from flows.sessions.homes.home import LocalHomes
@@ -44,9 +42,9 @@ def _measured(homes: LocalHomes) -> list[Row]:
     taken, restored = [], []
     for number in range(ROUNDS):
         _save(home, number)
-        taken.append(_seconds(lambda: homes.delta(session, "move")))
+        taken.append(seconds_of(lambda: homes.delta(session, "move")))
         _save(home, number + ROUNDS)
-        restored.append(_seconds(lambda: homes.restore(session, "move")))
+        restored.append(seconds_of(lambda: homes.restore(session, "move")))
     same = all((home / f"saved-{n}").read_bytes() == bytes([ROUNDS - 1]) * 100_000 for n in range(SAVED))
     size = f"of a home of 10 GB in {FILES:,} files, {SAVED} of them just saved, p95 of {ROUNDS}"
     return [
@@ -58,12 +56,6 @@ def _measured(homes: LocalHomes) -> list[Row]:
 def _save(home: Path, number: int) -> None:
     for file in range(SAVED):
         (home / f"saved-{file}").write_bytes(bytes([number]) * 100_000)
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    started = monotonic()
-    action()
-    return monotonic() - started
 
 
 def _row(name: str, seconds: list[float], same: bool) -> Row:

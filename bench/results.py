@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
+from time import monotonic
 
 import psutil
 
@@ -78,6 +79,13 @@ class Benchmark:
     def about(self) -> str:
         """What it does, in a line."""
         return (self.run.__doc__ or "").partition("\n")[0]
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    started = monotonic()
+    work()
+    return monotonic() - started
 
 
 def measure(name: str, benchmark: Benchmark) -> list[Row]:

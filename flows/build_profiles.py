@@ -21,6 +21,7 @@ from flows import command, database, host, progress
 from flows.admission import Request, admit
 from flows.build_stages import call_builders, clear_away
 from flows.catalog.model import Profile
+from flows.catalog.tag import DEFAULT_RELEASE
 from flows.errors import RefitError
 from flows.images import picture
 from flows.images.build import Builder, Built
@@ -170,7 +171,7 @@ def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
     task_runner=THREADS,
 )
 def build_profiles(
-    release: str = "2026a",
+    release: str = DEFAULT_RELEASE,
     profiles: list[str] | None = None,
     date: datetime.date | None = None,
     catalog: Path | None = None,

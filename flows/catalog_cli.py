@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic_core import to_json
 
 from flows import branches, shipped, tables
 from flows import wizard as questions
@@ -18,7 +17,8 @@ from flows.catalog import load as catalogs
 from flows.catalog import skeletons
 from flows.catalog.choices import Option
 from flows.catalog.model import Catalog, Profile
-from flows.console import Json, err, out, running_flows, show, show_data
+from flows.catalog.tag import DEFAULT_RELEASE
+from flows.console import Json, ReleaseName, err, out, running_flows, show, show_data, show_json
 from flows.database import now
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -41,7 +41,7 @@ def list_releases(as_json: Json = False) -> None:
 
 @release_app.command("table")
 def release_table(
-    release: Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")] = "2026a",
+    release: ReleaseName = DEFAULT_RELEASE,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, between its marks.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -179,7 +179,7 @@ def lint(
     """Look for mistakes in the whole catalog, without building anything: templates, scripts, downloads, secrets."""
     report = look_at((folder or load().catalog).absolute(), now().date())
     if as_json:
-        out.print_json(to_json(report).decode())
+        show_json(report)
     for reason in report.left_out:
         err.print(reason)
     if report.mistakes and not as_json:
@@ -202,7 +202,7 @@ def import_workbench_images(
     """Make a catalog of a checkout of opendatahub's workbench-images; says what could not be carried over."""
     made = adopt(checkout, into, catalogs.load_catalog(load().catalog))
     if as_json:
-        out.print_json(to_json(made).decode())
+        show_json(made)
         return
     for note in made.notes:
         out.print(note, markup=False, highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from prefect import flow, get_run_logger
 
+from flows.catalog.tag import DEFAULT_RELEASE
 from flows.errors import RefitError
 from flows.migrations.carry import Result
 from flows.sessions.lifecycle import Sessions
@@ -19,7 +20,7 @@ def change_session(
     name: str,
     what: Literal["start", "stop", "remove", "switch", "back"],
     profile: str = "",
-    release: str = "2026a",
+    release: str = DEFAULT_RELEASE,
     anyway: bool = False,
 ) -> str:
     """Start, stop or remove a session, or give it another profile or the image that it had before; its home stays.

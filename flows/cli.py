@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic_core import to_json
 from rich.markdown import Markdown
 
 from flows import (
@@ -34,11 +33,8 @@ from flows import (
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
-from flows.catalog.tag import tags_among
-from flows.console import Json, Yes, err, out
-from flows.console import running_flows as _flows
-from flows.console import show as _show
-from flows.console import show_data as _print
+from flows.catalog.tag import DEFAULT_RELEASE, tags_among
+from flows.console import Json, OfRelease, ReleaseName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import picture
@@ -85,7 +81,8 @@ home_cli.add_to(session_cli.app, migrate_cli.app)
 ssh_cli.add_to(session_cli.app)
 migrate_cli.add_to(session_cli.app)
 
-Release = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
+Graft = Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")]
+Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
 
 
 def main() -> None:
@@ -108,8 +105,8 @@ def main() -> None:
 
 @app.command(rich_help_panel="Images")
 def lock(
-    release: Release = "2026a",
-    bundle: Annotated[list[str] | None, typer.Option(help="Only these bundles.")] = None,
+    release: ReleaseName = DEFAULT_RELEASE,
+    bundle: Annotated[list[str] | None, typer.Option(metavar="BUNDLE", help="Only these bundles.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only see whether all locks fit; nothing is written.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -118,16 +115,16 @@ def lock(
         from flows.lock_requirements import check_locks
 
         found = [(target.bundle.name, target.base.name, target.python) for target in check_locks(release, bundle)]
-        _print(as_json, found, tables.table("Locks that are in order", ("bundle", "base", "python"), found))
+        show_data(as_json, found, tables.table("Locks that are in order", ("bundle", "base", "python"), found))
         return
-    with _flows(quiet=as_json):
+    with running_flows(quiet=as_json):
         from flows.lock_requirements import lock_requirements
 
         locks = lock_requirements(release, bundle)
     rows = ((x.bundle, x.base, x.python, x.change or "unchanged") for x in locks)
-    _print(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
+    show_data(as_json, locks, tables.table("Locks", ("bundle", "base", "python", "change"), rows))
     if not as_json and any(x.held or x.unmended for x in locks):
-        _show(tables.held_back(locks))
+        show(tables.held_back(locks))
     for x in locks if not as_json else ():
         if x.from_folders:
             out.print(f"{x.bundle} {x.python} has {', '.join(x.from_folders)} from a folder of `wheel_folders` alone.")
@@ -135,13 +132,15 @@ def lock(
 
 @app.command(rich_help_panel="Images")
 def build(
-    release: Release = "2026a",
-    profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
+    release: ReleaseName = DEFAULT_RELEASE,
+    profile: Annotated[list[str] | None, typer.Option(metavar="PROFILE", help="Only these profiles.")] = None,
     date: Annotated[
         datetime.datetime | None, typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="UTC date of the tags.")
     ] = None,
-    graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
-    system: Annotated[list[str] | None, typer.Option("--os", help="Only for these operating systems.")] = None,
+    graft: Graft = True,
+    system: Annotated[
+        list[str] | None, typer.Option("--os", metavar="OS", help="Only for these operating systems.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Build for operating systems that are held, too.")] = False,
     builders: Annotated[
         int | None,
@@ -150,12 +149,12 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build and publish the images of a release; what is there already is not built again."""
-    with _flows(quiet=as_json):
+    with running_flows(quiet=as_json):
         from flows.build_profiles import build_profiles
 
         day = date.date() if date else None
         report = build_profiles(release, profile, day, graft=graft, systems=system, force=force, builders=builders)
-    _print(as_json, report, tables.images(report))
+    show_data(as_json, report, tables.images(report))
     if not as_json:
         out.print(tables.built(report))
     for name, why in report.left.items():
@@ -169,11 +168,11 @@ def build(
 @app.command(rich_help_panel="Images")
 def nightly(
     release: Annotated[list[str] | None, typer.Argument(metavar="RELEASE", help="Only these releases.")] = None,
-    graft: Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")] = True,
+    graft: Graft = True,
     as_json: Json = False,
 ) -> None:
     """Bring all supported releases up to date: locks, images, checks, tags. What fails stops nothing else."""
-    with _flows(quiet=as_json):
+    with running_flows(quiet=as_json):
         from flows.night import NightFailed, markdown
         from flows.nightly import nightly as run
 
@@ -182,7 +181,7 @@ def nightly(
         except NightFailed as error:
             night = error.night
     if as_json:
-        out.print_json(to_json({"failures": night.failures, **vars(night)}).decode())
+        show_json({"failures": night.failures, **vars(night)})
     else:
         out.print(Markdown(markdown(night)))
     if night.failures:
@@ -191,8 +190,8 @@ def nightly(
 
 @app.command(rich_help_panel="Images")
 def plan(
-    release: Release = "2026a",
-    profile: Annotated[list[str] | None, typer.Option(help="Only these profiles.")] = None,
+    release: ReleaseName = DEFAULT_RELEASE,
+    profile: Annotated[list[str] | None, typer.Option(metavar="PROFILE", help="Only these profiles.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Name every input that changed.")] = False,
     drawing: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="Write the graph of all stages as SVG.")
@@ -203,7 +202,7 @@ def plan(
     planned = plan_release(release, profile or (), None, load(), tolerant=True)
     if drawing:
         drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
-    _print(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
+    show_data(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
         out.print(tables.planned(planned.plan))
     if planned.problems or planned.unbuildable:
@@ -212,12 +211,12 @@ def plan(
         out.print(f"All {len(planned.profiles)} profiles can be built here.")
 
 
-@app.command(rich_help_panel="Images")
-def show(
+@app.command("show", rich_help_panel="Images")
+def show_containerfile(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="Profile to show, e.g. jupyter-minimal-deb12-py311.")
     ],
-    release: Annotated[str, typer.Option(help="Name of the release.")] = "2026a",
+    release: OfRelease = DEFAULT_RELEASE,
 ) -> None:
     """Print the image of a profile as one plain Containerfile, of which `buildah build` alone makes the same files.
 
@@ -233,10 +232,7 @@ def images(as_json: Json = False) -> None:
     registry = Registry(load())
     found = registry.digests(registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))])
     rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
-    _print(as_json, found, tables.table("Images", ("tag", "digest"), rows))
-
-
-Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
+    show_data(as_json, found, tables.table("Images", ("tag", "digest"), rows))
 
 
 @app.command("evidence", rich_help_panel="Images")
@@ -252,9 +248,9 @@ def show_evidence(
         typer.echo(evidence.read(registry, digest, file), nl=False)
         return
     files, findings = evidence.listed(registry, digest), evidence.findings(registry, digest)
-    _print(as_json, {"digest": digest, "files": files, "checks": findings}, tables.evidence(digest, files))
+    show_data(as_json, {"digest": digest, "files": files, "checks": findings}, tables.evidence(digest, files))
     if not as_json:
-        _show(tables.findings(findings))
+        show(tables.findings(findings))
 
 
 @app.command("diff", rich_help_panel="Images")
@@ -266,7 +262,7 @@ def compare_images(
     """Show what differs between two images: packages, layers, and what a host must pull that has the first."""
     registry = Registry(load())
     found = evidence.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
-    _print(as_json, found, tables.changes(found.packages))
+    show_data(as_json, found, tables.changes(found.packages))
     if not as_json:
         out.print(tables.layers(found))
 
@@ -278,7 +274,7 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove images, stages and logs that nobody needs, and free their space; shows them first, and asks."""
-    with _flows(quiet=as_json):
+    with running_flows(quiet=as_json):
         from flows.prune_images import prune_images
 
         report = prune_images(dry_run=True)
@@ -286,12 +282,12 @@ def prune(
         if as_json or not sys.stdin.isatty():
             dry_run = True
         else:
-            _show(tables.prune(report))
+            show(tables.prune(report))
             typer.confirm("Remove them?", abort=True)
     if not dry_run:
-        with _flows(quiet=as_json):
+        with running_flows(quiet=as_json):
             report = prune_images(dry_run=False)
-    _print(as_json, report, tables.prune(report))
+    show_data(as_json, report, tables.prune(report))
     if not as_json:
         out.print(tables.pruned(report))
 
@@ -301,7 +297,7 @@ def show_caches(context: typer.Context, as_json: Json = False) -> None:
     """Show the caches of what builds download: size, limit, last use."""
     if context.invoked_subcommand is None:
         found = cache.caches(load())
-        _print(as_json, found, tables.caches(found))
+        show_data(as_json, found, tables.caches(found))
 
 
 @cache_app.command("prune")
@@ -313,7 +309,7 @@ def prune_caches(
     """Bring the caches under their limit, least recently used first; waits until nothing is built."""
     freed = cache.prune(load(), name or (), everything)
     rows = ((cache_name, f"{size / 1e6:.1f} MB") for cache_name, size in freed.items())
-    _print(as_json, freed, tables.table("Freed", ("cache", "size"), rows))
+    show_data(as_json, freed, tables.table("Freed", ("cache", "size"), rows))
 
 
 # --- Catalog ------------------------------------------------------------------------------------------------------
@@ -372,7 +368,7 @@ def status(as_json: Json = False) -> None:
     """Show the services: what runs, where, and its log."""
     states = services.status(load())
     if as_json:
-        out.print_json(to_json(states).decode())
+        show_json(states)
     else:
         _show_services(states)
 
@@ -380,7 +376,7 @@ def status(as_json: Json = False) -> None:
 @app.command(rich_help_panel="Services")
 def serve() -> None:
     """Offer the flows in the Prefect UI, each with a form."""
-    with _flows(quiet=True) as settings:
+    with running_flows(quiet=True) as settings:
         from flows.build_profiles import build_profiles
         from flows.build_stages import build_stages
         from flows.change_session import change_session
@@ -417,7 +413,7 @@ def examine(as_json: Json = False) -> None:
     """Check what this machine needs, and say how to mend what is missing."""
     findings = doctor.examine(load())
     if as_json:
-        out.print_json(to_json(findings).decode())
+        show_json(findings)
     else:
         for finding in findings:
             out.print(str(finding), markup=False, highlight=False, style="" if finding.ok else "yellow")
@@ -436,7 +432,7 @@ def reset(
     # Homes that stay need the database: it knows whose they are.
     kept = set() if homes or "homes" not in {part.name for part in there} else {"homes", "database"}
     parts = [part for part in there if part.name not in kept]
-    _show(
+    show(
         tables.table("This will be removed", ("part", "what"), ((p.name, ", ".join(map(str, p.paths))) for p in parts))
     )
     if not yes:
@@ -472,10 +468,10 @@ def _chapter(title: str) -> Iterator[None]:
 
 def _tell(story: Story, settings: Settings) -> None:
     out.print()
-    _show(tables.images(story.first))
-    _show(tables.images(story.second))
+    show(tables.images(story.first))
+    show(tables.images(story.second))
     if story.moves:
-        _show(tables.moves(story.moves))
+        show(tables.moves(story.moves))
     else:
         out.print("The session is on the newest image already: nothing was moved.")
     out.print(
@@ -492,7 +488,7 @@ def _tell(story: Story, settings: Settings) -> None:
 
 
 def _show_services(states: Sequence[ServiceState]) -> None:
-    _show(tables.service_states(states))
+    show(tables.service_states(states))
     out.print(f"Logs are in {states[0].log.parent}.", highlight=False, soft_wrap=True)
 
 

@@ -298,6 +298,17 @@ def _elevated(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return ["sudo", "-n", *kept, "--", *words]
 
 
+# How `sh` starts every program.
+_ALWAYS: Mapping[str, Any] = {
+    "_bg": True,
+    "_bg_exc": False,
+    "_decode_errors": "replace",
+    "_return_cmd": True,
+    "_tty_out": False,
+    "_new_session": False,  # sudo remembers a password for the terminal
+}
+
+
 def _execute(
     program: str,
     arguments: Sequence[str],
@@ -310,20 +321,14 @@ def _execute(
 ) -> int:
     """Returns the exit code; a signal that ended the program is a negative number."""
     options: dict[str, Any] = {
-        "_bg": True,
-        "_bg_exc": False,
+        **_ALWAYS,
         "_in": stdin if stdin is not None else "",
         "_out": output.take_stdout,
         "_err": output.take_stderr,
         "_env": dict(environment),
-        "_decode_errors": "replace",
-        "_tty_out": False,
         # A worker that cancels signals the whole group: a program in a group of its own would not hear of it. One that
-        # sudo runs as root doesn't anyway, and the worker would wait for the group's end in vain. But no session of its
-        # own: sudo remembers a password for the terminal.
-        "_new_session": False,
+        # sudo runs as root doesn't anyway, and the worker would wait for the group's end in vain.
         "_new_group": elevated,
-        "_return_cmd": True,
     }
     if cwd is not None:
         options["_cwd"] = str(cwd)

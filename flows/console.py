@@ -21,6 +21,8 @@ err = Console(stderr=True, emoji=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
+OfRelease = Annotated[str, typer.Option("--release", metavar="RELEASE", help="Name of the release.")]
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
 
@@ -40,9 +42,14 @@ def running_flows(quiet: bool = False) -> Iterator[Settings]:
 def show_data(as_json: bool, data: Any, table: Table) -> None:
     """Print a result as JSON for scripts, or as a table for people."""
     if as_json:
-        out.print_json(to_json(data).decode())
+        show_json(data)
     else:
         show(table)
+
+
+def show_json(data: Any) -> None:
+    """Print a result as JSON for scripts."""
+    out.print_json(to_json(data).decode())
 
 
 def show(table: Table) -> None:

@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.catalog import load
 from flows.catalog.model import Profile
+from flows.catalog.tag import DEFAULT_RELEASE
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of, current
@@ -45,7 +46,7 @@ def start(name: str, profile: Profile, image: str, settings: Settings, volumes: 
 def create_session(
     name: str,
     profile: str,
-    release: str = "2026a",
+    release: str = DEFAULT_RELEASE,
     catalog: Path | None = None,
     volumes: tuple[str, ...] = (),
     gpus: int | None = None,

@@ -121,7 +121,9 @@ def _engine(url: str) -> Engine:
         if address.drivername in ("postgres", "postgresql"):
             address = address.set(drivername="postgresql+psycopg")
         if address.get_backend_name() == "sqlite":
-            return create_engine(address, connect_args={"timeout": 30}, pool_timeout=WAIT_SECONDS)
+            # As many connections as may be open stay open: to open one takes longer than most of what is asked.
+            pool = {"pool_size": 15, "max_overflow": 0, "pool_timeout": WAIT_SECONDS}
+            return create_engine(address, connect_args={"timeout": 30}, **pool)
         # The server may have been restarted meanwhile.
         return create_engine(address, pool_pre_ping=True, pool_timeout=WAIT_SECONDS)
     except ImportError as error:
@@ -188,17 +190,30 @@ class _Writes:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "writes")
         self._waiting: deque[tuple[Callable[[Session], Any], Future[Any]]] = deque()
+        self._called = False
 
     def add(self, engine: Engine, work: Callable[[Session], Written]) -> Written:
         done: Future[Written] = Future()
         self._waiting.append((work, done))
-        self._thread.submit(self._write, engine)
+        self._call(engine)
         try:
             return done.result()
         finally:
             all_done([done])  # whoever is interrupted meanwhile must not go on before it is written
 
+    def _call(self, engine: Engine) -> None:
+        """Let the thread write what waits, unless it is about to: a call for each would pile up by thousands."""
+        if self._called:
+            return
+        try:
+            self._called = True
+            self._thread.submit(self._write, engine)
+        except BaseException:
+            self._called = False  # so that the next one calls
+            raise
+
     def _write(self, engine: Engine) -> None:
+        self._called = False  # first: what is added from here on may come too late for this call
         together = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if together:
             _write_together(engine, together)

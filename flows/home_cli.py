@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic_core import to_json
 
 from flows import screen, tables
 from flows.compatibility.changes import HandMade, hand_made
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
-from flows.console import Json, SessionName, Yes, err, out, show, show_data
+from flows.console import Json, SessionName, Yes, err, out, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry
@@ -33,7 +32,9 @@ from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings, load
 
 Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
-To = Annotated[str, typer.Option(help="Tag or digest of the other image, instead of the newest tested one.")]
+To = Annotated[
+    str, typer.Option(metavar="IMAGE", help="Tag or digest of the other image, instead of the newest tested one.")
+]
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
     session = Sessions.open(settings).store.session(name)
     found = scan(settings, session, _target(settings, session, to))
     if as_json:
-        out.print_json(to_json(found).decode())
+        show_json(found)
     else:
         _show_scan(found)
     if found.verdict is Verdict.blocked:
@@ -87,7 +88,7 @@ def show_changes(
     session = sessions.that_runs(name)
     found = hand_made(settings, sessions.engine, session)
     if as_json:
-        out.print_json(to_json(found).decode())
+        show_json(found)
         return
     _show_changes(found)
     for change in sessions.engine.by_hand(session):
@@ -162,7 +163,9 @@ def show_pool(context: typer.Context, as_json: Json = False) -> None:
 
 @pool_app.command("create")
 def create_pool(
-    size: Annotated[str, typer.Option(help="How much of the disk belongs to it from now on, e.g. 50 GB.")],
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much of the disk belongs to it from now on, e.g. 50 GB.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Make the pool, a file with a file system of btrfs; new homes lie in it, those that are there stay."""
@@ -172,7 +175,7 @@ def create_pool(
 
 @pool_app.command("grow")
 def grow_pool(
-    size: Annotated[str, typer.Option(help="How much of the disk belongs to it then, e.g. 100 GB.")],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="How much of the disk belongs to it then, e.g. 100 GB.")],
     as_json: Json = False,
 ) -> None:
     """Let the pool have more of the disk; the homes in it are used meanwhile."""

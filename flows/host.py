@@ -132,8 +132,8 @@ def runtime_folder(settings: Settings) -> Path:
 
 def mounts_below(folder: Path) -> tuple[Path, ...]:
     """Mount points at or below `folder`, in the order in which they were mounted."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    return tuple(point for point in map(mount_point, lines) if point.is_relative_to(folder.resolve()))
+    lines, top = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines(), folder.resolve()
+    return tuple(point for point in map(mount_point, lines) if point.is_relative_to(top))
 
 
 def mount_point(line: str) -> Path:

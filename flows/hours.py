@@ -1,6 +1,6 @@
-"""Hours of the week on somebody's clock, as moments of UTC: what people mean by "at night", on the days, too, on which
-clocks are put forward or back. Pure.
+"""Hours of the week on somebody's clock, as moments of UTC: what people mean by "at night". Pure.
 
+They mean it, too, on the days on which clocks are put forward or back.
 Moments are whole seconds since 1970 UTC, spans are half-open.
 """
 

@@ -17,6 +17,7 @@ from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Release
 from flows.catalog.pins import expired, first_lock_file
+from flows.catalog.tag import DEFAULT_RELEASE
 from flows.database import now, open_database
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError, UnknownName
@@ -126,7 +127,7 @@ def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> Loc
 
 @flow(name="lock-requirements", flow_run_name="lock {release}")
 def lock_requirements(
-    release: str = "2026a", bundles: list[str] | None = None, catalog: Path | None = None
+    release: str = DEFAULT_RELEASE, bundles: list[str] | None = None, catalog: Path | None = None
 ) -> tuple[Lock, ...]:
     """Lock the Python requirements of the bundles of a release.
 
@@ -153,9 +154,7 @@ def lock_requirements(
     return locks
 
 
-def check_locks(
-    release: str = "2026a", bundles: list[str] | None = None, catalog: Path | None = None
-) -> tuple[Target, ...]:
+def check_locks(release: str, bundles: list[str] | None = None, catalog: Path | None = None) -> tuple[Target, ...]:
     """Hold each lock of a release against its Pipfiles, its exports and the release's word. No index is asked.
 
     Raises:

@@ -15,7 +15,10 @@ from flows.settings import load
 
 def show_metrics(
     file: Annotated[
-        Path | None, typer.Option("--file", help="Write them into this file, for node_exporter's textfile collector.")
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", help="Write them into this file, for node_exporter's textfile collector."
+        ),
     ] = None,
 ) -> None:
     """Print sessions, moves, builds and services as Prometheus reads them; with `metrics_port`, `up` serves them."""

@@ -95,8 +95,6 @@ def let_in(
 
 def show_way(sessions: Sessions, name: str) -> None:
     """Print how ssh finds a session that lets somebody in: the lines for `~/.ssh/config`, and its host key."""
-    out.print(
-        f"`refit session ssh {name}` logs in; its host key is {sessions.ssh.fingerprint(name)}. In ~/.ssh/config:"
-    )
+    out.print(f"`refit session ssh {name}` logs in. In ~/.ssh/config:")
     out.print(sessions.ssh.configuration(name), highlight=False, soft_wrap=True)
     out.print(f"Its host key is {sessions.ssh.fingerprint(name)}", highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.compatibility.scans import obstacles
+from flows.compatibility.obstacles import obstacles
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result

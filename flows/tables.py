@@ -202,11 +202,12 @@ def migration(decisions: Iterable[Decision]) -> Table:
             short(d.new),
             d.wave if d.wave else "volunteers" if d.wave == VOLUNTEERS else "",
             d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
+            f"{d.pull / 1e6:.1f} MB" if d.pull else "",
             f"{d.why}; by force then" if d.forced else d.why,
         )
         for d in decisions
     )
-    return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "why"), rows)
+    return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "to pull", "why"), rows)
 
 
 def of_fleet(found: Fleet) -> tuple[Table, Table]:
@@ -348,7 +349,8 @@ def pruned(report: PruneReport) -> str:
     """How much goes and stays, and what it frees, in sentences."""
     counts = f"To go: {len(report.plan.remove)} manifests. To stay: {len(report.plan.keep)}."
     if not report.done:
-        return f"{counts} About {report.plan.bytes / 1e6:.1f} MB of layers would be free, and old copies and logs here."
+        layers = f"About {report.plan.bytes / 1e6:.1f} MB of layers would be free"
+        return f"{counts} {layers}, and old copies, downloads and logs on this machine."
     freed = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in report.freed.items())
     return f"{counts} Freed: {freed}. {report.left}".strip()
 
@@ -383,9 +385,9 @@ def recovered(found: Iterable[Recovered]) -> Table:
     rows = (
         (
             one.session,
-            one.container,
-            "runs" if one.runs else "stopped",
-            one.problem or (f"look at {', '.join(one.others)}: of a move that was not finished" if one.others else ""),
+            one.container or "a home alone",
+            "runs" if one.runs else "stopped" if one.container else "",
+            one.problem or (f"beside it, stopped: {', '.join(one.others)}, from moves" if one.others else ""),
         )
         for one in found
     )

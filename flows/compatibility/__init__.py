@@ -1,0 +1,1 @@
+"""Whether a home and another image go together, and how to mend what doesn't."""

@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from shlex import quote
 
+from packaging.utils import canonicalize_name
+
 from flows.compatibility.elf import numbered
 from flows.compatibility.facts import Group, Home, Image, Kind, Starter
+from flows.words import some
 
 _CUDA = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft|curand|cusolver|cusparse|nccl|nvrtc)\.so\.\d")
 _PYTHON_LIBRARY = re.compile(r"libpython3")
@@ -301,18 +304,12 @@ def _first(folder: str, program: str, home: Home, image: Image) -> bool:
 
 
 def _twice(group: Group, image: Image) -> Iterator[Finding]:
-    own = {normal(name): version for name, version in image.distributions.items()}
+    own = {canonicalize_name(name): version for name, version in image.distributions.items()}
     both = [
-        f"{one.name} {one.version} (the image's: {own[normal(one.name)]})"
+        f"{one.name} {one.version} (the image's: {own[canonicalize_name(one.name)]})"
         for one in group.distributions
-        if own.get(normal(one.name), one.version) != one.version
+        if own.get(canonicalize_name(one.name), one.version) != one.version
     ]
     if both:
-        more = f" and {len(both) - MOST_NAMED} more" if len(both) > MOST_NAMED else ""
         whose = "those in the home" if image.user_wins else "those of the image"
-        yield Finding(Verdict.ok, group.path, f"twice there, {whose} are used: {', '.join(both[:MOST_NAMED])}{more}")
-
-
-def normal(name: str) -> str:
-    """The one way to write the name of a Python package."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+        yield Finding(Verdict.ok, group.path, f"twice there, {whose} are used: {some(both, MOST_NAMED)}")

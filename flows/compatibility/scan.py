@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -17,6 +16,7 @@ from flows.compatibility.facts import Home, Image
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 from flows.settings import Settings
@@ -119,7 +119,5 @@ def of_image(settings: Settings, digest: str) -> Image:
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
     told = containers.run_once(settings, image, _PYTHON, stdin=script).stdout
     facts = _IMAGE.validate_json(told)
-    draft = known.with_suffix(f".{secrets.token_hex(4)}")
-    draft.write_bytes(_IMAGE.dump_json(facts))
-    draft.replace(known)
+    write_whole(known, _IMAGE.dump_json(facts))
     return facts

@@ -27,6 +27,7 @@ from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
 from flows.images.workshop.making import Maker
 from flows.progress import State
 from flows.settings import Settings
+from flows.words import some
 
 logger = logging.getLogger("refit.build")
 # Those that make one stage: mmdebstrap, or what pulls the parent; then what builds, and what pushes.
@@ -248,5 +249,4 @@ class Builder:
             found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made.digest)]
         except RefitError as error:  # the stage is there all the same
             return f"nobody knows what: {error.what}"
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return ", ".join(found[:_SHOWN]) + more
+        return some(found, _SHOWN)

@@ -15,6 +15,7 @@ from itertools import takewhile, zip_longest
 from flows.images.grafting.configuration import has_layer
 from flows.images.ledger import Entry
 from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of, layer_tag
+from flows.words import short, some
 
 # What a stage is thought to take that was never built (seconds).
 UNKNOWN_SECONDS = 60.0
@@ -189,7 +190,7 @@ def describe(change: Difference) -> str:
 
 
 def _abridged(value: str) -> str:
-    return value.removeprefix("sha256:")[:12] if _DIGEST.fullmatch(value) else value
+    return short(value) if _DIGEST.fullmatch(value) else value
 
 
 def _differing_lines(old: str, new: str) -> tuple[str, str]:
@@ -226,9 +227,7 @@ def _reason(changes: tuple[Difference, ...], before: Entry | None) -> str:
         return "it was never built"
     if not changes:
         return "the registry doesn't have it any more"
-    named = ", ".join(describe(change) for change in changes[:MOST_NAMED])
-    more = len(changes) - MOST_NAMED
-    return named + (f" and {more} more" if more > 0 else "")
+    return some(map(describe, changes), MOST_NAMED)
 
 
 def _shown(value: str, same: int) -> str:

@@ -1,0 +1,1 @@
+"""What is wrong with a catalog's recipes, seen without a build."""

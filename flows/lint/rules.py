@@ -34,12 +34,7 @@ _SECRETS = (
     (re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,})"), "a token of a git server"),
     (re.compile(r"\b(xox[abprs]-[\w-]{10,}|sk-[A-Za-z0-9_-]{20,}|pypi-[\w-]{30,}|npm_[A-Za-z0-9]{30,})"), "a token"),
     (re.compile(r"://[^\s/:@\"'{}$]+:[^\s/@\"'{}$]+@"), "a password in an address"),
-    (
-        re.compile(
-            r"^\s*(ENV|ARG)\s.*(PASSWORD|PASSWD|TOKEN|SECRET|API_?KEY)\w*[= ]\s*[\"']?[^\s\"'{$]{4,}", re.IGNORECASE
-        ),
-        "a secret in the image's configuration",
-    ),
+    (_IN_CONFIGURATION, "a secret in the image's configuration"),
 )
 
 

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
-from uuid import uuid4
 
 from pydantic import ValidationError
 
@@ -26,16 +25,19 @@ from flows.catalog.model import Base
 from flows.database import now
 from flows.documents import Document
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.locks import apt, archive, pages, python, system
 from flows.locks.archive import ArchiveError, Offers, Release
 from flows.locks.pages import Index, Page, Unreadable
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
+from flows.words import some
 
 logger = logging.getLogger("refit.locks")
 
 KEPT = timedelta(days=7)
 
+_MOST_NAMED = 4
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -173,7 +175,7 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
     before = archive.together(part.offers for part in known.parts.values())
     moved = list(_moves(before, offers, dict(package.split("=", 1) for package in known.exact)))
     if moved:
-        return Finding(Verdict.changed, f"the mirror has moved {_some(moved)}")
+        return Finding(Verdict.changed, f"the mirror has moved {some(moved, _MOST_NAMED)}")
     return Finding(Verdict.same, "the mirror has nothing new for these packages")
 
 
@@ -259,16 +261,16 @@ def lock_finding(
 ) -> Finding:
     """Whether a lock could come out otherwise, given what the pages say that it depends on. Pure."""
     if unreadable := [page.reason for page in seen.values() if isinstance(page, Unreadable)]:
-        return Finding(Verdict.unknown, _some(unreadable))
+        return Finding(Verdict.unknown, some(unreadable, _MOST_NAMED))
     if known is None:
         return Finding(Verdict.unknown, "it isn't known what the index had when this lock was made")
     if why := _made_again(known, at, terms):
         return Finding(Verdict.changed, why)
     if new := [_last(url) for url in seen if url not in known.pages]:
-        return Finding(Verdict.unknown, f"never looked at before: {_some(new)}")
+        return Finding(Verdict.unknown, f"never looked at before: {some(new, _MOST_NAMED)}")
     digests = {url: page.digest for url, page in seen.items() if isinstance(page, Page)}
     if moved := [_last(url) for url, digest in digests.items() if digest != known.pages[url].digest]:
-        return Finding(Verdict.changed, f"the index says something else of {_some(moved)}")
+        return Finding(Verdict.changed, f"the index says something else of {some(moved, _MOST_NAMED)}")
     return Finding(Verdict.same, "the index says the same of all its packages")
 
 
@@ -334,9 +336,7 @@ def _read(file: Path, model: type[Record]) -> Record | None:
 
 
 def _write(file: Path, record: SystemRecord | LockRecord) -> None:
-    draft = file.with_suffix(f".{uuid4().hex}")
-    draft.write_text(record.model_dump_json())
-    draft.replace(file)
+    write_whole(file, record.model_dump_json())
     for old in file.parent.iterdir():
         with suppress(FileNotFoundError):  # another run tidies, too
             if time.time() - old.stat().st_mtime > KEPT.total_seconds():
@@ -349,8 +349,3 @@ def _hash(content: bytes) -> str:
 
 def _last(url: str) -> str:
     return url.rstrip("/").rpartition("/")[2]
-
-
-def _some(things: list[str], shown: int = 4) -> str:
-    more = f" and {len(things) - shown} more" if len(things) > shown else ""
-    return ", ".join(things[:shown]) + more

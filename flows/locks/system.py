@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from flows.catalog.model import Base
+from flows.files import write_whole
 from flows.locks import apt, dnf
 from flows.settings import Settings
 
@@ -50,9 +49,7 @@ def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
     if known.exists():
         return tuple(json.loads(known.read_text()))
     exact = family.simulate(base, settings)
-    draft = Path(tempfile.mkstemp(dir=known.parent, prefix=known.name)[1])
-    draft.write_text(json.dumps(exact, indent=1))
-    draft.replace(known)
+    write_whole(known, json.dumps(exact, indent=1))
     return exact
 
 

@@ -1,0 +1,1 @@
+"""Figures for Prometheus, looked up whenever it asks."""

@@ -21,6 +21,7 @@ import httpx
 from flows import command, containers, host
 from flows.catalog.model import Access
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.publishing import probe
 from flows.settings import Settings
 
@@ -111,9 +112,7 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
     except command.ProgramFailed as error:
         report = Report((Finding("container", False, error.tail),))
     if report.passed:
-        draft = known.with_suffix(f".{secrets.token_hex(4)}")
-        draft.write_text(json.dumps(asdict(report)))
-        draft.replace(known)
+        write_whole(known, json.dumps(asdict(report)))
     return report
 
 
@@ -237,16 +236,8 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
     private = ["-m", "0400", "-o", str(UID), "-g", "0"]
     command.run(["install", *private, "/dev/stdin", token], root=True, stdin=secrets.token_urlsafe(32))
     options = [
-        *(
-            "--detach",
-            "--init",
-            "--name",
-            name,
-            "--label",
-            f"{containers.LABEL}={containers.creator()}",
-            "--pull",
-            "never",
-        ),
+        *("--detach", "--init", "--name", name, "--pull", "never"),
+        *("--label", f"{containers.LABEL}={containers.creator()}"),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
         *("--user", f"{UID}:0", *host.run_limits(settings), "--tmpfs", "/home/dev:rw,mode=1777"),
         *("--volume", f"{looks}:{_PROBE_INSIDE}:ro"),

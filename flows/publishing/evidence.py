@@ -32,6 +32,7 @@ from flows.images.registry import (
 )
 from flows.images.stages import Stage
 from flows.publishing import statements
+from flows.words import some
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
@@ -78,8 +79,7 @@ class Changes:
             *(f"-{_bare(name)}" for name in self.removed),
             *(f"{_bare(name)} {old} → {new}" for name, (old, new) in self.changed.items()),
         )
-        more = len(words) - MOST_NAMED
-        return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return some(words, MOST_NAMED)
 
 
 @dataclass(frozen=True)

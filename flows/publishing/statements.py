@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
+
 from flows.catalog import npm
 from flows.catalog.model import Profile
 from flows.images.stages import Inputs, Stage
@@ -84,15 +86,10 @@ def _packages(stage: Stage) -> Iterable[Package]:
         yield Package(stage.family, name, number, stage.name)
     for line in stage.requirements:
         if match := _REQUIREMENT.match(line):
-            yield Package("pypi", normal(match[1]), match[2], stage.name)
+            yield Package("pypi", canonicalize_name(match[1]), match[2], stage.name)
     if lock := stage.files.get(npm.LOCK):
         for name, number in npm.versions(lock.decode()).items():
             yield Package("npm", name, number, stage.name)
-
-
-def normal(name: str) -> str:
-    """The one way to write the name of a Python package."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def sbom(stages: Iterable[Stage]) -> dict[str, object]:

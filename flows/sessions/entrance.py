@@ -17,6 +17,7 @@ from flows.sessions.engine import Engine
 from flows.sessions.entry.ssh import Ssh
 from flows.sessions.ide import end_kernels
 from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
+from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.model import Running, Session
 from flows.settings import Settings
 
@@ -73,6 +74,12 @@ class Entrance:
     def jupyter(self, session: Session) -> Jupyter:
         """The session's Jupyter server."""
         return Jupyter(self.direct_url(session), self.token(session))
+
+    def pages(self, session: Session) -> Pages | None:
+        """Where the IDE of a session shows notices; none: nowhere."""
+        if session.access.protocol == "jupyter":
+            return self.jupyter(session)
+        return Windows(self.engine, session) if session.access.notices else None
 
     def wait_ready(self, session: Session) -> float:
         """Wait until the IDE of a session that was started answers, and let people in; returns the seconds it took.

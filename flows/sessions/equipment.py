@@ -1,4 +1,4 @@
-"""What people change about a session that is there: who comes in by ssh, its volumes, GPUs that it keeps, the pool."""
+"""What people change about a session that is there: who comes in by ssh, where it is, volumes, GPUs, the pool."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from flows.errors import RefitError
+from flows.gateway import routes
 from flows.progress import reported
 from flows.sessions.entry.keys import PublicKey
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running, Session
+from flows.sessions.model import PREFIX, Running, Session
 
 Keys = tuple[PublicKey, ...]
 
@@ -57,6 +58,28 @@ def add_volumes(sessions: Sessions, name: str, wanted: Sequence[Wanted]) -> Sess
         check_together([*(Wanted(had.name, had.path) for had in session.volumes), *wanted])
         added = (sessions.homes.mounted(name, volume) for volume in wanted)
         session = replace(session, volumes=(*session.volumes, *added))
+        return _made_anew(sessions, replace(session, late_home=sessions.binds_late(session)))
+
+
+def put_behind_gateway(sessions: Sessions, name: str) -> Session:
+    """Let a session that is stopped be reached through the gateway, not on a port of its own.
+
+    Its address is another from then on, and its container is made anew when it starts.
+
+    Raises:
+        UnknownName: there is no such session.
+        RefitError: it runs or has no IDE, or there is no gateway that runs.
+    """
+    with sessions.alone(name):
+        session = sessions.store.session(name)
+        if not session.access.port:
+            raise RefitError(f"The session {name!r} has no IDE to which the gateway could lead.")
+        if not sessions.gateway.runs:
+            raise RefitError("The gateway doesn't run.", fix="`refit up` starts it, unless `gateway` is false.")
+        if session.behind_gateway:
+            return session
+        _refuse_running(sessions, name, f"stop it first: `refit session stop {name}`.")
+        session = replace(session, port=None, environment={**session.environment, PREFIX: routes.path(name)})
         return _made_anew(sessions, replace(session, late_home=sessions.binds_late(session)))
 
 

@@ -131,7 +131,7 @@ class Sessions(Entrance):
                 make,
                 uids=self._settings.session_uids,
                 ports=ports,
-                avoid=self.homes.owners(),
+                avoid=self.homes.owners().values(),
                 avoid_ports=forwarding.taken_ports() if ports else (),
             )
             session = self._equipped(session)

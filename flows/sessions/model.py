@@ -159,7 +159,7 @@ class Session:
 _AS_JSON = TypeAdapter(Session)
 
 
-@lru_cache(maxsize=1 << 12)  # a run asks again and again for the hundreds that it moves
+@lru_cache(maxsize=1 << 11)  # a run asks again and again for the hundreds that it moves
 def _read(text: str) -> Session:
     session = _AS_JSON.validate_json(text)
     return replace(session, access=_the_same(session.access))
@@ -193,6 +193,7 @@ class Container:
         pid: its first process.
         started: when it was last started, as exactly as the engine says; none: it never was.
         ended: when it last ended.
+        warm: it runs without its home, which comes later.
     """
 
     name: str
@@ -204,3 +205,4 @@ class Container:
     pid: int = field(default=0, compare=False)
     started: datetime | None = field(default=None, compare=False)
     ended: datetime | None = field(default=None, compare=False)
+    warm: bool = field(default=False, compare=False)

@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Engine, ForeignKey, func, select
+import sqlalchemy
+from sqlalchemy import Engine, ForeignKey, Row, bindparam, func, select
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
@@ -38,6 +39,9 @@ class WishRow(Table):
     agreed: Mapped[str]
     replay: Mapped[bool] = mapped_column(default=False)
     owner: Mapped[str] = mapped_column(default="")
+
+
+_OF = select(cast(sqlalchemy.Table, WishRow.__table__)).where(WishRow.session == bindparam("of"))
 
 
 class WishChangeRow(Table):
@@ -103,8 +107,8 @@ class Wishes:
 
     def of(self, session: str) -> Wish:
         """What the owner of one session wants."""
-        with Transaction(self._database) as transaction:
-            row = transaction.get(WishRow, session)
+        with self._database.connect() as connection:
+            row = connection.execute(_OF, {"of": session}).first()
             return _wish(row) if row else Wish()
 
     def change(self, session: str, by: str, **changes: Any) -> Wish:
@@ -195,7 +199,7 @@ def caller() -> str:
     return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
 
 
-def _wish(row: WishRow) -> Wish:
+def _wish(row: WishRow | Row[Any]) -> Wish:
     values: Mapping[str, Any] = {field.name: getattr(row, field.name) for field in fields(Wish)}
     quiet = tuple(map(read_hours, filter(None, row.quiet.split(";"))))
     return Wish(**{**values, "mode": Mode(row.mode) if row.mode else None, "quiet": quiet})

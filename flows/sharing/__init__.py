@@ -1,0 +1,1 @@
+"""One release built by several machines: stages are handed over, taken, and brought back."""

@@ -14,9 +14,9 @@ from flows import command, host
 from flows.compatibility.changes import hand_made
 from flows.compatibility.facts import Kind
 from flows.compatibility.judge import Verdict
+from flows.compatibility.obstacles import obstacles, recent
 from flows.compatibility.replay import NotReplayed, replay
 from flows.compatibility.scan import of_folder, of_image, scan
-from flows.compatibility.scans import obstacles, recent
 from flows.database import open_database
 from flows.images.build import Built
 from flows.images.registry import Registry

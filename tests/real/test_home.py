@@ -98,7 +98,7 @@ def test_a_home_is_its_owners_alone(homes: LocalHomes) -> None:
     status = home.stat()
     assert (oct(status.st_mode & 0o7777), status.st_uid, status.st_gid) == ("0o700", UID, 0)
     assert homes.make("ana", UID) == home
-    assert homes.owners() == {UID}
+    assert homes.owners() == {"ana": UID}
 
 
 def test_home_and_volumes_are_one_set(homes: LocalHomes, session: Session, tmp_path: Path) -> None:

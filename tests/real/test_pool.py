@@ -45,7 +45,7 @@ def test_a_home_in_the_pool_from_its_first_day_to_its_last(settings: Settings) -
     homes = LocalHomes(settings)
     assert homes.path("early") == early and early not in homes.pool
     session = session_of(homes)
-    assert session.home in homes.pool and homes.owners() == {UID, UID + 1}
+    assert session.home in homes.pool and homes.owners() == {session.name: UID, "early": UID + 1}
 
     (session.home / "notes").write_text("one")
     homes.check_room(session)

@@ -44,7 +44,7 @@ def profile(base_recipe: Base, request: pytest.FixtureRequest) -> Profile:
     name = "".join(letter for letter in request.node.name.lower() if letter.isalpha())[:60]
     bundle = Bundle(name, Path(), "", (), {})
     ide = Ide("runtime", Path(), "", IdeConfig())
-    return Profile(f"runtime-{name}-deb12-py311", "2026a", False, ide, bundle, base_recipe, "py311")
+    return Profile(f"runtime-{name}-deb12-py311", "2026a", ide, bundle, base_recipe, "py311")
 
 
 def with_access(profile: Profile, access: Access) -> Profile:

@@ -126,12 +126,19 @@ def test_everything_answers_and_a_second_up_touches_nothing(settings: Settings) 
     services.require(settings)
 
 
+def listened_on(pid: int) -> set[str]:
+    """The addresses on which a process or a descendant of it waits for others."""
+    processes = (psutil.Process(pid), *psutil.Process(pid).children(recursive=True))
+    connections = [connection for process in processes for connection in process.net_connections("tcp")]
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
 def test_only_loopback_is_listened_on_and_secrets_are_the_owners(settings: Settings) -> None:
-    for name in ("registry", "prefect", "worker"):
-        for connection in psutil.Process(pid_of(settings, name)).net_connections("tcp"):
-            assert connection.status != psutil.CONN_LISTEN or connection.laddr.ip == "127.0.0.1"
-    for path in (settings.home / "services").glob("*/*"):
-        assert path.is_dir() or path.name == "started-with" or path.stat().st_mode & 0o077 == 0, path
+    registry, prefect, worker = (listened_on(pid_of(settings, name)) for name in ("registry", "prefect", "worker"))
+    assert registry == prefect == {"127.0.0.1"} >= worker
+    files = [path for path in (settings.home / "services").glob("*/*") if path.is_file()]
+    own = [path for path in files if path.name != "started-with"]
+    assert own and not [path for path in own if path.stat().st_mode & 0o077]
 
 
 def test_a_run_from_the_ui_finds_the_settings_and_keeps_what_programs_were_called(

@@ -24,9 +24,18 @@ class TestSqlite(DatabaseContract):
     def url(self, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/refit.db"
 
-    def test_what_threads_write_at_once_goes_to_the_disk_together(self, engine: Engine) -> None:
+    def test_what_threads_write_at_once_goes_to_the_disk_together(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         commits: list[object] = []
         event.listen(engine, "commit", commits.append)
+        calls, write = list[Engine](), database._Writes._write
+
+        def counted(writes: Any, asked: Engine) -> None:
+            calls.append(asked)
+            write(writes, asked)
+
+        monkeypatch.setattr(database._Writes, "_write", counted)
         others, history, begun = 5, History(engine), Event()
 
         def until_all_wait(transaction: Session) -> None:
@@ -42,6 +51,7 @@ class TestSqlite(DatabaseContract):
             list(pool.map(lambda number: history.add(Kind.noticed, session=f"s{number}"), range(others)))
         assert history.length() == 1 + others
         assert len(commits) == 2
+        assert len(calls) < 1 + others  # what is called for nothing piles up
 
 
 def test_a_database_that_is_not_there_is_a_clear_error() -> None:

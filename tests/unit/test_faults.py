@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,15 +22,16 @@ from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
 from flows.migrations.carry import LOOK_AGE, Result
 from flows.migrations.history import History
 from flows.migrations.move import STEPS, State
-from flows.migrations.planning.plan import Action, Candidate, Reason, plan
-from flows.migrations.planning.rollout import Rollout
-from flows.migrations.steps import KEPT
+from flows.migrations.planning.plan import plan
+from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.steps import KEPT, UNUSED_GRACE
 from flows.policy import RolloutPolicy
 from flows.sessions.model import Running, Session
 from flows.sessions.watching.activity import Verdict
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
-from tests.simulated.fleet import OWN, PROFILE, RELEASE, Fleet, fleet
+from tests.simulated.engine import SimulatedEngine
+from tests.simulated.fleet import LATE, OWN, PROFILE, RELEASE, Fleet, fleet
 from tests.simulated.upsets import IMAGES
 from tests.simulated.world import Killed, Point, differing
 
@@ -174,6 +176,59 @@ def test_f03_an_image_that_isnt_good_is_rolled_back(sessions: Fleet, ada: Sessio
     result = move(sessions, ada, sessions.image(kind, IMAGES[kind]))
     assert result.state is State.rolled_back and result.reason
     assert healthy(sessions, ada)
+
+
+def test_f03_on_the_way_back_the_old_ide_is_imported_before_the_new_one_is_stopped(sessions: Fleet) -> None:
+    bob = sessions.add(2, sessions.image("old"), LATE)
+    happened: list[str] = []
+
+    def meanwhile(point: Point) -> None:
+        box = sessions.world.boxes[bob.container]
+        if box.running is Running.running and not box.bound and (point.when == "before" or point.verb == "restore"):
+            happened.append(point.verb)
+
+    sessions.world.meanwhile = meanwhile
+    result = move(sessions, bob, sessions.image("bad", IMAGES["writes into the home"]))
+    assert result.state is State.rolled_back and healthy(sessions, bob)
+    done = [verb for verb in happened if verb in ("stop", "restore", "start", "ready")]
+    assert done == ["stop", "restore", "restore", "restore", "start"], "it has its home when that is as it was"
+    notes = {entry.step: entry.note for entry in sessions.journal.entries(sessions.journal.latest()[bob.name])}
+    assert (notes["rewarm"], notes["restore"][:9]) == ("", "restored:")
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_f03_an_old_ide_that_cant_be_imported_before_is_started_when_the_home_is_there(
+    sessions: Fleet, killed: bool, when: str
+) -> None:
+    bob = sessions.add(2, sessions.image("old"), LATE)
+    upset = kill(sessions) if killed else fail()
+    happening(sessions, "start", "after", lambda: happening(sessions, "warm", when, upset))  # the second time
+    with suppress(Killed):
+        move(sessions, bob, sessions.image("bad", IMAGES["writes into the home"]))
+    sessions.carrier().resume_all()
+    [done] = sessions.journal.history(bob.name)
+    assert done.state is State.rolled_back and healthy(sessions, bob)
+
+
+@pytest.mark.parametrize(("kind", "grace"), [("never ready", UNUSED_GRACE), ("miscalculates", 20.0)])
+def test_f03_who_has_nothing_to_save_has_little_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, grace: float
+) -> None:
+    given: dict[str, float] = {}
+    stop = SimulatedEngine.stop
+
+    def stops(engine: SimulatedEngine, container: str, grace: float, settle: bool = True) -> None:
+        given.setdefault(container, grace)
+        stop(engine, container, grace, settle)
+
+    monkeypatch.setattr(SimulatedEngine, "stop", stops)
+    with fleet(tmp_path / "home") as sessions:
+        sessions.settings = sessions.settings.model_copy(update={"stop_grace": 20.0})
+        ada = sessions.add(1, sessions.image("old"))
+        happening(sessions, "cell", "before", lambda: sessions.world.work(ada.name, "the thesis"))
+        assert move(sessions, ada, sessions.image(kind, IMAGES[kind])).state is State.rolled_back
+        assert given[replace(ada, generation=2).container] == grace
 
 
 def test_f03_an_image_that_is_healthy_and_then_dies_is_rolled_back(tmp_path: Path) -> None:

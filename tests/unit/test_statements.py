@@ -36,7 +36,6 @@ TOP = Stage(
 PROFILE = Profile(
     "runtime-minimal-deb12-py311",
     "2026a",
-    False,
     Ide("runtime", Path(), "", IdeConfig()),
     Bundle("minimal", Path(), "", (), {}),
     Base("deb12", Path(), "", BaseConfig(family="deb", suite="bookworm", pythons=("py311",)), ()),

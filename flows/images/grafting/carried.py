@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 
@@ -14,6 +13,7 @@ from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifes
 from flows.images.stages import Difference, Stage, layer_tag
 from flows.images.workshop.making import local_name
 from flows.settings import Settings
+from flows.words import some
 
 KIND = "application/vnd.refit.layer.v1"
 _PARENT, _DIFF_ID = "io.refit.parent", "io.refit.diff-id"
@@ -121,7 +121,7 @@ class Layers:
         except (UnreadableLayer, BlobLost) as error:
             raise NotCarried(error.what) from None
         if found:
-            raise NotCarried(f"its layer doesn't fit: {_some(found)}")
+            raise NotCarried(f"its layer doesn't fit: {some(found, _MOST_NAMED, '; ')}")
 
     def _verify(self, stage: Stage, stored: Stored, parent: Manifest) -> None:
         """A layer that reaches beyond its own paths would change what it is carried to."""
@@ -131,14 +131,9 @@ class Layers:
         strays = [path for path in outside if path not in tree or upper.entries.get(path) != tree[path]]
         changed = graft.changed_ancestors(upper, tree)
         if strays or changed:
+            wrong = (*(f"/{path}: outside of {' and '.join(stage.writes)}" for path in strays), *changed)
             raise RefitError(
                 f"Stage {stage.name!r} writes where it may not.",
-                why=_some((*(f"/{path}: outside of {' and '.join(stage.writes)}" for path in strays), *changed)),
+                why=some(wrong, _MOST_NAMED, "; "),
                 fix="let its recipe write into its own folders only, and leave owner and mode of those above alone.",
             )
-
-
-def _some(found: Iterable[object]) -> str:
-    words = [str(one) for one in found]
-    more = len(words) - _MOST_NAMED
-    return "; ".join(words[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,9 +1,8 @@
-"""Scans of many homes, kept for a while: a plan is made again and again, and homes change slowly."""
+"""What in homes keeps sessions from moving: scans, kept for a while, for homes change slowly and plans are many."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
 from flows.database import now
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.sessions.model import Session, check_name
 from flows.settings import Settings
 
@@ -64,7 +64,5 @@ def recent(settings: Settings, session: Session, image: str) -> Scan:
         if (kept.old, kept.new) == (session.image, image) and now() - KEPT < at <= now():
             return kept
     made = scan(settings, session, image)
-    draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(_KEPT.dump_json((now(), made)))
-    draft.replace(file)
+    write_whole(file, _KEPT.dump_json((now(), made)))
     return made

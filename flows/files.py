@@ -1,0 +1,24 @@
+"""Files that others may read while they are written."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Write a file so that whoever reads it finds all of its old content or all of the new; the last who writes wins.
+
+    Raises:
+        OSError: it can't be written, or not all of it; then the old content stays.
+    """
+    # Threads of one process may write the same file: each has a draft of its own.
+    draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}")
+    try:
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        draft.replace(file)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        raise

@@ -1,0 +1,25 @@
+"""How things are written in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.words import short, some
+
+
+@pytest.mark.parametrize(
+    ("things", "said"),
+    [
+        ((), ""),
+        (("a",), "a"),
+        (("a", "b"), "a, b"),
+        (("a", "b", "c"), "a, b and 1 more"),
+        ((1, 2, 3, 4), "1, 2 and 2 more"),
+    ],
+)
+def test_no_more_things_are_named_than_asked_for(things: tuple[object, ...], said: str) -> None:
+    assert some(things, most=2) == said
+
+
+def test_a_digest_is_as_short_with_its_algorithm_as_without() -> None:
+    assert short(f"sha256:{'0123456789' * 4}") == short("0123456789" * 4) == "012345678901"
