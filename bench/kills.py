@@ -146,7 +146,7 @@ class _Session:
     def move_and_kill(self, within: float | None) -> None:
         """Begin a move, kill it within so many seconds (none: don't), bring it to its end, look at what is there.
 
-        The first one is not killed: it shows how long a move takes.
+        The first one is not killed: it shows how long a move takes, and so does each that ends before it is killed.
         """
         good, other = self._images[:2], self._images[2]
         session = self._sessions.store.session(self._name)
@@ -155,21 +155,26 @@ class _Session:
         settings = self._careful if within and self._chance.random() < REHEARSED else self._settings
         home, begun = manifest(session.home), len(self._journal.history(self._name))
         decision = Decision(self._name, Action.migrate, session.image, image)
-        self._attempt(lambda: Carrier.open(settings).carry_out(decision), within)
+        seconds = self._attempt(lambda: Carrier.open(settings).carry_out(decision), within)
         if len(history := self._journal.history(self._name)) > begun:
+            if seconds and history[-1].state is State.cleaned:
+                self.longest = seconds
             self._end(history[-1], settings)
             self._look_at(self._journal.move(history[-1].id), home)
 
-    def _attempt(self, work: Callable[[], object], within: float | None) -> None:
-        """Let a process of its own do something, and kill it within so many seconds; the programs that it runs not."""
+    def _attempt(self, work: Callable[[], object], within: float | None) -> float | None:
+        """Let a process of its own do something, and kill it within so many seconds; the programs that it runs not.
+
+        Returns the seconds that it took; none: it was killed.
+        """
         started = time.monotonic()
         process = get_context("fork").Process(target=work)
         process.start()
         process.join(self._chance.uniform(0, within) if within else None)
-        if process.is_alive():
-            _kill(process)
-        elif not within:
-            self.longest = time.monotonic() - started
+        if not process.is_alive():
+            return time.monotonic() - started
+        _kill(process)
+        return None
 
     def _end(self, move: Move, settings: Settings) -> None:
         """Bring a move to its end, as the next run does, which is killed as well now and then."""

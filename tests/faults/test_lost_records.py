@@ -26,6 +26,7 @@ from tests.real.moving import Scene, furnish, manifest, opened, to
 from tests.real.variants import LATE, LIGHT, WAITS
 
 NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,6 @@ def killed(work: Callable[[], object]) -> None:
     assert process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("verb", "told_of"), [("create", "homes"), ("start", "containers")])
 def test_a_session_whose_creation_was_killed_is_made_after_all(scene: Scene, verb: str, told_of: str) -> None:
     image = scene.image("old")
@@ -92,7 +92,6 @@ KILLED = [
 ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("access", [LIGHT, LATE], ids=["at once", "late"])
 @pytest.mark.parametrize(("step", "phase"), KILLED)
 def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase: Phase, access: Access) -> None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.long
 
 BELOW = "/user/grace"
 # What of the person's is in the home beside what IDEs note opened.
-THEIRS = (".cache", ".config", ".jupyter", ".local")
+THEIRS = (".cache", ".config", ".jupyter", ".langflow", ".local")
 
 
 @dataclass(frozen=True)
