@@ -40,18 +40,23 @@ HEAR_SECONDS = 30.0
 
 @task(task_run_name="moves {number}", cache_policy=NO_CACHE)
 def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) -> tuple[Result, ...]:
-    """Carry out the moves of a part of a wave; one that fails is rolled back and stops no other.
+    """Carry out the moves of a part of a wave. One that is rolled back stops no other; once one is held, none begins.
 
     A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
     """
     logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
+    held = list[str]()
 
     def move(decision: Decision) -> Result:
+        if held:
+            return replace(foreseen(decision), state=State.skipped, reason=f"{held[0]} is held: first look at that one")
         try:
             packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
             result = carrier.carry_out(decision, packages)
         except RefitError as error:
             result = replace(foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
+        if result.state is State.held:
+            held.append(result.session)
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 

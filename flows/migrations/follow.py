@@ -21,7 +21,7 @@ from flows.policy import RolloutPolicy
 logger = logging.getLogger("refit.migrations")
 
 # Who has no seat for so many slots waits for the next plan: by then its hours may be over.
-ROUNDS = 5
+ROUNDS = 10
 # A part of a wave: as many as are moved before it is looked at again how the wave does.
 PART = 20
 _OVER = {Reason.aborted, Reason.superseded}

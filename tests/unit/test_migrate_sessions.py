@@ -8,15 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect.logging import disable_run_logger
 from sqlalchemy import Engine
 
 from flows.database import now, open_database
 from flows.errors import RefitError
-from flows.migrate_sessions import _alone, _at_once, _Watch, about_held
-from flows.migrations.carry import Result
+from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, move_wave
+from flows.migrations.carry import Carrier, Result
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.planning.rollout import Way
+from flows.migrations.planning.rollout import Action, Decision, Way
 from flows.migrations.telling.standing import Standings
 from flows.plan_migration import Planning, steer, told
 from flows.sessions.wishes import Wishes
@@ -35,6 +36,23 @@ def test_no_more_are_away_at_once_than_the_strictest_cap_lets() -> None:
     assert _at_once(Settings(), 4) == 4
     tight = Settings.model_validate({"migration": {"unavailable": {"host": 8, "profile": 2}}})
     assert _at_once(tight, 4) == 2
+
+
+def test_once_a_move_is_held_no_other_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = list[str]()
+
+    def carry_out(_: Carrier, decision: Decision, packages: str) -> Result:
+        begun.append(decision.session)
+        state = State.held if decision.session == "s1" else State.rolled_back
+        return Result(decision.session, decision.old, decision.new, packages, None, state, "")
+
+    monkeypatch.setattr(Carrier, "carry_out", carry_out)
+    with fleet(tmp_path / "home", unavailable={"rollout": 1}) as sessions, sessions.in_charge(), disable_run_logger():
+        lines = [Decision(f"s{number}", Action.skip, IMAGE, IMAGE) for number in range(4)]
+        results = move_wave.fn(1, lines, sessions.settings)
+    assert begun == ["s0", "s1"]
+    assert [one.state for one in results] == [State.rolled_back, State.held, State.skipped, State.skipped]
+    assert results[3].reason == "s1 is held: first look at that one"
 
 
 def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
