@@ -256,7 +256,12 @@ class Registry:
     def put_manifest(self, repository: str, reference: str, content: bytes, media_type: str) -> str:
         """Store a manifest under a tag or its own digest; returns its digest."""
         path = f"{repository}/manifests/{reference}"
-        answer = self._ask("PUT", path, content=content, headers={"Content-Type": media_type})
+        for number in range(ATTEMPTS):
+            time.sleep(_PAUSE_SECONDS * (2**number - 1))
+            answer = self._ask("PUT", path, content=content, headers={"Content-Type": media_type})
+            # docker-registry doesn't know a blob for the moment in which somebody else stores it, too.
+            if answer.status_code != 400 or "BLOB_UNKNOWN" not in answer.text:
+                break
         self._expect(answer, 201)
         digest = digest_of(content)
         if answer.headers.get("docker-content-digest", digest) != digest:

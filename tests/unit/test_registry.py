@@ -90,6 +90,21 @@ def test_a_registry_that_comes_back_in_time_is_no_error(settings: Settings) -> N
     assert len(asked) == 3
 
 
+def test_a_blob_that_somebody_else_stores_just_then_is_waited_for(settings: Settings) -> None:
+    asked: list[str] = []
+    unknown = b'{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}'
+
+    def unknown_at_first(request: BaseHTTPRequestHandler) -> Answer:
+        if request.command != "PUT":
+            return HELLO
+        asked.append(request.path)
+        return (201, {}, b"") if len(asked) > 1 else (400, {}, unknown)
+
+    with server(unknown_at_first) as port:
+        assert client(settings, port).put_manifest("images", "tag", b"{}", MANIFEST) == digest_of(b"{}")
+    assert len(asked) == 2
+
+
 @pytest.mark.parametrize(
     "answer",
     [(200, {}, b"<html>hello</html>"), (200, {}, b'{"some": "thing"}'), (404, {}, b"not found"), (302, {}, b"")],
