@@ -20,8 +20,8 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows import command, database, host, progress
 from flows.admission import Request, admit
 from flows.build_stages import call_builders, clear_away
+from flows.catalog.load import newest_release
 from flows.catalog.model import Profile
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.errors import RefitError
 from flows.images import picture
 from flows.images.build import Builder, Built
@@ -163,15 +163,19 @@ def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
     )
 
 
+def _name() -> str:
+    return f"build {runtime.flow_run.parameters['release'] or 'the newest release'}"
+
+
 @flow(
     name="build-profiles",
-    flow_run_name="build {release}",
+    flow_run_name=_name,
     on_cancellation=[clear_away],
     on_crashed=[clear_away],
     task_runner=THREADS,
 )
 def build_profiles(
-    release: str = DEFAULT_RELEASE,
+    release: str = "",
     profiles: list[str] | None = None,
     date: datetime.date | None = None,
     catalog: Path | None = None,
@@ -183,7 +187,7 @@ def build_profiles(
     """Build and publish the images of a release.
 
     Args:
-        release: Name of the release, e.g. 2026a.
+        release: Name of the release, e.g. 2026a. Empty means the newest.
         profiles: Profiles to build, e.g. jupyter-minimal-deb12-py311. Empty means all of the release.
         date: Date of the tags. Empty means the UTC date on which this run was due.
         catalog: Folder of the catalog. Empty means the one of the settings.
@@ -197,10 +201,11 @@ def build_profiles(
     if builders is not None:
         settings = settings.model_copy(update={"builders": builders})
     recover(settings)
+    release = release or newest_release(catalog or settings.catalog)
     share = admit(
         Request(release, profiles or (), systems or (), catalog, force),
         settings,
-        {**runtime.flow_run.parameters, "date": date or due_date()},
+        {**runtime.flow_run.parameters, "release": release, "date": date or due_date()},
     )
     if not share.profiles:
         return BuildReport((), (), {}, share.left)

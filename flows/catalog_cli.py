@@ -17,7 +17,6 @@ from flows.catalog import load as catalogs
 from flows.catalog import skeletons
 from flows.catalog.choices import Option
 from flows.catalog.model import Catalog, Profile
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.console import Json, ReleaseName, err, out, running_flows, show, show_data, show_json
 from flows.database import now
 from flows.documents import Mistakes
@@ -41,7 +40,7 @@ def list_releases(as_json: Json = False) -> None:
 
 @release_app.command("table")
 def release_table(
-    release: ReleaseName = DEFAULT_RELEASE,
+    release: ReleaseName,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it there, between its marks.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from prefect import flow, get_run_logger
 
-from flows.catalog.tag import DEFAULT_RELEASE
+from flows.catalog.load import newest_release
 from flows.errors import RefitError
 from flows.migrations.carry import Result
 from flows.sessions.lifecycle import Sessions
@@ -20,7 +20,7 @@ def change_session(
     name: str,
     what: Literal["start", "stop", "remove", "switch", "back"],
     profile: str = "",
-    release: str = DEFAULT_RELEASE,
+    release: str = "",
     anyway: bool = False,
 ) -> str:
     """Start, stop or remove a session, or give it another profile or the image that it had before; its home stays.
@@ -29,7 +29,7 @@ def change_session(
         name: Name of the session.
         what: What to do; back gives it the image that it had before its last move.
         profile: For switch, the other profile, e.g. jupyter-minimal-deb12-py311.
-        release: For switch, the name of its release.
+        release: For switch, the name of its release. Empty means the newest.
         anyway: For switch and back, whether it moves although something in its home would stop working.
     """
     settings = load_settings()
@@ -40,7 +40,7 @@ def change_session(
         "start": lambda: _start(settings, name),
         "stop": lambda: _stop(settings, name),
         "remove": lambda: _remove(settings, name),
-        "switch": lambda: _told(switch_session(settings, name, profile, release, anyway=anyway)),
+        "switch": lambda: _told(_switch(settings, name, profile, release, anyway)),
         "back": lambda: _told(go_back(settings, name, anyway=anyway)),
     }
     done = verbs[what]()
@@ -53,6 +53,10 @@ def _start(settings: Settings, name: str) -> str:
     url = Sessions.open(settings).url(session)
     moved = f" Its new image: {result.state}." if result else ""
     return f"{name} runs{f' at {url}' if url else ''}.{moved}"
+
+
+def _switch(settings: Settings, name: str, profile: str, release: str, anyway: bool) -> Result:
+    return switch_session(settings, name, profile, release or newest_release(settings.catalog), anyway=anyway)
 
 
 def _stop(settings: Settings, name: str) -> str:

@@ -33,7 +33,7 @@ from flows import (
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
-from flows.catalog.tag import DEFAULT_RELEASE, tags_among
+from flows.catalog.tag import tags_among
 from flows.console import Json, OfRelease, ReleaseName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -105,7 +105,7 @@ def main() -> None:
 
 @app.command(rich_help_panel="Images")
 def lock(
-    release: ReleaseName = DEFAULT_RELEASE,
+    release: ReleaseName,
     bundle: Annotated[list[str] | None, typer.Option(metavar="BUNDLE", help="Only these bundles.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only see whether all locks fit; nothing is written.")] = False,
     as_json: Json = False,
@@ -132,7 +132,7 @@ def lock(
 
 @app.command(rich_help_panel="Images")
 def build(
-    release: ReleaseName = DEFAULT_RELEASE,
+    release: ReleaseName,
     profile: Annotated[list[str] | None, typer.Option(metavar="PROFILE", help="Only these profiles.")] = None,
     date: Annotated[
         datetime.datetime | None, typer.Option(metavar="YYYY-MM-DD", formats=["%Y-%m-%d"], help="UTC date of the tags.")
@@ -190,7 +190,7 @@ def nightly(
 
 @app.command(rich_help_panel="Images")
 def plan(
-    release: ReleaseName = DEFAULT_RELEASE,
+    release: ReleaseName,
     profile: Annotated[list[str] | None, typer.Option(metavar="PROFILE", help="Only these profiles.")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Name every input that changed.")] = False,
     drawing: Annotated[
@@ -216,7 +216,7 @@ def show_containerfile(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="Profile to show, e.g. jupyter-minimal-deb12-py311.")
     ],
-    release: OfRelease = DEFAULT_RELEASE,
+    release: OfRelease,
 ) -> None:
     """Print the image of a profile as one plain Containerfile, of which `buildah build` alone makes the same files.
 

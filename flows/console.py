@@ -13,16 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from flows import screen, services, tables
+from flows.catalog.load import newest_release
 from flows.settings import Settings, load
 
 # Names and what people wrote may have colons, which are no emoji.
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
+_NEWEST: Any = {"default_factory": lambda: newest_release(load().catalog), "show_default": "the newest"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.")]
-OfRelease = Annotated[str, typer.Option("--release", metavar="RELEASE", help="Name of the release.")]
+ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="Name of the release.", **_NEWEST)]
+OfRelease = Annotated[str, typer.Option("--release", metavar="RELEASE", help="Name of the release.", **_NEWEST)]
 SessionName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
 
 

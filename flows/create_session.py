@@ -10,7 +10,6 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of, current
@@ -46,7 +45,7 @@ def start(name: str, profile: Profile, image: str, settings: Settings, volumes: 
 def create_session(
     name: str,
     profile: str,
-    release: str = DEFAULT_RELEASE,
+    release: str = "",
     catalog: Path | None = None,
     volumes: tuple[str, ...] = (),
     gpus: int | None = None,
@@ -56,13 +55,14 @@ def create_session(
     Args:
         name: Name of the session: small letters, digits and hyphens.
         profile: What it starts from, e.g. jupyter-minimal-deb12-py311.
-        release: Name of the release, e.g. 2026a.
+        release: Name of the release, e.g. 2026a. Empty means the newest.
         catalog: Folder of the catalog. Empty means the one of the settings.
         volumes: What it has beside its home and what its profile says, each as NAME:/path or NAME:/path:ro.
         gpus: How many GPUs it has while it runs. Empty means as many as its profile says.
     """
     settings = load_settings()
-    chosen = load.profile(load.load_catalog(catalog or settings.catalog), release, profile)
+    recipes = load.load_catalog(catalog or settings.catalog)
+    chosen = load.profile(recipes, release or load.newest_release(recipes.root), profile)
     if gpus is not None:
         chosen = replace(chosen, resources=chosen.resources.model_copy(update={"gpus": gpus}))
     wanted = read_wanted((*chosen.volumes, *volumes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from prefect import flow, task
+from prefect import flow, runtime, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
@@ -17,7 +17,6 @@ from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Release
 from flows.catalog.pins import expired, first_lock_file
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.database import now, open_database
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError, UnknownName
@@ -125,19 +124,24 @@ def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> Loc
     return policy.held(bounds, python.locked(target.folder), free)
 
 
-@flow(name="lock-requirements", flow_run_name="lock {release}")
+def _name() -> str:
+    return f"lock {runtime.flow_run.parameters['release'] or 'the newest release'}"
+
+
+@flow(name="lock-requirements", flow_run_name=_name)
 def lock_requirements(
-    release: str = DEFAULT_RELEASE, bundles: list[str] | None = None, catalog: Path | None = None
+    release: str = "", bundles: list[str] | None = None, catalog: Path | None = None
 ) -> tuple[Lock, ...]:
     """Lock the Python requirements of the bundles of a release.
 
     Args:
-        release: Name of the release, e.g. 2026a.
+        release: Name of the release, e.g. 2026a. Empty means the newest.
         bundles: Bundles to lock, e.g. minimal. Empty means all of the release.
         catalog: Folder of the catalog. Empty means the one of the settings.
     """
     settings = load_settings()
     recipes = load.load_catalog(catalog or settings.catalog)
+    release = release or load.newest_release(recipes.root)
     chosen = load.release(recipes, release)
     refuse_expired(chosen, recipes.root, now().date())
     wanted = targets([chosen], bundles)

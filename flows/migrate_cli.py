@@ -11,7 +11,6 @@ from rich.console import Group
 from rich.live import Live
 
 from flows import screen, tables
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
@@ -50,7 +49,7 @@ def add_to(session_app: typer.Typer) -> None:
 def switch(
     name: SessionName,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="E.g. jupyter-datascience-deb12-py311.")],
-    release: OfRelease = DEFAULT_RELEASE,
+    release: OfRelease,
     anyway: Anyway = False,
     as_json: Json = False,
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from flows import screen, ssh_cli, start_sessions, tables
-from flows.catalog.tag import DEFAULT_RELEASE
 from flows.console import Json, OfRelease, SessionName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.database import now, open_database
 from flows.migrations import parting
@@ -30,7 +29,7 @@ def create_session(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="Profile that it starts from, e.g. jupyter-minimal-deb12-py311.")
     ],
-    release: OfRelease = DEFAULT_RELEASE,
+    release: OfRelease,
     volume: Annotated[
         list[str] | None, typer.Option(metavar="NAME:/PATH[:ro]", help="A volume that it has beside its home.")
     ] = None,

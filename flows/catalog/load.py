@@ -31,7 +31,7 @@ from flows.catalog.model import (
 from flows.catalog.pins import FirstLock, first_lock_file
 from flows.catalog.release import ReleaseFile, nearest
 from flows.documents import Document, Mistake, Mistakes
-from flows.errors import UnknownName
+from flows.errors import RefitError, UnknownName
 
 CUDA = "cuda"  # in base/, but no operating system
 # The folders of a catalog.
@@ -67,6 +67,19 @@ def load_catalog(root: Path) -> Catalog:
     if found.mistakes:
         raise Mistakes(found.mistakes)
     return replace(catalog, releases={f.release: releases.assemble(f, catalog, firsts[f.release]) for f in files})
+
+
+def newest_release(root: Path) -> str:
+    """The release that is meant where none is named; nothing is read of it.
+
+    Raises:
+        RefitError: the catalog below `root` has none.
+    """
+    if names := [file.stem for file in (root / "releases").glob("*.yaml") if tag.is_release(file.stem)]:
+        return max(names)
+    raise RefitError(
+        "There is no release.", why=f"{root / 'releases'} has no file of one.", fix="name one, or write one."
+    )
 
 
 def release(catalog: Catalog, name: str) -> Release:

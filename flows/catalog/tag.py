@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from flows.errors import RefitError
 
 LONGEST = 128  # what a registry takes
-DEFAULT_RELEASE = "2026a"  # for verbs, if none is named
 EXAMPLE = "jupyter-minimal-deb12-py311_2026a_20261120"
 
 _NAME = re.compile(r"[a-z0-9]+")

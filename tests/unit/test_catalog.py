@@ -12,7 +12,7 @@ from flows.catalog import load
 from flows.catalog.cron import Schedule
 from flows.catalog.model import Resources
 from flows.documents import Mistakes
-from flows.errors import UnknownName
+from flows.errors import RefitError, UnknownName
 
 ROOT = Path(__file__).parents[2]
 PIPFILE = "bundles/1-minimal/py311/Pipfile"
@@ -102,6 +102,15 @@ def test_the_size_budget_of_a_profile(root: Path, written: str, budget: int) -> 
     release(f"{GOOD}, size_budget: {written}")(root)
     (profile,) = load.load_catalog(root).releases["2026a"].profiles
     assert profile.size_budget == budget
+
+
+def test_without_a_name_the_newest_release_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "releases").mkdir()
+    for name in ("2026b.yaml", "2025c.yaml", "2026c.lock.json", "draft.yaml"):
+        (tmp_path / "releases" / name).touch()
+    assert load.newest_release(tmp_path) == "2026b"
+    with pytest.raises(RefitError, match="no release"):
+        load.newest_release(tmp_path / "releases")
 
 
 def test_what_the_sessions_of_a_profile_have(root: Path) -> None:
