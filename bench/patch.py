@@ -60,9 +60,9 @@ def rows(graph: Graph, ours: Run, peers: Mapping[str, float]) -> list[Row]:
 
 
 def grafted(graph: Graph, run: Run) -> float:
-    """How many percent of the closed stages were grafted."""
+    """How many percent of the closed stages were made without a build: grafted, or found as one of another name."""
     closed = [run.stages[stage.name] for stage in graph.stages.values() if stage.kind is Kind.closed]
-    return 100 * sum(stage.grafted for stage in closed) / len(closed)
+    return 100 * sum(stage.how != "built" for stage in closed) / len(closed)
 
 
 def _base(settings: Settings) -> Stage:
