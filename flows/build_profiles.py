@@ -164,7 +164,7 @@ def _made(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
 
 
 def _name() -> str:
-    return f"build {runtime.flow_run.parameters['release'] or 'the newest release'}"
+    return f"build {runtime.flow_run.parameters.get('release') or 'the newest release'}"
 
 
 @flow(

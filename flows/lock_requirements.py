@@ -125,7 +125,7 @@ def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> Loc
 
 
 def _name() -> str:
-    return f"lock {runtime.flow_run.parameters['release'] or 'the newest release'}"
+    return f"lock {runtime.flow_run.parameters.get('release') or 'the newest release'}"
 
 
 @flow(name="lock-requirements", flow_run_name=_name)

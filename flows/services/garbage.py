@@ -24,6 +24,8 @@ def collect(settings: Settings) -> None:
     Raises:
         RefitError: it was not started by `up`, or it doesn't come back.
     """
+    if not (settings.home / "registry/docker/registry/v2/repositories").is_dir():
+        return  # nobody has pushed anything yet, which docker-registry calls an error
     with process.alone(settings):
         normal = registry(settings)
         if process.find(normal) and not process.end(normal):

@@ -21,6 +21,7 @@ from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.ledger import StageRow
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.prune_images import _carry_out
 from flows.publishing import evidence, prune
 from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
@@ -166,6 +167,16 @@ def test_what_goes_is_gone_from_the_disk_and_what_stays_is_whole(
     # What was swept can be pushed again.
     again = push(registry, repository, "ac", "again")
     assert whole(registry, repository, again.digest)
+
+
+def test_caches_come_under_their_limit_too(settings: Settings, database: Engine) -> None:
+    old, new = (settings.folder("cache", "pip") / name for name in ("old", "new"))
+    for days, file in enumerate((new, old)):
+        file.write_bytes(os.urandom(1_000_000))
+        then = (NOW - timedelta(days=days)).timestamp()
+        os.utime(file, (then, then))
+    _carry_out(settings.model_copy(update={"cache_limit": 0.0015}), database)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_what_somebody_needs_meanwhile_is_spared(settings: Settings, registry: Registry, database: Engine) -> None:
