@@ -20,7 +20,7 @@ from flows.database import LeaseTaken, lease, now
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.follow import ROUNDS, Course, follow, foreseen
+from flows.migrations.follow import ROUNDS, Course, Doubts, follow, foreseen
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
@@ -39,24 +39,25 @@ HEAR_SECONDS = 30.0
 
 
 @task(task_run_name="moves {number}", cache_policy=NO_CACHE)
-def move_wave(number: int, decisions: Sequence[Decision], settings: Settings) -> tuple[Result, ...]:
-    """Carry out the moves of a part of a wave. One that is rolled back stops no other; once one is held, none begins.
+def move_wave(
+    number: int, decisions: Sequence[Decision], settings: Settings, failures: float = 100
+) -> tuple[Result, ...]:
+    """Carry out the moves of a part of a wave, until a home is damaged or more than `failures` percent have failed.
 
     A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
     """
     logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
-    held = list[str]()
+    doubts = Doubts(decisions, failures)
 
     def move(decision: Decision) -> Result:
-        if held:
-            return replace(foreseen(decision), state=State.skipped, reason=f"{held[0]} is held: first look at that one")
+        if doubt := doubts.about(decision):
+            return replace(foreseen(decision), reason=doubt)
         try:
             packages = differences(decision.old, decision.new) if decision.action is Action.migrate else ""
             result = carrier.carry_out(decision, packages)
         except RefitError as error:
             result = replace(foreseen(decision), state=State.skipped, reason=error.what, error=str(error))
-        if result.state is State.held:
-            held.append(result.session)
+        doubts.note(decision, result)
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
@@ -110,7 +111,7 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
     teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
 
     def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
-        results = move_wave(number, decisions, settings)
+        results = move_wave(number, decisions, settings, settings.migration.failures)
         _show(results)
         _alert(results, settings)
         return results

@@ -70,6 +70,7 @@ class Result:
         state: how its move ended; `skipped` also where there was none.
         reason: why it did not move; empty if it did.
         error: what kept its move from being tried; empty if nothing did.
+        damaged: it could not be undone, or the home isn't as it was.
     """
 
     session: str
@@ -80,6 +81,7 @@ class Result:
     state: State
     reason: str
     error: str = ""
+    damaged: bool = False
 
     @property
     def moved(self) -> bool:
@@ -280,7 +282,8 @@ class Carrier:
         """What the journal knows of a move that has ended."""
         down = downtime(self.journal.entries(move))
         before, after = move.before, move.after
-        return Result(before.name, before.image, after.image, move.packages, down, move.state, move.reason)
+        how, why = move.state, move.reason
+        return Result(before.name, before.image, after.image, move.packages, down, how, why, damaged=move.damaged)
 
     def _advice(self, move: Move) -> str:
         snapshot = self.sessions.homes.snapshot(move.before.name, move.id)

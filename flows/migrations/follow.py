@@ -7,6 +7,7 @@ Prefect nor a clock of its own.
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,13 +18,15 @@ from flows.migrations.carry import Result
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.policy import RolloutPolicy
+from flows.words import some
 
 logger = logging.getLogger("refit.migrations")
 
 # Who has no seat for so many slots waits for the next plan: by then its hours may be over.
 ROUNDS = 10
-# A part of a wave: as many as are moved before it is looked at again how the wave does.
+# A part of a wave: as many as are moved before it is planned again.
 PART = 20
+_Wave = tuple[str, int | None]  # of the rollout of an image
 _OVER = {Reason.aborted, Reason.superseded}
 
 
@@ -43,15 +46,42 @@ class Course:
 
     Attributes:
         plan: decides for all sessions, with what is known now.
-        move: carries out the moves of a part, which has a number.
+        move: carries out the moves of a part, which has a number; those that it doesn't begin stay planned.
         rest: is told of a plan by which nobody can be moved just now, and until when at most it is waited (none: not).
-        part: how many are moved at most before it is looked at again how their wave does.
+        part: how many are moved at most before it is planned again.
     """
 
     plan: Callable[[], Sequence[Decision]]
     move: Callable[[int, Sequence[Decision]], Sequence[Result]]
     rest: Callable[[Sequence[Decision], datetime | None], None] = lambda _, __: None
     part: int = PART
+
+
+class Doubts:
+    """What has gone wrong in a part of a wave so far; asked by all who move it before they begin another move.
+
+    Of a part as many percent may fail as of a wave. What more of them means for the wave, the next plan says.
+    """
+
+    def __init__(self, part: Iterable[Decision], failures: float) -> None:
+        """Doubts about those who are in a part, of which so many percent may fail."""
+        self._most = {wave: failures * size / 100 for wave, size in Counter(map(_wave, part)).items()}
+        self._failed: dict[_Wave, list[str]] = defaultdict(list)
+        self._damaged: list[str] = []
+
+    def note(self, line: Decision, result: Result) -> None:
+        """Remember how a move has ended."""
+        if result.state in (State.rolled_back, State.held):
+            self._failed[_wave(line)].append(line.session)
+        if result.damaged:
+            self._damaged.append(f"{line.session} is {result.state}")
+
+    def about(self, line: Decision) -> str:
+        """Why this move isn't to begin before somebody has looked; empty: it may."""
+        if self._damaged:
+            return f"{self._damaged[0]}, and its home may be damaged: first look at that one"
+        failed = self._failed[_wave(line)]
+        return f"others of its wave have failed: {some(failed)}" if len(failed) > self._most[_wave(line)] else ""
 
 
 def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
@@ -77,7 +107,7 @@ def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = 
         going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][: course.part]
         if going:
             parts += 1
-            done = course.move(parts, going)
+            done = [result for result in course.move(parts, going) if result.state is not State.planned]
             results |= {result.session: result for result in done}
             # Whatever it was: it isn't tried again and again.
             rests |= {result.session: clock.now() + pause for result in done if not result.moved}
@@ -122,6 +152,10 @@ def next_look(decisions: Iterable[Decision], now: datetime, policy: RolloutPolic
     # A newer image, and the end of what makes a session busy, are found by looking.
     times = [line.due for line in waiting if line.due and line.due > now]
     return min([*times, now + timedelta(minutes=policy.look_minutes)])
+
+
+def _wave(line: Decision) -> _Wave:
+    return line.new, line.wave
 
 
 def foreseen(decision: Decision) -> Result:

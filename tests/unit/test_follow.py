@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.migrations.carry import Result
-from flows.migrations.follow import PART, Course, follow
+from flows.migrations.follow import PART, Course, Doubts, follow, foreseen
 from flows.migrations.move import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout, Way
@@ -99,7 +99,15 @@ class World:
 
     def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
         assert 0 < len(lines) <= PART and number > 0
-        return [self._moved(line) for line in lines]
+        doubts = Doubts(lines, self.policy.failures)
+        return [self._tried(line, doubts) for line in lines]
+
+    def _tried(self, line: Decision, doubts: Doubts) -> Result:
+        if doubt := doubts.about(line):
+            return replace(foreseen(line), reason=doubt)
+        result = self._moved(line)
+        doubts.note(line, result)
+        return result
 
     def _moved(self, line: Decision) -> Result:
         self._may_die()
@@ -116,7 +124,7 @@ class World:
             self.trials[line.session] = Trial(line.new, line.wave, self.time, not failed, failed, damaged)
             self.failed |= {line.session: line.new} if failed else {}
         self._may_die()
-        return Result(line.session, line.old, line.new, "", None, end, "")
+        return Result(line.session, line.old, line.new, "", None, end, "", damaged=end is State.held)
 
     def _may_die(self) -> None:
         self.actions += 1
@@ -193,6 +201,23 @@ def test_some_may_fail_but_no_home_may_be_damaged() -> None:
         world.run()
         later = [name for _, name, _ in world.moves if world.trials[name].wave == 2]
         assert len(world.moves) == moved if moved else not later
+
+
+def test_a_part_stops_where_more_fail_than_may_and_those_who_were_not_begun_wait_for_nobody() -> None:
+    world = World(RolloutPolicy(waves=(100,), failures=10, follow_hours=1), names(100))
+    first = [line.session for line in world.plan()][:PART]
+    world.ends = dict.fromkeys(first[:3], State.rolled_back)  # of a part two may fail, of the wave ten
+    world.run()
+    assert len(world.moves) == 97 and world.time < NOW + 100 * 6 * timedelta(seconds=1) + MINUTE
+
+
+def test_an_image_that_fails_everywhere_disturbs_no_more_than_may_fail() -> None:
+    world = World(RolloutPolicy(waves=(100,), failures=5, follow_hours=1), names(100))
+    world.ends = dict.fromkeys(world.names, State.rolled_back)
+    results = world.run()
+    # Two of a part's twenty are one too many; a plan that knows of six of a hundred begins no other part.
+    assert len(world.trials) == 6
+    assert sum(str(Reason.gate) in result.reason for result in results) == 94
 
 
 def test_a_wave_waits_for_an_approval_where_that_is_asked_for() -> None:

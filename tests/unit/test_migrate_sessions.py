@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -39,20 +40,38 @@ def test_no_more_are_away_at_once_than_the_strictest_cap_lets() -> None:
 
 
 def test_once_a_move_is_held_no_other_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = {"s1": (State.held, True)}
+    begun, results = moved(tmp_path, monkeypatch, ends, failures=100)
+    assert begun == ["s0", "s1"]
+    assert [one.state for one in results] == [State.rolled_back, State.held, State.planned, State.planned]
+    assert results[3].reason == "s1 is held, and its home may be damaged: first look at that one"
+
+
+@pytest.mark.parametrize(("failures", "begun"), [(0, 1), (24, 1), (25, 2), (50, 3), (100, 4)])
+def test_no_more_of_a_wave_fail_than_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: float, begun: int
+) -> None:
+    tried, results = moved(tmp_path, monkeypatch, {}, failures=failures)
+    assert len(tried) == begun
+    assert [one.state for one in results] == [State.rolled_back] * begun + [State.planned] * (4 - begun)
+    assert all(one.reason.startswith("others of its wave have failed: s0") for one in results[begun:])
+
+
+def moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Mapping[str, tuple[State, bool]], failures: float
+) -> tuple[list[str], tuple[Result, ...]]:
+    """Which of four sessions a part begins to move, one after the other, and what becomes of them: most fail."""
     begun = list[str]()
 
-    def carry_out(_: Carrier, decision: Decision, packages: str) -> Result:
-        begun.append(decision.session)
-        state = State.held if decision.session == "s1" else State.rolled_back
-        return Result(decision.session, decision.old, decision.new, packages, None, state, "")
+    def carry_out(_: Carrier, line: Decision, packages: str) -> Result:
+        begun.append(line.session)
+        state, damaged = ends.get(line.session, (State.rolled_back, False))
+        return Result(line.session, line.old, line.new, packages, None, state, "", damaged=damaged)
 
     monkeypatch.setattr(Carrier, "carry_out", carry_out)
     with fleet(tmp_path / "home", unavailable={"rollout": 1}) as sessions, sessions.in_charge(), disable_run_logger():
-        lines = [Decision(f"s{number}", Action.skip, IMAGE, IMAGE) for number in range(4)]
-        results = move_wave.fn(1, lines, sessions.settings)
-    assert begun == ["s0", "s1"]
-    assert [one.state for one in results] == [State.rolled_back, State.held, State.skipped, State.skipped]
-    assert results[3].reason == "s1 is held: first look at that one"
+        lines = [Decision(f"s{number}", Action.migrate, IMAGE, IMAGE, wave=1) for number in range(4)]
+        return begun, move_wave.fn(1, lines, sessions.settings, failures)
 
 
 def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
