@@ -39,15 +39,12 @@ HEAR_SECONDS = 30.0
 
 
 @task(task_run_name="moves {number}", cache_policy=NO_CACHE)
-def move_wave(
-    number: int, decisions: Sequence[Decision], settings: Settings, failures: float = 100
-) -> tuple[Result, ...]:
-    """Carry out the moves of a part of a wave, until a home is damaged or more than `failures` percent have failed.
+def move_wave(number: int, decisions: Sequence[Decision], settings: Settings, doubts: Doubts) -> tuple[Result, ...]:
+    """Carry out the moves of a part of a wave, all that can be begun without doubts.
 
     A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
     """
     logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
-    doubts = Doubts(decisions, failures)
 
     def move(decision: Decision) -> Result:
         if doubt := doubts.about(decision):
@@ -88,7 +85,8 @@ def migrate_sessions(
     if dry_run:
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
     if sessions:
-        results = move_wave(1, planning.plan(sessions, to), settings)
+        planned = planning.plan(sessions, to)
+        results = move_wave(1, planned, settings, Doubts(planned))
         _show(results)
         _alert(results, settings)
         return results
@@ -111,7 +109,8 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
     teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
 
     def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
-        results = move_wave(number, decisions, settings, settings.migration.failures)
+        superseded = (lambda _: False) if to else planning.superseded
+        results = move_wave(number, decisions, settings, Doubts(decisions, settings.migration.failures, superseded))
         _show(results)
         _alert(results, settings)
         return results

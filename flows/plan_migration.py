@@ -5,10 +5,13 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from threading import Condition
 from typing import Any
 
+from cachetools import TTLCache, cached
 from sqlalchemy import Engine
 
 from flows.compatibility.obstacles import obstacles
@@ -42,6 +45,8 @@ from flows.words import short
 
 # By how much the clocks of those who write into one journal may differ.
 _CLOCKS = timedelta(minutes=10)
+# Seconds for which it is known what the newest image is, while sessions are moved.
+_NEWEST_SECONDS = 10
 _FAILED = (State.rolled_back, State.held)
 Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 """One line for each session, and what is known of the waves."""
@@ -71,6 +76,8 @@ class Planning:
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
         self._known: dict[str, Candidate] = {}
         self._latest: Plan | None = None
+        # Of those who move at the same time, one asks the registry for all.
+        self._newest = cached(TTLCache[ImageKey, str](1000, _NEWEST_SECONDS), condition=Condition())(self._published)
         self._news: list[str] = []
 
     def plan(self, names: Sequence[str], to: str, origin: str = "", *, begin: bool = False) -> tuple[Decision, ...]:
@@ -140,6 +147,19 @@ class Planning:
         candidate, rollout = self._known[session], self._last
         new = rollout.targets[candidate.session.profile, candidate.session.release]
         return deadline_if_told(candidate, new, rollout)
+
+    def superseded(self, line: Decision) -> bool:
+        """Whether an image has been published that is newer than the one which a session of the last plan is to get.
+
+        It may be known only some seconds later.
+        """
+        return self._newest(*_key(self._known[line.session].session)) not in (line.new, "")
+
+    def _published(self, profile: str, release: str) -> str:
+        """The newest image of a profile; empty: nobody can tell just now, or there is none."""
+        with suppress(RefitError):
+            return current(profile, release, Registry(self._settings)) or ""
+        return ""
 
     def news(self) -> tuple[str, ...]:
         """What somebody has to look at, since the last time that this was asked."""

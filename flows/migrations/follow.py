@@ -23,7 +23,7 @@ from flows.words import some
 logger = logging.getLogger("refit.migrations")
 
 # Who has no seat for so many slots waits for the next plan: by then its hours may be over.
-ROUNDS = 10
+ROUNDS = 20
 # A part of a wave: as many as are moved before it is planned again.
 PART = 20
 _Wave = tuple[str, int | None]  # of the rollout of an image
@@ -58,14 +58,26 @@ class Course:
 
 
 class Doubts:
-    """What has gone wrong in a part of a wave so far; asked by all who move it before they begin another move.
+    """Why moves of a part don't begin any more; asked by all who carry it out.
 
     Of a part as many percent may fail as of a wave. What more of them means for the wave, the next plan says.
     """
 
-    def __init__(self, part: Iterable[Decision], failures: float) -> None:
-        """Doubts about those who are in a part, of which so many percent may fail."""
+    def __init__(
+        self,
+        part: Iterable[Decision],
+        failures: float = 100,
+        superseded: Callable[[Decision], bool] = lambda _: False,
+    ) -> None:
+        """Doubts about a part.
+
+        Args:
+            part: who is to be moved.
+            failures: how many percent of them may fail.
+            superseded: whether there is a newer image for a session than it is to get.
+        """
         self._most = {wave: failures * size / 100 for wave, size in Counter(map(_wave, part)).items()}
+        self._superseded = superseded
         self._failed: dict[_Wave, list[str]] = defaultdict(list)
         self._damaged: list[str] = []
 
@@ -81,7 +93,9 @@ class Doubts:
         if self._damaged:
             return f"{self._damaged[0]}, and its home may be damaged: first look at that one"
         failed = self._failed[_wave(line)]
-        return f"others of its wave have failed: {some(failed)}" if len(failed) > self._most[_wave(line)] else ""
+        if len(failed) > self._most[_wave(line)]:
+            return f"others of its wave have failed: {some(failed)}"
+        return str(Reason.superseded) if self._superseded(line) else ""
 
 
 def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:

@@ -16,9 +16,10 @@ from flows.database import now, open_database
 from flows.errors import RefitError
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, move_wave
 from flows.migrations.carry import Carrier, Result
+from flows.migrations.follow import Doubts
 from flows.migrations.history import History, Kind
 from flows.migrations.move import State
-from flows.migrations.planning.rollout import Action, Decision, Way
+from flows.migrations.planning.rollout import Action, Decision, Reason, Way
 from flows.migrations.telling.standing import Standings
 from flows.plan_migration import Planning, steer, told
 from flows.sessions.wishes import Wishes
@@ -57,6 +58,33 @@ def test_no_more_of_a_wave_fail_than_may(
     assert all(one.reason.startswith("others of its wave have failed: s0") for one in results[begun:])
 
 
+def test_what_is_published_while_sessions_are_moved_is_taken_instead(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        ada = sessions.add(1, sessions.image("old"))
+        first = sessions.image("first")
+        planning = Planning(sessions.settings)
+        (line,) = planning.plan([], "")
+        doubts = Doubts([line], superseded=planning.superseded)
+        assert (line.session, line.new, doubts.about(line)) == (ada.name, first, "")
+        sessions.image("second")
+        again = Planning(sessions.settings)
+        again.plan([], "")
+        assert Doubts([line], superseded=again.superseded).about(line) == Reason.superseded
+
+
+def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise RefitError("The registry doesn't answer.")
+
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        sessions.image("new")
+        planning = Planning(sessions.settings)
+        (line,) = planning.plan([], "")
+        monkeypatch.setattr("flows.plan_migration.current", away)
+        assert not planning.superseded(line)
+
+
 def moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Mapping[str, tuple[State, bool]], failures: float
 ) -> tuple[list[str], tuple[Result, ...]]:
@@ -71,7 +99,7 @@ def moved(
     monkeypatch.setattr(Carrier, "carry_out", carry_out)
     with fleet(tmp_path / "home", unavailable={"rollout": 1}) as sessions, sessions.in_charge(), disable_run_logger():
         lines = [Decision(f"s{number}", Action.migrate, IMAGE, IMAGE, wave=1) for number in range(4)]
-        return begun, move_wave.fn(1, lines, sessions.settings, failures)
+        return begun, move_wave.fn(1, lines, sessions.settings, Doubts(lines, failures))
 
 
 def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
