@@ -98,7 +98,7 @@ def wizard(
     answers = questions.answer(recipes, given, pick, questions.sizes(wanted, settings) if pick else {})
     profile = questions.profile(recipes, name, answers)
     _show_image(profile, recipes)
-    there = profile.stem in {one.stem for one in wanted.profiles}
+    there = questions.stands_in(wanted, profile)
     writing = not there and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
     building = (there or writing) and _decided(build, "Build it?", pick is not None)
     line = questions.command_line(name, answers, writing=writing, building=building)
@@ -143,7 +143,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: small lette
 
 @new_app.command("bundle")
 def new_bundle(name: Name) -> None:
-    """Begin a bundle, a set of libraries, for every Python that a base has."""
+    """Begin a bundle, a set of libraries, for every Python that others are for."""
     _begin("bundle", name, "Write what it needs below [packages]; then `refit wizard` and `refit lock`.")
 
 
@@ -166,7 +166,7 @@ def _begin(kind: str, name: str, then: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         out.print(f"wrote {file}", highlight=False, soft_wrap=True)
-    out.print(then)
+    out.print(then, markup=False)
 
 
 def lint(

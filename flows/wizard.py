@@ -106,6 +106,22 @@ def profile(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Profi
     return releases.assemble(alone, recipes).profiles[0]
 
 
+def stands_in(release: Release, profile: Profile) -> bool:
+    """Whether a release has this profile.
+
+    Raises:
+        RefitError: it has the same one with another level of CUDA, and an image's tag doesn't tell levels apart.
+    """
+    there = next((one for one in release.profiles if one.stem == profile.stem), None)
+    if there and there.cuda_level != profile.cuda_level:
+        raise RefitError(
+            f"Release {release.name} has {there.stem} already, with CUDA {there.cuda_level}.",
+            why=f"An image with CUDA {profile.cuda_level} would have the same tag.",
+            fix=f"choose --cuda {there.cuda_level}, or change that line of releases/{release.name}.yaml.",
+        )
+    return there is not None
+
+
 def write(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Path:
     """Add the profile to the release's file; everything else in it stays.
 

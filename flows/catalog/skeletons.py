@@ -72,9 +72,11 @@ access:
 
 
 def bundle(name: str, catalog: Catalog) -> dict[str, str]:
-    """A bundle for every Python that a base has, with a section for each IDE that has packages."""
+    """A bundle with a section for each IDE that has packages, for every Python that others are for (none: that is)."""
     folder = f"bundles/{_next(catalog.root / 'bundles')}-{name}"
-    pythons = {python: None for base in catalog.bases.values() for python in base.config.pythons}
+    there = dict.fromkeys(python for base in catalog.bases.values() for python in base.config.pythons)
+    used = {python for neighbour in catalog.bundles.values() for python in neighbour.pythons}
+    pythons = [python for python in there if python in used] or there
     pipfiles = {f"{folder}/{python}/Pipfile": _pipfile(python, catalog) for python in pythons}
     return {f"{folder}/display.txt": f"{name.capitalize()}\n", **pipfiles}
 

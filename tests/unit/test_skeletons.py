@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def test_a_new_bundle_asks_for_what_ides_need(catalog: Catalog) -> None:
     assert set(new.pythons) == {"py311", "py313"}
     assert new.categories["py311"] == new.categories["py313"] == ("packages", "jupyter")
     assert "jupyterlab = '*'" in (new.pythons["py313"] / "Pipfile").read_text()
+
+
+def test_a_new_bundle_is_for_what_others_are_for(catalog: Catalog) -> None:
+    of_one = {name: replace(each, pythons={"py311": each.pythons["py311"]}) for name, each in catalog.bundles.items()}
+    for bundles, pythons in ((of_one, {"py311"}), ({}, {"py311", "py313"})):
+        paths = skeletons.skeleton("bundle", "new", replace(catalog, bundles=bundles))
+        assert {Path(path).parent.name for path in paths if path.endswith("Pipfile")} == pythons
 
 
 @pytest.mark.parametrize("name", ["", "My", "a-b", "../x", "a_b"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_profile_is_added_to_the_file_of_its_release(catalog: Catalog) -> None
     assert file.read_text().count("bundle: both") == 1
 
 
+def test_a_release_has_a_profile_with_one_level_of_cuda(catalog: Catalog) -> None:
+    release = catalog.releases["2026a"]
+    devel = replace(release.profiles[0], cuda_level="devel")
+    release = replace(release, profiles=(devel,))
+    assert wizard.stands_in(release, devel)
+    assert not wizard.stands_in(release, replace(devel, stem="jupyter-other-deb12-py311"))
+    with pytest.raises(RefitError, match=r"already, with CUDA devel.\n.*\n.*--cuda devel"):
+        wizard.stands_in(release, replace(devel, cuda_level="runtime"))
+
+
 def test_the_line_that_does_the_same() -> None:
     line = wizard.command_line("2026a", WHOLE, writing=True, building=False)
     assert line == (
@@ -83,7 +94,7 @@ def test_a_person_at_a_terminal(catalog: Catalog, tmp_path: Path) -> None:
     environment = {**os.environ, "REFIT_HOME": str(tmp_path / "home"), "REFIT_CATALOG": str(catalog.root), **nowhere}
     person = Terminal([str(Path(sys.executable).parent / "refit"), "wizard", "--python", "py311"], environment)
     person.wait_for("Which bundle?", 60)
-    person.wait_for("Number [1]")
+    person.wait_for("Number [1]: ")
     person.type("3\n")  # there are two
     person.wait_for("Number [1]: 3")
     person.type("1\n")
