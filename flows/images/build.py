@@ -201,7 +201,8 @@ class Builder:
         if layer is None or parent is None:
             made, told = self._make(stage, parent, log)
             if parent is None:  # most that is grafted stands on a base
-                self._layers.look_at(made)
+                before = self._ledger.latest([stage.name]).get(stage.name)
+                self._layers.look_at(made, before.digest if before else "")
             return made, False, told
         below = self._registry.manifest(self._registry.stages, parent.digest)
         with suppress(NotCarried):

@@ -74,10 +74,12 @@ class Layers:
         }
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
 
-    def look_at(self, made: Manifest) -> None:
-        """Read what was made, for all that will stand on it: whether their layers fit is known by its files."""
-        with suppress(UnreadableLayer):  # whoever needs it will say so
+    def look_at(self, made: Manifest, before: str = "") -> None:
+        """Read what was made, and in what it differs from what all stood on before: by that layers fit or don't."""
+        with suppress(UnreadableLayer, BlobLost):  # whoever needs it will say so
             self._trees.tree(self._repository, made)
+            if old := self._registry.find(self._repository, before) if before else None:
+                self._trees.differing(self._repository, old, made)
 
     @cached_property
     def _empty(self) -> dict[str, object]:
