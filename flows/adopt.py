@@ -16,6 +16,7 @@ from pathlib import Path
 from flows.catalog import choices, edit, load, tag
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog, python_version
+from flows.catalog.release import Choice, why_not
 from flows.catalog.tag import ForeignTag
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -73,7 +74,7 @@ def adopt(checkout: Path, target: Path, own: Catalog) -> Adoption:
         pass
     _without_python(bundles, made)
     ides = _fitting(ides, bundles, made, own)
-    _rest(checkout, made)
+    _rest(checkout, made, own)
     _release(checkout, ides, bundles, made)
     return made
 
@@ -117,12 +118,17 @@ def _bundles(checkout: Path, made: Adoption) -> Iterator[tuple[str, str]]:
 def _packages(source: Path, target: Path, place: str, made: Adoption) -> None:
     if not source.is_file():
         return
-    names = [line.partition("#")[0].strip() for line in _lines(source)]
-    good = [name for name in dict.fromkeys(names) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name)]
-    if odd := sorted({name for name in names if name} - set(good)):
+    names = _names(source)
+    good = [name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name)]
+    if odd := sorted(set(names) - set(good)):
         made.note(place, f"these are no names of packages, and were left out: {', '.join(odd)}")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("".join(f"{name}\n" for name in good), encoding="utf-8")
+
+
+def _names(file: Path) -> list[str]:
+    """What stands in a list of packages, each once, without comments."""
+    return list(dict.fromkeys(name for line in _lines(file) if (name := line.partition("#")[0].strip())))
 
 
 def _custom(folder: Path, target: Path, place: str, made: Adoption) -> None:
@@ -288,13 +294,18 @@ def _template(text: str) -> str:
 # --- Everything else ------------------------------------------------------------------------------------------------
 
 
-def _rest(checkout: Path, made: Adoption) -> None:
+def _rest(checkout: Path, made: Adoption, own: Catalog) -> None:
     for folder, what in (
         ("base", "Refit's own bases take its place; add packages that you miss to base/<os>/os-packages.txt"),
         ("cuda-layer", "was left out: images with CUDA stand on Refit's own layers"),
     ):
         if (checkout / folder).is_dir():
             made.note(folder, what)
+    for file in sorted(checkout.glob("base/*/os-packages.txt")):
+        base = own.bases.get(file.parent.name)
+        if missed := [name for name in _names(file) if not base or name not in base.packages]:
+            what = f"these of its packages are not in Refit's {file.parent.name}: {', '.join(missed)}"
+            made.note(f"base/{file.parent.name}/{file.name}", what)
 
 
 def _release(checkout: Path, ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption) -> None:
@@ -314,7 +325,8 @@ def _release(checkout: Path, ides: Mapping[str, str], bundles: Mapping[str, str]
         with_cuda = [answers for answers in fitting if answers["cuda"] == _THEIR_CUDA]
         chosen = next(iter(with_cuda if one.cuda and with_cuda else fitting), None)
         if chosen is None:
-            made.note(f"recipes/{text}", "was left out: this catalog can't make it")
+            why = "; ".join(why_not(Choice.model_validate(asked), catalog))
+            made.note(f"recipes/{text}", f"was left out: this catalog can't make it: {why}")
             continue
         if one.cuda:
             level = chosen["cuda"]

@@ -120,8 +120,8 @@ def _named(path: Path, without: str) -> list[tuple[str, Path]]:
 
 
 def _line(text: str, start: str) -> int:
-    """The first line that begins so, counted from 1; 0: none does."""
-    return next((number for number, line in enumerate(text.splitlines(), 1) if line.startswith(start)), 0)
+    """The first line that begins so, counted from 1; 1: none does."""
+    return next((number for number, line in enumerate(text.splitlines(), 1) if line.startswith(start)), 1)
 
 
 class _Finder:
@@ -263,6 +263,9 @@ class _Finder:
 
     def releases(self, folder: Path, catalog: Catalog, names: Mapping[str, Collection[str]]) -> list[ReleaseFile]:
         files: list[ReleaseFile] = []
+        for path in sorted(path for path in folder.glob("*") if path.suffix in (".yml", ".lock")):
+            if not path.with_suffix(".yaml").exists():
+                self.wrong(path, 0, "nothing reads this", f"a release is in {path.stem}.yaml")
         for path in sorted(folder.glob("*.yaml")):
             if file := self.document(path, ReleaseFile):
                 files.append(file)
@@ -289,7 +292,7 @@ class _Finder:
             try:
                 return path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                self.wrong(path, 0, f"this file can't be read: {error}")
+                self.mistakes.append(documents.unreadable(path, error))
         return ""
 
     def document(self, path: Path, model: type[Model]) -> Model | None:
@@ -303,7 +306,7 @@ class _Finder:
         path = folder / "display.txt"
         lines = self.text(path).strip().splitlines()
         if path.is_file() and len(lines) != 1:
-            self.wrong(path, 0, "this must be one line of text", "write what menus show")
+            self.wrong(path, 1, "this must be one line of text", "write what menus show")
         return lines[0] if lines else ""
 
     def packages(self, path: Path) -> tuple[str, ...]:
@@ -337,5 +340,5 @@ class _Finder:
             wanted = f'python_version = "{python_version(python)}"'
             self.wrong(path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {wanted}")
         if there and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
-            self.wrong(path, 0, "it has no [[source]]", "say where packages come from")
+            self.wrong(path, 1, "it has no [[source]]", "say where packages come from")
         return tuple(name for name in content if name not in _NO_CATEGORY)

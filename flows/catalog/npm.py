@@ -18,11 +18,11 @@ def mistakes(path: Path, text: str) -> Iterator[Mistake]:
     try:
         packages = _packages(text)
     except ValueError as error:
-        yield Mistake(path, getattr(error, "lineno", 0), f"not a lock of npm: {error}", RELOCK)
+        yield Mistake(path, getattr(error, "lineno", 1), f"not a lock of npm: {error}", RELOCK)
         return
     for place, entry in packages.items():
         if place and not entry.get("link") and not (entry.get("version") and entry.get("integrity")):
-            line = next((n for n, row in enumerate(text.splitlines(), 1) if f'"{place}"' in row), 0)
+            line = next((n for n, row in enumerate(text.splitlines(), 1) if f'"{place}"' in row), 1)
             yield Mistake(path, line, f"{place} has no exact version with its hash", RELOCK)
 
 

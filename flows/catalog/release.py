@@ -14,9 +14,9 @@ from pydantic import Field
 
 from flows import documents
 from flows.catalog import tag
-from flows.catalog.cron import Schedule
 from flows.catalog.model import Catalog, CudaName, Mount, Name, Only, Profile, PythonName, Release, Resources, Size
 from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
+from flows.cron import Schedule
 from flows.documents import Document, Mistake
 from flows.policy import SessionPolicy
 
@@ -90,6 +90,7 @@ def mistakes(
     """
     node = yaml.compose(text, Loader=yaml.CSafeLoader)
     yield from _misnamed(path, documents.line_of(node, ("release",)), file.release)
+    yield from _excepted_twice(path, node, file.exceptions)
     seen: dict[str, int] = {}
     for index, choice in enumerate(file.profiles):
         line = documents.line_of(node, ("profiles", index))
@@ -124,6 +125,17 @@ def nearest_possible(choice: Choice, catalog: Catalog) -> Choice | None:
         return sum(changed), changed
 
     return next((other for other in sorted(every, key=distance) if not why_not(other, catalog)), None)
+
+
+def _excepted_twice(path: Path, node: yaml.Node | None, waivers: Iterable[Waiver]) -> Iterator[Mistake]:
+    """A package may be in one range only: of two, nobody could tell which one holds."""
+    seen: dict[str, int] = {}
+    for index, waiver in enumerate(waivers):
+        line = documents.line_of(node, ("exceptions", index))
+        if waiver.package in seen:
+            what = f"{waiver.package} is excepted already in line {seen[waiver.package]}"
+            yield Mistake(path, line, what, "keep one of them, with a range that says all")
+        seen.setdefault(waiver.package, line)
 
 
 def _misnamed(path: Path, line: int, release: str) -> Iterator[Mistake]:

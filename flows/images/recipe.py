@@ -19,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, 
 
 from flows.catalog import npm
 from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
-from flows.documents import Mistake, Mistakes
+from flows.documents import Mistake, Mistakes, unreadable
 from flows.errors import RefitError
 from flows.images.grafting.configuration import configured, instructions
 from flows.images.stages import CUDA, IDE, Kind, Stage
@@ -462,7 +462,7 @@ def read_templates(root: Path) -> Templates:
         try:
             texts[_path(root, file)] = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            mistakes.append(Mistake(file, 0, f"this file can't be read: {error}"))
+            mistakes.append(unreadable(file, error))
     if mistakes:
         raise Mistakes(mistakes)
     return Templates(root, texts)

@@ -49,6 +49,7 @@ def lint(root: Path, on: date) -> Report:
     files = {path: text for path in _files(root) if (text := _text(path)) is not None}
     for path, text in files.items():
         found.extend(rules.secrets(path, text))
+        found.extend(rules.script(path, text) if shell.script(path, text) else ())
     for name, text in texts.items():
         upper, shared = not name.startswith(_BELOW), name.startswith("snippets/")
         found.extend(rules.instructions(root / name, text, upper=upper, shared=shared))

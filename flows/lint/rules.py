@@ -11,16 +11,27 @@ from flows.documents import Mistake
 
 _RECURSIVE = re.compile(r"\b(chmod|chown|chgrp)\s+(-\w*R|--recursive)|\bfix-permissions\b")
 _DATED = re.compile(r"\bdate\b|\brelease\b|(?<!\d)20\d{2}-?\d{2}-?\d{2}(?!\d)", re.IGNORECASE)
+_ELSEWHERE = r"\bhttps?://(?!localhost\b|127\.0\.0\.1\b|\[::1\])"
 _FETCHES = re.compile(
-    r"\b(curl|wget)\b[^;|&]*\bhttps?://|\b(curl|wget)\s+[^;|&]*[\"$]|\b(rpm|dnf|yum|apt|apt-get|dpkg)\b[^;|&]*\bhttps?://"
+    rf"\b(curl|wget|aria2c)\b[^;|&]*?{_ELSEWHERE}|\b(curl|wget|aria2c)\s+[^;|&]*?(\"?\$|\{{\{{)"
+    rf"|\b(rpm|dnf|yum|apt|apt-get|dpkg)\b[^;|&]*?{_ELSEWHERE}"
+    r"|\b(urlopen|urlretrieve|requests\.get|httpx\.(get|stream)|download\.file)\s*\("
 )
-_CHECKED = re.compile(r"\bsha(256|384|512)sum\b|\bgpg\s+(--\S+\s+)*--verify\b|\bopenssl\s+dgst\b")
+_CHECKED = re.compile(
+    r"\bsha(256|384|512)sum\b|\bgpg\s+(--\S+\s+)*--verify\b|\bopenssl\s+dgst\b|\bhashlib\.(sha(256|384|512)|file_digest)\b"
+)
 _INSTALLS = (
-    (re.compile(r"\bpip3?\s+install\b(?!.*--require-hashes)", re.DOTALL), "put the package into the Pipfile"),
-    (re.compile(r"\bnpm\s+(install|i|add)\b|\bnpx\b|\byarn\s+add\b"), "lock it, and take `npm ci`"),
-    (re.compile(r"\bgit\s+clone\b"), "take an archive of one commit, and check its sha256sum"),
     (
-        re.compile(r"\binstall\.packages\s*\(|\bgo\s+install\b|\bcargo\s+install\b"),
+        re.compile(r"\bpip[\d.]*\s+(-\S+\s+)*install\b(?![^;|&]*--require-hashes)"),
+        "put the package into the Pipfile",
+    ),
+    (re.compile(r"\bnpm\s+(install|i|add)\b|\bnpx\b|\byarn\s+add\b"), "lock it, and take `npm ci`"),
+    (re.compile(r"\bgit\s+(clone|submodule\s+update)\b"), "take an archive of one commit, and check its sha256sum"),
+    (
+        re.compile(
+            r"\b(install\.packages|install_(github|gitlab|bitbucket|git|url|version|cran|bioc)|BiocManager::install"
+            r"|pak::\w+)\s*\(|\b(go|cargo|gem|conda|mamba|pipx|uv\s+tool)\s+install\b"
+        ),
         "take a package whose hash is known",
     ),
 )
@@ -83,18 +94,40 @@ def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) ->
             yield Mistake(file, step.line_of(found), what, "name the packages in os/os-packages.txt")
 
 
+def script(file: Path, text: str) -> Iterator[Mistake]:
+    """What a shell's script must not bring, wherever it runs; `file` has that text."""
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in text.splitlines())
+    yield from _downloads(file, Step("RUN", 1, text))
+    for found in _SYSTEM.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Mistake(file, line, f"what {found[0]!r} brings is locked by nothing", "name it in os/os-packages.txt")
+
+
 def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
     if step.name == "ADD" and (found := re.search(r"https?://", step.text)):
         what = "what this downloads is checked by nothing"
         yield Mistake(file, step.line_of(found), what, "download it in a RUN, and check its sha256sum there")
     if step.name not in ("RUN", ""):
         return
-    for found in _FETCHES.finditer(step.text) if not _CHECKED.search(step.text) else ():
+    for found in _unchecked(step.text):
         what = "what this downloads is checked by nothing"
-        yield Mistake(file, step.line_of(found), what, "check its sha256sum in the same RUN")
+        yield Mistake(file, step.line_of(found), what, "check its sha256sum right there, each one's by itself")
     for pattern, fix in _INSTALLS:
         for found in pattern.finditer(step.text):
             yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", fix)
+
+
+def _unchecked(text: str) -> list[re.Match[str]]:
+    """The downloads that no check follows which isn't that of an earlier one."""
+    found = [*_FETCHES.finditer(text), *_CHECKED.finditer(text)]
+    waiting: list[re.Match[str]] = []
+    # Stable: of what stands in one line, the downloads come first, as in `sha256(urlopen(…))`.
+    for match in sorted(found, key=lambda match: text.count("\n", 0, match.start())):
+        if match.re is _FETCHES:
+            waiting.append(match)
+        elif waiting:
+            waiting.pop(0)
+    return waiting
 
 
 def _steps(text: str) -> Iterator[Step]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.utils import NormalizedName, canonicalize_name
 
-from flows.documents import Mistake, Mistakes
+from flows.documents import Mistake, Mistakes, unreadable
 
 # The category of what such packages are built with. It is installed where they are built, and in no image.
 BUILDER = "builder"
@@ -44,7 +44,7 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
     mistakes = [mistake for file in files for mistake in _read(file, found, packages.get(BUILDER, ()))]
     if found and BUILDER not in packages:
         fix = "let it ask for what those in builder/sources.txt are built with, e.g. setuptools"
-        mistakes.append(Mistake(pipfile, 0, f"it has no section [{BUILDER}]", fix))
+        mistakes.append(Mistake(pipfile, 1, f"it has no section [{BUILDER}]", fix))
     if mistakes:
         raise Mistakes(mistakes)
     return found
@@ -74,7 +74,7 @@ def _lines(file: Path, mistakes: list[Mistake]) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        mistakes.append(Mistake(file, 0, f"it can't be read: {error}", "write it in UTF-8"))
+        mistakes.append(unreadable(file, error, "write it in UTF-8"))
         return []
 
 

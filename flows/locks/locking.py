@@ -119,7 +119,7 @@ def _by_category(text: str, pipfile: Pipfile) -> dict[str, dict[str, str]]:
     return {name: versions(file.splitlines()) for name, file in zip(pipfile.categories, files, strict=True)}
 
 
-def _asked(pipfile: Pipfile, bounds: Bounds | None, astray: Mapping[str, str] = MappingProxyType({})) -> str:
+def _asked(pipfile: Pipfile, bounds: Bounds | None, astray: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
     """The Pipfile that pipenv is given."""
     return policy.bounded(pipfile.data, pipfile.categories, bounds, astray) if bounds else as_text(pipfile.data)
 

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from flows.catalog.lineage import CONFIG, lineage
-from flows.documents import Mistake, Mistakes, parse_toml
+from flows.documents import Mistake, Mistakes, parse_toml, unreadable
 from flows.locks import built
 from flows.locks.built import Built
 
@@ -26,6 +26,8 @@ LOCK_KEYS = {FIRST_CATEGORY: "default", "dev-packages": "develop"}
 # Sections of a Pipfile that hold no packages; every other one is a category.
 _OTHER_SECTIONS = frozenset({"source", "requires", "scripts", "pipenv", "pipfile"})
 _UNCONDITIONAL = {"version", "extras", "index", "ref", "skip_resolver"}
+_TEXTS = {"version", "index", "markers", "git", "path", "file", "ref"}
+_WRITE = 'write it like `six = "~=1.16"`'
 # The setting with which pipenv would look for every package on every index.
 _ANY_INDEX = "install_search_all_sources"
 _PYPI = {"name": "pypi", "url": "https://pypi.org/simple", "verify_ssl": True}
@@ -124,7 +126,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Mistakes([Mistake(path, 0, f"this file can't be read: {error}")]) from None
+        raise Mistakes([unreadable(path, error)]) from None
 
 
 def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -193,20 +195,70 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def _mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterator[Mistake]:
+    if misshapen := list(_misshapen(path, text, data)):
+        yield from misshapen
+        return
     yield from _source_mistakes(path, text, data)
     yield from _category_mistakes(path, text, data)
 
 
+def _misshapen(path: Path, text: str, data: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Values of another type than pipenv reads there; nothing else can be said of a file that has one."""
+    for section, values in data.items():
+        if section == "source":
+            if not isinstance(values, list) or not all(_is_source(source) for source in values):
+                fix = "write `[[source]]` with name and url"
+                yield Mistake(path, _line(text, section), "source: each needs a name and a url", fix)
+        elif not isinstance(values, dict):
+            what = f"{section}: this is not a table{'' if section in _OTHER_SECTIONS else ' of packages'}"
+            yield Mistake(path, _line(text, section), what, f"write it below `[{section}]`")
+        else:
+            for key, value in values.items():
+                fits = _is_plain(value) if section in _OTHER_SECTIONS else _is_asked(value)
+                if not fits or (section == "requires" and not isinstance(value, str)):
+                    fix = 'write it like `python_version = "3.11"`' if section in _OTHER_SECTIONS else _WRITE
+                    yield Mistake(path, _line(text, section, key), f"{key}: this has no type that pipenv reads", fix)
+
+
+def _is_source(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(key), str) for key in ("name", "url"))
+        and all(isinstance(said, str | bool) for said in value.values())
+    )
+
+
+def _is_asked(value: object) -> bool:
+    """Whether it is what can be asked of a package: a version, or a table of texts, of yes and no, and of extras."""
+    if not isinstance(value, dict):
+        return isinstance(value, str)
+    return all(
+        _is_texts(said) if key == "extras" else isinstance(said, str) or (isinstance(said, bool) and key not in _TEXTS)
+        for key, said in value.items()
+    )
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether JSON and TOML write it alike."""
+    if isinstance(value, dict):
+        return all(_is_plain(part) for part in value.values())
+    return isinstance(value, str | int) or _is_texts(value)
+
+
 def _source_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterable[Mistake]:
-    sources = data.get("source", [])
-    if not isinstance(sources, list) or not all(isinstance(s, dict) and {"name", "url"} <= s.keys() for s in sources):
-        fix = "write `[[source]]` with name and url"
-        yield Mistake(path, _line(text, "source"), "source: each needs a name and a url", fix)
-        return
-    for source in sources:
-        url = urlsplit(str(source["url"]))
+    for source in data.get("source", []):
+        rows = enumerate(text.splitlines(), 1)
+        line = next((number for number, row in rows if source["url"] in row), _line(text, "source"))
+        try:
+            url = urlsplit(source["url"])
+        except ValueError as error:
+            yield Mistake(path, line, f"source: this is not a URL: {error}", "write it like https://pypi.org/simple")
+            continue
         if url.username or url.password or url.query or "$" in url.netloc:
-            line = next(number for number, line in enumerate(text.splitlines(), 1) if url.netloc in line)
             yield Mistake(path, line, "source: a credential stands in this URL", "put it into REFIT_PIP_INDEX_URL")
     if data.get("pipenv", {}).get(_ANY_INDEX):
         what = f"{_ANY_INDEX}: then whoever publishes a name on one index decides for all of them"
@@ -217,11 +269,9 @@ def _category_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterab
     for category, packages in data.items():
         if category in _OTHER_SECTIONS:
             continue
-        line = _line(text, category)
-        if not isinstance(packages, dict):
-            yield Mistake(path, line, f"{category}: this is not a table of packages", f"write it below `[{category}]`")
-        elif not re.fullmatch(r"[a-z][a-z0-9-]*", category):
-            yield Mistake(path, line, f"{category}: not a name for a category", "use small letters, digits and `-`")
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", category):
+            what = f"{category}: not a name for a category"
+            yield Mistake(path, _line(text, category), what, "use small letters, digits and `-`")
         else:
             for name, asked in packages.items():
                 for mistake in _package_mistakes(path, name, asked):
@@ -229,26 +279,28 @@ def _category_mistakes(path: Path, text: str, data: Mapping[str, Any]) -> Iterab
 
 
 def _package_mistakes(path: Path, name: str, asked: object) -> Iterable[Mistake]:
-    version = asked.get("version", "*") if isinstance(asked, dict) else asked
+    version, markers = (asked.get("version", "*"), asked.get("markers")) if isinstance(asked, dict) else (asked, None)
     if isinstance(asked, dict) and (other := sorted({"git", "path", "file", "editable"} & set(asked))):
         what = f"{name}: {other[0]!r} has no hash, so it can't be locked"
         yield Mistake(path, 0, what, "name a version, and put its wheel into a folder of the setting wheel_folders")
         return
     try:
-        Requirement(name if version == "*" else f"{name} {version}")
+        Requirement(f"{name}{'' if version == '*' else f' {version}'}{f' ; {markers}' if markers else ''}")
     except InvalidRequirement as error:
-        yield Mistake(path, 0, f"{name}: {str(error).splitlines()[0]}", 'write it like `six = "~=1.16"`')
+        yield Mistake(path, 0, f"{name}: {str(error).splitlines()[0]}", _WRITE)
 
 
 def _line(text: str, section: str, key: str = "") -> int:
-    """The line of a section or of a key in it; tomllib tells no places. 0: not found."""
+    """The line of a section or of a key in it; tomllib tells no places. 1: not found."""
     found, inside = 0, False
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
-            inside = header[1].strip("\"'") == section
+            inside = header[1].strip("\"'") == section or header[1].startswith(f"{section}.")
+            if key and header[1].strip("\"'") == f"{section}.{key}":
+                return number
             found = number if inside and not found else found
-        elif inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+        elif inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
             return number
-        elif not found and re.match(rf"\s*[\"']?{re.escape(section)}[\"']?\s*=", line):
+        elif not found and re.match(rf"\s*[\"']?{re.escape(section)}[\"']?\s*[=.]", line):
             found = number
-    return found
+    return found or 1

@@ -80,30 +80,28 @@ def bounded(
     pipfile: Mapping[str, Any],
     categories: Sequence[str],
     bounds: Bounds,
-    astray: Mapping[str, str] = MappingProxyType({}),
+    astray: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """The text of the Pipfile that is locked in the place of a bundle's own.
+
+    A package is named in every category that has it: pipenv resolves each by itself, and passes on what came out of
+    the first one alone.
 
     Args:
         pipfile: the bundle's own, as plain data.
         categories: which of its sections hold packages.
         bounds: how far each package may move.
-        astray: package → category of those that nobody names, to be held within their exceptions all the same.
+        astray: category → packages that nobody names, to be held within their exceptions all the same.
     """
     asked = {category: _narrowed(pipfile[category], bounds) for category in categories}
-    named = {_plain(name) for packages in asked.values() for name in packages}
-    for category, packages in bounds.first.items():
+    for category, packages in (*bounds.first.items(), *astray.items()):
         section = asked.setdefault(category if category in categories else FIRST_CATEGORY, {})
-        for name in packages:
-            if name not in named:
-                named.add(name)
-                section[name] = bounds.range(name)
-    for name, category in astray.items():
-        asked[category][name] = bounds.range(name)
+        named = {_plain(name) for name in section}
+        section.update((name, bounds.range(name)) for name in packages if name not in named)
     return as_text({**pipfile, **asked})
 
 
-def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
     """The packages that are out of their exceptions because nobody names them: new ones, that only others need.
 
     Such a package can't be named before: whether it is needed at all shows only when all is resolved.
@@ -113,15 +111,14 @@ def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, st
         now: category → package → version of what was resolved.
 
     Returns:
-        package → the first category that has it.
+        category → those of its packages; empty: there are none.
     """
     new = {waiver.package for waiver in bounds.waivers} - bounds.began_with.keys()
-    return {
-        name: category
-        for category, packages in reversed(list(now.items()))
-        for name in sorted(new & packages.keys())
-        if not _admits(bounds.range(name), packages[name])
-    }
+    found: dict[str, tuple[str, ...]] = {}
+    for category, packages in now.items():
+        names = sorted(name for name in new & packages.keys() if not _admits(bounds.range(name), packages[name]))
+        found |= {category: tuple(names)} if names else {}
+    return found
 
 
 def check(bounds: Bounds, now: Mapping[str, str]) -> None:

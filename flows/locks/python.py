@@ -7,18 +7,22 @@ format of `pipenv requirements --hash --exclude-index`, sorted.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict, Field
 
-from flows.documents import Mistake, Mistakes
+from flows.documents import Mistake, Mistakes, line_of, parse_json, unreadable
 from flows.errors import UnknownName
 from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
@@ -27,6 +31,34 @@ RELOCK = "run `refit lock`"
 _COMPILE = "make it with `uv pip compile --generate-hashes`"
 _LOCKED = re.compile(r"^[^ ]+==[^ ,;]+( ?;.*?)?( --hash=sha256:[0-9a-f]{64})+$")
 _UNWANTED = "take it out, or let the Pipfile ask for it and run `refit lock`"
+
+
+class _Entry(BaseModel):
+    """What a lock says of a package."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: str = ""
+    hashes: list[str] = []
+    extras: list[str] = []
+    markers: str = ""
+    index: str | None = None
+
+
+class _Meta(BaseModel):
+    """What a lock says of itself."""
+
+    hash: dict[str, str]
+    sources: list[dict[str, Any]]
+
+
+class _Lock(BaseModel):
+    """The shape of a lock of pipenv: all that isn't of itself are categories."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, _Entry]]
+
+    meta: _Meta = Field(alias="_meta")
 
 
 @dataclass(frozen=True)
@@ -66,17 +98,22 @@ def verify(folder: Path) -> None:
     """
     pipfile, lock = read_pipfile(folder / "Pipfile"), _read_lock(folder)
     if lock["_meta"]["hash"].get("sha256") != pipfile.digest:
-        raise Mistakes([Mistake(folder / "Pipfile.lock", 0, "it was made of another Pipfile", RELOCK)])
-    mistakes = [Mistake(folder / "Pipfile.lock", 0, problem, RELOCK) for problem in problems(lock, pipfile)]
-    mistakes += unlocked(lock, pipfile)
+        raise Mistakes(_in_lock(folder, {"it was made of another Pipfile": ("_meta", "hash", "sha256")}))
+    mistakes = [*_in_lock(folder, problems(lock, pipfile)), *unlocked(lock, pipfile)]
     for name, content in exports(lock, pipfile).items():
         file = folder / name
         if not file.exists():
             mistakes.append(Mistake(file, 0, "this file is missing", RELOCK))
-        elif file.read_bytes() != content.encode():
-            mistakes.append(Mistake(file, 0, "it doesn't say what Pipfile.lock says", RELOCK))
+        elif line := _first_difference(file.read_bytes(), content.encode()):
+            mistakes.append(Mistake(file, line, "it doesn't say what Pipfile.lock says", RELOCK))
     if mistakes:
         raise Mistakes(mistakes)
+
+
+def _first_difference(there: bytes, wanted: bytes) -> int:
+    """The first line, from 1, in which two texts differ; 0: none."""
+    pairs = enumerate(zip_longest(there.splitlines(keepends=True), wanted.splitlines(keepends=True)), 1)
+    return next((number for number, (one, other) in pairs if one != other), 0)
 
 
 def lines(text: str) -> tuple[str, ...]:
@@ -94,7 +131,7 @@ def exact(file: Path) -> tuple[str, ...]:
     try:
         found = lines(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise Mistakes([Mistake(file, 0, f"this file can't be read: {error}", _COMPILE)]) from None
+        raise Mistakes([unreadable(file, error, _COMPILE)]) from None
     if wrong := [line for line in found if not _is_locked(line)]:
         what = f"{wrong[0][:60]!r} is no package in one version with its hashes"
         raise Mistakes([Mistake(file, _line(file, wrong[0]), what, _COMPILE)])
@@ -109,10 +146,10 @@ def _is_locked(line: str) -> bool:
 
 
 def _line(file: Path, requirement: str) -> int:
-    """The line on which a requirement begins, from 1; 0: nobody knows."""
+    """The line on which a requirement begins, from 1."""
     first = requirement.split(maxsplit=1)[0]
     rows = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
-    return next((number for number, row in rows if row.lstrip().startswith(first)), 0)
+    return next((number for number, row in rows if row.lstrip().startswith(first)), 1)
 
 
 def versions(lines: Iterable[str]) -> dict[str, str]:
@@ -138,23 +175,25 @@ def exports(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, str]:
     }
 
 
-def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> list[str]:
-    """Why a lock can't be used, in words; empty: it can."""
-    found: list[str] = []
+def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, tuple[str, ...]]:
+    """Why a lock can't be used, in words, and the keys under which that stands in it; empty: it can."""
+    found: dict[str, tuple[str, ...]] = {}
     first: dict[str, tuple[str, str]] = {}
     for category in pipfile.categories:
-        for name, entry in lock.get(LOCK_KEYS.get(category, category), {}).items():
+        key = LOCK_KEYS.get(category, category)
+        for name, entry in lock.get(key, {}).items():
             version = entry.get("version", "")
             if not re.fullmatch(r"==\S+", version) or not entry.get("hashes"):
-                found.append(f"{name} of [{category}] has no exact version with hashes")
+                found[f"{name} of [{category}] has no exact version with hashes"] = (key, name)
             other, there = first.setdefault(name, (version, category))
             if other != version:
-                found.append(f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]")
+                found[f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]"] = (key, name)
             wanted, index = pipfile.index_of(category, name), entry.get("index")
             if index not in (None, wanted):
-                found.append(f"{name} of [{category}] comes from the source {index!r}, and not from {wanted!r}")
+                what = f"{name} of [{category}] comes from the source {index!r}, and not from {wanted!r}"
+                found[what] = (key, name)
     if [source.get("url") for source in lock["_meta"]["sources"]] != [source["url"] for source in pipfile.sources]:
-        found.append("its sources are not those of the Pipfile")
+        found["its sources are not those of the Pipfile"] = ("_meta", "sources")
     return found
 
 
@@ -206,14 +245,37 @@ def change(before: Mapping[str, str], after: Mapping[str, str]) -> LockChange:
 def _read_lock(folder: Path) -> dict[str, Any]:
     file = folder / "Pipfile.lock"
     try:
-        lock = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise Mistakes([Mistake(file, 0, "this file is missing", RELOCK)]) from None
-    except (OSError, ValueError) as error:
-        raise Mistakes([Mistake(file, getattr(error, "lineno", 0), f"not a lock: {error}", RELOCK)]) from None
-    if not isinstance(lock, dict) or not {"hash", "sources"} <= set(lock.get("_meta", {})):
-        raise Mistakes([Mistake(file, 0, "not a lock of pipenv", RELOCK)])
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistakes([unreadable(file, error, RELOCK)]) from None
+    lock = parse_json(text, file, _Lock, RELOCK)
+    if wrong := {what: place for key in lock if key != "_meta" for what, place in _unreadable(key, lock[key])}:
+        raise Mistakes(_in_lock(folder, wrong))
     return lock
+
+
+def _unreadable(key: str, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """What is wrong with the entries of a category that are no requirements, and their keys in the lock."""
+    for name, entry in entries.items():
+        try:
+            found = _exact(_requirement(name, entry))
+            Version(found[1] if found else "0")
+        except (InvalidRequirement, InvalidVersion) as error:
+            yield f"{name} of [{key}]: {str(error).splitlines()[0]}", (key, name)
+
+
+def _in_lock(folder: Path, found: Mapping[str, Sequence[str]]) -> list[Mistake]:
+    """What is wrong with the lock in a folder → the keys under which it stands there, with its lines.
+
+    They are counted in what YAML makes of its JSON: nothing else tells of lines.
+    """
+    file = folder / "Pipfile.lock"
+    node: yaml.Node | None = None
+    with suppress(yaml.YAMLError, RecursionError):
+        node = yaml.compose(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if found else None
+    return [Mistake(file, line_of(node, keys), what, RELOCK) for what, keys in found.items()]
 
 
 def _lines(lock: Mapping[str, Any], category: str, folder: Path) -> list[str]:

@@ -213,6 +213,33 @@ def test_inside_a_release_only_patches_move(
 
 
 @pytest.mark.long
+def test_what_several_categories_have_moves_in_all_of_them_by_patches(
+    folder: Path, lock_image: str, shared: Settings, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    for version in ("1.0.0", "1.0.1", "1.1.0"):
+        make_wheel(index / "ant", "ant", version)
+        make_wheel(index / "dog", "dog", version)
+    for name, needs in (("bee", "ant"), ("cow", "ant"), ("elk", "dog"), ("fox", "dog")):
+        make_wheel(index / name, name, "1.0.0", [needs])
+    write(folder, '[packages]\nbee = "*"\n[jupyter]\ncow = "*"\nelk = "*"\n[web]\nfox = "*"\n')
+    first = {
+        "jupyter": {"ant": "1.0.0", "cow": "1.0.0", "dog": "1.0.0", "elk": "1.0.0"},
+        "packages": {"ant": "1.0.0", "bee": "1.0.0"},
+        "web": {"dog": "1.0.0", "fox": "1.0.0"},
+    }
+    with serve_index(index) as url:
+        settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
+        locking.lock(folder, lock_image, settings, Bounds("2026a", first))
+    python.verify(folder)
+    now = python.by_category(folder)
+    assert {category: packages.keys() for category, packages in now.items()} == {
+        category: packages.keys() for category, packages in first.items()
+    }
+    assert {python.locked(folder)[name] for name in ("ant", "dog")} == {"1.0.1"}
+
+
+@pytest.mark.long
 def test_a_lock_with_a_cutoff_has_nothing_that_came_later(
     folder: Path, lock_image: str, shared: Settings, tmp_path: Path
 ) -> None:

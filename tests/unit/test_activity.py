@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.catalog.load import load_catalog
 from flows.sessions.watching.activity import (
     PROBE,
     Activity,
@@ -21,6 +22,7 @@ from flows.sessions.watching.activity import (
     remembered,
     unknown,
 )
+from tests.machine import ROOT
 
 NOW = 1_800_000_000.0
 BEGAN = NOW - 100_000
@@ -270,6 +272,19 @@ VSCODE = ("code-server", "server-main.js", "bootstrap-fork", "server.bundle.js")
 def test_vs_codes_server(more: tuple[Process, ...], says: Verdict) -> None:
     assert seen(*SERVER, *more, helpers=VSCODE).verdict is says
     assert seen(*SERVER, *more).verdict is Verdict.busy, "only a profile that names its IDE's programs knows them"
+
+
+# --- RStudio's server, as the catalog has it
+
+RSERVER = process(20, "/usr/lib/rstudio-server/bin/rserver", "--server-daemonize=0")
+
+
+def test_rstudios_server_is_a_helper_and_the_r_of_a_person_is_none() -> None:
+    helpers = load_catalog(ROOT).ides["rstudio"].config.access.helpers
+    r = process(30, "/usr/lib/rstudio-server/bin/rsession", "-u", "dev", parent=20, memory=8_000_000_000)
+    assert seen(RSERVER, helpers=helpers).verdict is Verdict.idle
+    activity = seen(RSERVER, r, helpers=helpers)
+    assert activity.verdict is Verdict.busy and "rsession" in activity.reasons[0]
 
 
 # --- Since when ------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def checkout(tmp_path: Path) -> Path:
     write(root, "snippets/ides/6-stability-studio/files/run.sh", "#!/bin/sh\n")
     write(root, "snippets/ides/7-nothing/display.txt", "x\n")
     write(root, "base/c9s/Containerfile")
+    write(root, "base/c9s/os-packages.txt", "git\nunzip # for wheels\n\nperl\nunzip\n")
+    write(root, "base/ubi9/os-packages.txt", "git\n")
     write(root, "cuda-layer/Makefile")
     for name in (
         "runtime-minimal-c9s-py39_2023c_20230925",
@@ -135,7 +137,11 @@ def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
     assert said["recipes/cuda-runtime-minimal-c9s-py39_2023c_20230925"].startswith(
         "was carried over with the level runtime-cudnn"
     )
-    assert said["recipes/jupyter-minimal-c9s-py311_2023c_20230925"] == "was left out: this catalog can't make it"
+    assert said["recipes/jupyter-minimal-c9s-py311_2023c_20230925"].startswith(
+        "was left out: this catalog can't make it: bundle minimal has no 'py311'"
+    )
+    assert said["base/c9s/os-packages.txt"] == "these of its packages are not in Refit's c9s: unzip, perl"
+    assert said["base/ubi9/os-packages.txt"] == "these of its packages are not in Refit's ubi9: git"
     assert {"base", "cuda-layer"} <= said.keys()
 
 

@@ -11,7 +11,7 @@ FLOWS = Path(__file__).parents[2] / "flows"
 # From the ground up; a room imports only from rooms below its own and from itself.
 LAYERS = (
     ("errors",),
-    ("alone", "command", "documents", "files", "hours", "progress", "words"),
+    ("alone", "command", "cron", "documents", "files", "hours", "progress", "words"),
     ("policy",),
     ("settings", "database", "schema"),
     ("host", "notices"),

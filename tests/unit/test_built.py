@@ -66,7 +66,7 @@ def test_mistakes_are_told_with_their_line(folder: Path, sources: str, line: int
 
 def test_without_a_section_of_what_builds_them_nothing_can_be_built(folder: Path) -> None:
     (folder / "Pipfile").write_text(PIPFILE.partition("[builder]")[0])
-    assert mistakes(folder, "py-spark\n") == [("Pipfile", 0, "it has no section [builder]")]
+    assert mistakes(folder, "py-spark\n") == [("Pipfile", 1, "it has no section [builder]")]
 
 
 def test_a_package_that_nobody_asks_for_is_named(folder: Path) -> None:

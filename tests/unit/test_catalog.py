@@ -9,8 +9,8 @@ from prefect.client.schemas.schedules import CronSchedule
 from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog import load
-from flows.catalog.cron import Schedule
 from flows.catalog.model import Resources
+from flows.cron import Schedule
 from flows.documents import Mistakes
 from flows.errors import RefitError, UnknownName
 
@@ -66,6 +66,11 @@ def release(*profiles: str) -> Change:
 
 
 GOOD = "ide: jupyter, bundle: minimal, os: deb12, python: py311"
+
+
+def excepted(*packages: str) -> Change:
+    lines = [f'  - {{package: {name}, range: ">1", reason: x, expires: 2027-01-31}}\n' for name in packages]
+    return write(RELEASE, f"release: 2026a\nprofiles:\n  - {{{GOOD}}}\nexceptions:\n{''.join(lines)}")
 
 
 def schedule(text: str) -> Change:
@@ -161,7 +166,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (rename("ides/2-runtime", "ides/2-Run_time"), "ides/2-Run_time", 0, "'Run_time' has something other"),
         (rename("ides/2-runtime", "ides/3-jupyter"), "ides/3-jupyter", 0, "another recipe 'jupyter'"),
         (delete("ides/1-jupyter/display.txt"), "ides/1-jupyter/display.txt", 0, "this file is missing"),
-        (write("ides/1-jupyter/display.txt", "\n"), "ides/1-jupyter/display.txt", 0, "must be one line"),
+        (write("ides/1-jupyter/display.txt", "\n"), "ides/1-jupyter/display.txt", 1, "must be one line"),
         (delete("ides/1-jupyter/ide.yaml"), "ides/1-jupyter/ide.yaml", 0, "this file is missing"),
         (delete("ides/1-jupyter/jupyter.snippet.j2"), "ides/1-jupyter/jupyter.snippet.j2", 0, "this file is missing"),
         (replace("ides/1-jupyter/ide.yaml", "port: 8888", "prot: 8888"), "ides/1-jupyter/ide.yaml", 3, "mean 'port'"),
@@ -188,7 +193,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (replace(PIPFILE, "[packages]", "[packages"), PIPFILE, 8, "this is not valid TOML"),
         (write(PIPFILE, '[packages]\nsix = """'), PIPFILE, 2, "this is not valid TOML"),
         (replace(PIPFILE, '"3.11"', '"3.12"'), PIPFILE, 28, 'python_version = "3.11"'),
-        (replace(PIPFILE, "[[source]]", "[scripts]"), PIPFILE, 0, "it has no [[source]]"),
+        (replace(PIPFILE, "[[source]]", "[scripts]"), PIPFILE, 1, "it has no [[source]]"),
         (release(GOOD.replace("jupyter", "jupiter")), RELEASE, 3, "no ide 'jupiter': did you mean 'jupyter'?"),
         (release(GOOD, GOOD.replace("minimal", "minimum")), RELEASE, 4, "no bundle 'minimum': did you mean 'minimal'?"),
         (release(GOOD.replace("deb12", "deb112")), RELEASE, 3, "no os 'deb112': did you mean 'deb12'?"),
@@ -206,6 +211,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
         (schedule("0 25 * * *"), RELEASE, 4, "'25' is no hour: it goes from 0 to 23"),
         (schedule("0 0 30 2 *"), RELEASE, 4, "no month 2 has a day 30"),
         (write(RELEASE, f"release: 2026a\nsupported_until: 2027\nprofiles:\n  - {{{GOOD}}}\n"), RELEASE, 2, "date"),
+        (excepted("Six", "idna", "six"), RELEASE, 7, "six is excepted already in line 5: keep one of them"),
         (replace(PIPFILE, "[jupyter]", "[notebook]"), RELEASE, 3, "has no [jupyter] for the packages of this IDE"),
     ],
 )

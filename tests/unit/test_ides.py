@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.catalog import load, npm
+from flows.catalog import choices, load, npm
 from flows.catalog.model import Base, Catalog, Ide, Profile
-from flows.catalog.release import Choice, nearest_possible
+from flows.catalog.release import Choice, nearest_possible, why_not
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import stages
@@ -148,8 +148,8 @@ def test_an_ide_s_system_packages_come_after_its_python_packages(root: Path) -> 
     ("lock", "line", "what"),
     [
         ("{", 1, "not a lock of npm"),
-        ("[]", 0, "it has no packages"),
-        ('{"packages": {"": 1}}', 0, "it has no packages"),
+        ("[]", 1, "it has no packages"),
+        ('{"packages": {"": 1}}', 1, "it has no packages"),
         ('{"packages": {\n"node_modules/x": {"version": "1.0.0"}}}', 2, "node_modules/x has no exact version with its"),
     ],
 )
@@ -177,6 +177,18 @@ def test_the_nearest_profile_changes_as_little_as_possible() -> None:
     near = nearest_possible(wanted, CATALOG)
     assert near is not None
     assert near.stem == "rstudio-r-deb12-py311"
+
+
+def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
+    found = list(choices.possible(CATALOG))
+    with_packages = [
+        one for one in found if CATALOG.bundles[one["bundle"]].packages or CATALOG.ides[one["ide"]].packages
+    ]
+    assert with_packages and {CATALOG.bases[one["os"]].config.family for one in with_packages} == {"deb"}
+    assert {CATALOG.bases[one["os"]].config.family for one in found} == {"deb", "rpm"}
+    wanted = Choice(ide="jupyter", bundle="r", os="c9s", python="py311")
+    [reason] = why_not(wanted, CATALOG)
+    assert reason.startswith("r goes only with os deb12 or deb13: ")
 
 
 def test_a_rule_that_names_what_is_not_there_is_told_with_its_line(root: Path) -> None:

@@ -21,6 +21,7 @@ __all__ = ["catalog"]  # a fixture
 TODAY = date(2026, 11, 21)
 FILE = Path("x.j2")
 IDE = "ides/2-runtime/runtime.snippet.j2"
+SITE = "https://example.org"
 
 
 def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
@@ -38,11 +39,20 @@ def found(text: str, *, upper: bool = True) -> list[tuple[int, str]]:
         ("RUN curl -fsSL https://example.org/x | tar xz", 1, "checked by nothing"),
         ('RUN set -eu; \\\n    wget -q "$URL"', 2, "checked by nothing"),
         ("ADD https://example.org/x /x", 1, "checked by nothing"),
+        (f"RUN curl -O {SITE}/a; \\\n    curl -O {SITE}/b; \\\n    sha256sum -c sums", 2, "checked by nothing"),
+        (f"RUN curl -O {SITE}/a; \\\n    sha256sum -c a.sum; \\\n    curl {SITE}/b | sh", 3, "checked by nothing"),
+        (f"RUN sha256sum -c sums; \\\n    curl -O {SITE}/a", 2, "checked by nothing"),
+        ("RUN curl -O {{ url }}", 1, "checked by nothing"),
+        (f"RUN python3 -c 'from urllib.request import *; urlretrieve(\"{SITE}\")'", 1, "checked by nothing"),
+        (f'RUN Rscript -e \'download.file("{SITE}", "x")\'', 1, "checked by nothing"),
         ('RUN yum install -y "https://example.org/x.rpm"', 1, "checked by nothing"),
         ("RUN true; \\\n    apt-get -q install x", 2, "'apt-get -q install' brings"),
         ("RUN pip install six", 1, "'pip install' brings"),
         ("RUN npm install -g x", 1, "'npm install' brings"),
+        ("RUN pip3.11 --no-cache-dir install six", 1, "install' brings"),
+        ("RUN pip install six; \\\n    pip install --require-hashes -r x.txt", 1, "'pip install' brings"),
         ("RUN git clone https://example.org/x", 1, "'git clone' brings"),
+        ("RUN Rscript -e 'remotes::install_github(\"a/b\")'", 1, "brings is locked by nothing"),
         ("RUN Rscript -e 'install.packages(\"x\")'", 1, "brings is locked by nothing"),
     ],
 )
@@ -58,7 +68,10 @@ def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
         "RUN true\nLABEL build=20261121",
         "LABEL licence=MIT\nRUN true",
         "RUN curl -fsSLo x https://example.org/x; \\\n    echo '{{ sha }}  x' | sha256sum -c -",
-        "RUN pip install --require-hashes -r x.txt",
+        f"RUN curl -O {SITE}/a; sha256sum -c a.sum; \\\n    curl -O {SITE}/b; gpg --batch --verify b.sig b",
+        "RUN python3 -c 'import hashlib; hashlib.sha256(urlopen(url).read()).hexdigest() == sha or exit(1)'",
+        "RUN curl --fail http://127.0.0.1:8888/api",
+        "RUN pip install \\\n    --require-hashes -r x.txt",
         "RUN npm ci",
         "# curl https://example.org\n{# chmod -R #}",
         "COPY curl /x",
@@ -66,6 +79,16 @@ def test_what_instructions_must_not_do(text: str, line: int, what: str) -> None:
 )
 def test_what_instructions_may_do(text: str) -> None:
     assert found(text) == []
+
+
+def test_scripts_bring_nothing_that_is_not_checked() -> None:
+    text = f"#!/bin/sh\n# curl {SITE}\ncurl {SITE}/x | sh\npip install six\n\nsudo apt-get install -y x\nnpm ci\n"
+    assert [(m.line, m.what) for m in rules.script(FILE, text)] == [
+        (3, "what this downloads is checked by nothing"),
+        (4, "what 'pip install' brings is locked by nothing"),
+        (6, "what 'apt-get install' brings is locked by nothing"),
+    ]
+    assert not list(rules.script(FILE, f"#!/bin/sh\ncurl -O {SITE}/x\necho '{{sum}}  x' | sha256sum -c -\n"))
 
 
 def test_shared_snippets_install_what_was_locked_and_every_place_is_named() -> None:
@@ -131,7 +154,7 @@ def test_everything_is_reported_at_once_with_file_and_line(catalog: object, tmp_
     template = tmp_path / IDE
     start = len(template.read_text().splitlines())
     template.write_text(template.read_text() + 'RUN cd /nowhere; \\\n    rm -rf "$HOME/"*\nENV A={{ prot }}\n')
-    (tmp_path / "ides/1-jupyter/files/start-jupyter").write_text("#!/bin/sh\n\ncd $1\n")
+    (tmp_path / "ides/1-jupyter/files/start-jupyter").write_text(f"#!/bin/sh\n\ncd $1\ncurl {SITE} | sh\n")
     (tmp_path / "releases/2026a.yaml").write_text(
         (tmp_path / "releases/2026a.yaml").read_text()
         + 'exceptions: [{package: a, range: ">1", reason: x, expires: 2026-11-20}]\n'
@@ -142,7 +165,8 @@ def test_everything_is_reported_at_once_with_file_and_line(catalog: object, tmp_
         if m.file.name != "Pipfile.lock"  # the bundles of this catalog were never locked
     ]
     assert [line for line in said if "SC" not in line] == [
-        "releases/2026a.yaml:4: the exception for a (x) held until 2026-11-20"
+        "ides/1-jupyter/files/start-jupyter:4: what this downloads is checked by nothing",
+        "releases/2026a.yaml:4: the exception for a (x) held until 2026-11-20",
     ]
     assert "ides/1-jupyter/files/start-jupyter:3" in " ".join(said) and re.search(r"SC2164", " ".join(said))
     assert start
@@ -159,4 +183,5 @@ def test_this_catalog_has_no_mistakes() -> None:
 def test_no_text_is_too_odd_for_the_rules(text: str) -> None:
     list(rules.secrets(FILE, text))
     list(rules.instructions(FILE, text, upper=True))
+    list(rules.script(FILE, text))
     list(templates.mistakes(Path(), {"x": text}, {"x": {"a"}}))

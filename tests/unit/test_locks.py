@@ -135,7 +135,7 @@ def test_what_fits_is_accepted(folder: Path) -> None:
     [
         ("Pipfile", "1.16", "1.15", "made of another Pipfile"),
         ("Pipfile.lock", '"==2.0"', '"==2.1"', "it doesn't say what Pipfile.lock says"),
-        ("Pipfile.lock", "{", "", "not a lock"),
+        ("Pipfile.lock", "{", "", "not valid JSON"),
         ("Pipfile.lock", "https://pypi.org", "https://elsewhere.example", "sources"),
         ("requirements.txt", "sha256:cc", "sha256:dd", "it doesn't say"),
         ("requirements-jupyter.txt", "six", "sax", "it doesn't say"),
@@ -158,9 +158,11 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
 
 def test_locks_that_can_not_be_used(folder: Path) -> None:
     pipfile = read_pipfile(folder / "Pipfile")
-    assert python.problems(lock_of(), pipfile) == []
+    assert python.problems(lock_of(), pipfile) == {}
     other = {"six": {**SHARED, "version": "==1.16.0"}}
-    assert python.problems(lock_of(jupyter=other), pipfile) == ["six is 1.17.0 in [packages] but 1.16.0 in [jupyter]"]
+    assert python.problems(lock_of(jupyter=other), pipfile) == {
+        "six is 1.17.0 in [packages] but 1.16.0 in [jupyter]": ("jupyter", "six")
+    }
     for entry in ({**SHARED, "hashes": []}, {"markers": "x"}, {**SHARED, "version": "*"}):
         (problem, *_) = python.problems(lock_of(jupyter={"six": entry}), pipfile)
         assert problem == "six of [jupyter] has no exact version with hashes"

@@ -254,7 +254,7 @@ def test_a_lock_of_another_pipfile_is_refused(root: Path) -> None:
 
 def test_an_export_that_was_edited_is_refused(root: Path) -> None:
     append(root / LOCKS / "requirements-jupyter.txt", "six==1.16.0 --hash=sha256:00")
-    assert [found[:2] for found in mistakes(root)] == [(f"{LOCKS}/requirements-jupyter.txt", 0)]
+    assert [found[:2] for found in mistakes(root)] == [(f"{LOCKS}/requirements-jupyter.txt", 113)]
 
 
 @pytest.mark.parametrize("name", ["Pipfile.lock", "requirements.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from datetime import date
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from flows.catalog.pins import Reach, Waiver, expired
 from flows.locks import policy
+from flows.locks.pipfile import read_pipfile
 from flows.locks.policy import Bounds, Forbidden
-from flows.locks.python import LockChange
+from flows.locks.python import LockChange, by_category
+from tests.machine import ROOT
 
 FIRST = {
     "packages": {"requests": "2.32.5", "idna": "3.10", "certifi": "2026.10.18"},
@@ -74,8 +78,28 @@ def test_the_pipfile_that_is_locked_names_every_package_within_its_bounds() -> N
         "idna": "==3.10.*,>=3.10",
         "certifi": ">=2026.10.18",
     }
-    assert made["jupyter"] == {"jupyterlab[extra]": "==4.6.*,>=4.6.1,~=4.6", "tornado": "==6.5.*,>=6.5.2"}
+    assert made["jupyter"] == {
+        "jupyterlab[extra]": "==4.6.*,>=4.6.1,~=4.6",
+        "idna": "==3.10.*,>=3.10",
+        "tornado": "==6.5.*,>=6.5.2",
+    }
     assert (made["source"], made["requires"]) == (PIPFILE["source"], PIPFILE["requires"])
+
+
+@pytest.mark.parametrize("folder", sorted(ROOT.glob("bundles/*/py3*")), ids=lambda folder: "/".join(folder.parts[-2:]))
+def test_each_package_is_bound_in_each_category_that_has_it(folder: Path) -> None:
+    # As a first lock lies on disk: its categories in the order of the alphabet.
+    first = json.loads(json.dumps(by_category(folder), sort_keys=True))
+    pipfile = read_pipfile(folder / "Pipfile")
+    made = tomllib.loads(policy.bounded(pipfile.data, pipfile.categories, Bounds("2026b", first)))
+    for category, packages in first.items():
+        asked = {
+            canonicalize_name(name.partition("[")[0]): how["version"] if isinstance(how, dict) else how
+            for name, how in made[category].items()
+        }
+        assert asked.keys() == packages.keys()
+        for name, version in packages.items():
+            assert asked[name].startswith(policy.bound(version, Reach.patch))
 
 
 def test_packages_of_a_category_that_is_gone_stay_with_the_bundle() -> None:
@@ -116,9 +140,9 @@ def test_a_new_package_that_only_others_need_is_led_into_its_exception() -> None
     assert policy.astray(bounds, {"packages": {"urllib3": "2.8.1"}}) == {}
     assert policy.astray(waived("requests", ">=3"), resolved) == {}  # it is named already
     astray = policy.astray(bounds, resolved)
-    assert astray == {"urllib3": "packages"}
+    assert astray == {"packages": ("urllib3",), "jupyter": ("urllib3",)}
     made = tomllib.loads(policy.bounded(PIPFILE, ["packages", "jupyter"], bounds, astray))
-    assert made["packages"]["urllib3"] == ">=2.8"
+    assert made["packages"]["urllib3"] == made["jupyter"]["urllib3"] == ">=2.8"
 
 
 def test_what_would_have_moved_but_may_not() -> None:
