@@ -1,8 +1,8 @@
 """Build and publish the images of a release: each distinct stage once, then each image's labels, checks and tags."""
 
 import datetime
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,30 +22,32 @@ from flows.admission import Request, admit
 from flows.build_stages import call_builders, clear_away
 from flows.catalog.load import newest_release
 from flows.catalog.model import Profile
-from flows.errors import RefitError
+from flows.errors import RefitError, Vanished
 from flows.images import picture
 from flows.images.build import Builder, Built
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, jobs, urgency
-from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.images.workshop.gate import building
 from flows.images.workshop.workspace import recover
 from flows.plan_release import ELSEWHERE, ReleasePlan, plan_release
 from flows.progress import State
 from flows.publishing import evidence, statements
-from flows.publishing.publish import Published, already, publish
+from flows.publishing.publish import EVENT, Published, already, publish
 from flows.publishing.statements import Made
 from flows.settings import Settings
 from flows.settings import load as load_settings
 from flows.sharing.handing import Handover
 
-EVENT = "refit.profile.published"
+logger = logging.getLogger("refit.build")
 # The start of the name of a job that publishes an image; the other jobs have the names of stages.
 PUBLISH = "publish "
 # For Prefect; how many jobs run at once is decided by what the machine has.
 THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=64))
+# What was planned, and job → what came out of it, or an error.
+Attempt = tuple[ReleasePlan, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class BuildReport:
         images, stages: all that are there now.
         failures: profile → why it failed.
         left: operating system → why nothing was built for it.
-        unbuildable: profile → why this machine can't build it; so nothing of it was tried.
+        unbuildable: profile → why this machine can't build it, so that nothing of it was tried, and no builder could.
+        again: profile → what had gone from the mirror, so that it was resolved anew and tried once more.
     """
 
     images: tuple[Published, ...]
@@ -64,6 +67,7 @@ class BuildReport:
     failures: Mapping[str, str]
     left: Mapping[str, str] = field(default_factory=dict)
     unbuildable: Mapping[str, str] = field(default_factory=dict)
+    again: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def built(self) -> tuple[Built, ...]:
@@ -210,15 +214,54 @@ def build_profiles(
     if not share.profiles:
         return BuildReport((), (), {}, share.left)
     with building(database.open_database(settings.database)), command.ending_all():
-        planned = make_plan(release, [profile.stem for profile in share.profiles], catalog, settings)
-        _show_plan(planned, release)
-        outcomes = carry_out(planned, date or due_date(), settings, graft=graft)
-        report = replace(summary(planned, outcomes), left=share.left)
+
+        def attempt(stems: Sequence[str]) -> Attempt:
+            planned = make_plan(release, stems, catalog, settings)
+            show_plan(planned, release)
+            return planned, carry_out(planned, date or due_date(), settings, graft=graft)
+
+        attempts = insist(attempt, [profile.stem for profile in share.profiles])
+        report = replace(whole(attempts), left=share.left)
     _show(report, release)
-    Ledger(database.open_database(settings.database)).count(stage.how for stage in report.stages)
     if has_failed(report, named=bool(profiles)):
         raise BuildFailed(report)
     return report
+
+
+def insist(attempt: Callable[[Sequence[str]], Attempt], profiles: Sequence[str]) -> tuple[Attempt, ...]:
+    """Plan and carry out; once more for the profiles of which something went from the mirror in between."""
+    first = attempt(profiles)
+    if not (gone := _gone(first)):
+        return (first,)
+    for stem, why in gone.items():
+        logger.warning("%s is resolved anew, and tried again: %s", stem, why)
+    try:
+        return first, attempt([*gone])
+    except RefitError as error:  # what the first one made is there, and to be told of
+        logger.warning("They could not be tried again: %s", error)
+        return (first,)
+
+
+def whole(attempts: Sequence[Attempt]) -> BuildReport:
+    """What a run did in one attempt, or in two."""
+    first, *later = (summary(planned, outcomes) for planned, outcomes in attempts)
+    if not later:
+        return first
+    again, second, known = _gone(attempts[0]), later[0], {stage.key for stage in first.stages}
+    return BuildReport(
+        images=(*first.images, *second.images),
+        stages=(*first.stages, *(stage for stage in second.stages if stage.key not in known)),
+        failures={**{stem: why for stem, why in first.failures.items() if stem not in again}, **second.failures},
+        unbuildable={**first.unbuildable, **second.unbuildable},
+        again=again,
+    )
+
+
+def _gone(attempt: Attempt) -> dict[str, str]:
+    """The profiles that may come out if all is resolved anew: stem → what had gone."""
+    planned, outcomes = attempt
+    found = ((profile.stem, outcomes[f"{PUBLISH}{profile.stem}"]) for profile in planned.profiles)
+    return {stem: f"{error.what} {error.why}".strip() for stem, error in found if isinstance(error, Vanished)}
 
 
 def due_date() -> datetime.date:
@@ -263,6 +306,7 @@ def carry_out(
                 running[job] = submit(job, builder)
                 running[job].add_done_callback(partial(_put, ended, job))
             if not running:
+                _count(outcomes, settings)
                 return outcomes
             job = ended.get()
             outcomes[job] = outcome = running.pop(job).result(raise_on_failure=False)
@@ -270,6 +314,12 @@ def carry_out(
                 order.done(job)
             else:
                 outcomes |= dict.fromkeys(order.failed(job), outcome)
+
+
+def _count(outcomes: Mapping[str, object], settings: Settings) -> None:
+    """Count what came out for the figures of all runs, be it a night or not."""
+    stages = (outcome.how for outcome in outcomes.values() if isinstance(outcome, Built))
+    Ledger(database.open_database(settings.database)).count(stages)
 
 
 @contextmanager
@@ -303,14 +353,9 @@ def _reused(plan: Plan) -> dict[str, object]:
 
 def _already_published(planned: ReleasePlan, registry: Registry) -> dict[str, object]:
     """The images for which nothing is to be done: looking costs some requests, publishing them again a task each."""
-    tags = registry.tags(registry.repository)
-
-    def look(profile: Profile) -> Published | None:
-        content = planned.plan.steps[planned.graph.tops[profile.stem]].digest
-        return already(profile, content, tags, registry) if content else None
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return {f"{PUBLISH}{image.profile}": image for image in pool.map(look, planned.profiles) if image}
+    tops = ((profile, planned.plan.steps[planned.graph.tops[profile.stem]].digest) for profile in planned.profiles)
+    contents = [(profile, content) for profile, content in tops if content]
+    return {f"{PUBLISH}{image.profile}": image for image in already(contents, registry)}
 
 
 def _order(planned: ReleasePlan, stages: Iterable[Stage], there: Mapping[str, object], graft: bool) -> Order:
@@ -327,18 +372,31 @@ def _order(planned: ReleasePlan, stages: Iterable[Stage], there: Mapping[str, ob
 def summary(planned: ReleasePlan, outcomes: Mapping[str, object]) -> BuildReport:
     """What a run did, of what came out of its jobs."""
     published = {profile.stem: outcomes[f"{PUBLISH}{profile.stem}"] for profile in planned.profiles}
+    nowhere = _nowhere(planned, outcomes)
+    failed = {stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)}
     return BuildReport(
         images=tuple(outcome for outcome in published.values() if isinstance(outcome, Published)),
         stages=tuple(outcome for outcome in outcomes.values() if isinstance(outcome, Built)),
-        failures={
-            **planned.problems,
-            **{stem: str(outcome) for stem, outcome in published.items() if not isinstance(outcome, Published)},
-        },
-        unbuildable=planned.unbuildable,
+        failures={**planned.problems, **{stem: why for stem, why in failed.items() if stem not in nowhere}},
+        unbuildable={**planned.unbuildable, **nowhere},
     )
 
 
-def _show_plan(planned: ReleasePlan, release: str) -> None:
+def _nowhere(planned: ReleasePlan, outcomes: Mapping[str, object]) -> dict[str, str]:
+    """The doubtful profiles that no builder could build either: stem → what can't be had, and what the builder says."""
+    others = [outcomes[f"{PUBLISH}{one.stem}"] for one in planned.profiles if one.stem not in planned.doubtful]
+    return {
+        stem: f"{why}\n{error}"
+        for stem, why in planned.doubtful.items()
+        # What has failed for others, too, was not this; nor is it what had only gone from the mirror.
+        if isinstance(error := outcomes[planned.graph.tops[stem]], RefitError)
+        and not isinstance(error, Vanished)
+        and error not in others
+    }
+
+
+def show_plan(planned: ReleasePlan, release: str) -> None:
+    """What is there and what will be built, with a picture: an artifact of the run."""
     problems = {**planned.problems, **planned.unbuildable}
     left = "".join(f"\n\n**{stem}** can't be built here:\n```\n{why}\n```" for stem, why in problems.items())
     create_markdown_artifact(

@@ -42,7 +42,7 @@ from flows.images.registry import Registry
 from flows.images.workshop import cache
 from flows.migrations.carry import Carrier
 from flows.migrations.rehearsal import sweep
-from flows.plan_release import ELSEWHERE, NotBuildable, plan_release
+from flows.plan_release import ELSEWHERE, NotBuildable, due_locks, plan_release
 from flows.publishing import evidence
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
@@ -196,15 +196,21 @@ def plan(
     drawing: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="Write the graph of all stages as SVG.")
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Don't look whether the registry has lost parts of stages; a build does.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what building a release would do to each stage, and why; nothing is touched."""
-    planned = plan_release(release, profile or (), None, load(), tolerant=True)
+    settings = load()
+    planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
     if drawing:
         drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
     show_data(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
         out.print(tables.planned(planned.plan))
+        if locks := due_locks(planned, settings):
+            out.print(tables.due(locks))
     if planned.problems or planned.unbuildable:
         raise NotBuildable(planned)
     if not as_json:

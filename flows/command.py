@@ -85,6 +85,7 @@ class OutOfTime(ProgramFailed):
 @dataclass(frozen=True)
 class _Recording:
     log: Path | None = None
+    live: Callable[[str | None], None] | None = None
     processes: Path | None = None
     over: Event | None = None
 
@@ -107,10 +108,13 @@ def redacted(text: str) -> str:
 
 
 @contextmanager
-def logged(path: Path) -> Iterator[Path]:
-    """Append the output of every program that runs inside the `with` block to the file `path`."""
+def logged(path: Path, live: Callable[[str | None], None] | None = None) -> Iterator[Path]:
+    """Append the output of every program that runs inside the `with` block to the file `path`.
+
+    Each line is also given to `live` as it comes, in a thread of its own, and None when its program has ended.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    token = _recording.set(replace(_recording.get(), log=path))
+    token = _recording.set(replace(_recording.get(), log=path, live=live))
     try:
         yield path
     finally:
@@ -136,6 +140,12 @@ def stopping(over: Event) -> Iterator[None]:
         yield
     finally:
         _recording.reset(token)
+
+
+def is_over() -> bool:
+    """Whether nothing that is `recorded` is started here any more: by `stopping`, or by the end of `ending_all`."""
+    over = _recording.get().over
+    return over is not None and over.is_set()
 
 
 def run(
@@ -171,10 +181,10 @@ def run(
     """
     words = [str(word) for word in argv]
     where = _recording.get()
-    if where.processes and where.over and where.over.is_set():
+    if where.processes and is_over():
         raise ProgramFailed(words, "was not started any more", "", where.log, None)
     program, called, environment = _prepared(words, root, env or {})
-    with _Output(None if secret else _recording.get().log, on_line, on_output) as output:
+    with _Output(_Recording() if secret else where, on_line, on_output) as output:
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
         started = monotonic()
@@ -397,20 +407,22 @@ class _Output:
 
     def __init__(
         self,
-        path: Path | None,
+        where: _Recording,
         on_line: Callable[[str], None] | None,
         on_output: Callable[[str], None] | None,
     ) -> None:
-        self.path, self._on_line, self._on_output = path, on_line, on_output
+        self.path, self._live, self._on_line, self._on_output = where.log, where.live, on_line, on_output
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._file = path.open("a", encoding="utf-8") if path else None
+        self._file = self.path.open("a", encoding="utf-8") if self.path else None
 
     def __enter__(self) -> _Output:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live(None)
         if self._file:
             self._file.close()
 
@@ -431,8 +443,11 @@ class _Output:
         self._take(chunk)
 
     def _take(self, chunk: str) -> None:
-        self._tail.append(redacted(chunk.rstrip("\n")))
+        line = redacted(chunk.rstrip("\n"))
+        self._tail.append(line)
         self.write(chunk)
+        if self._live:
+            self._live(line)
         if self._on_line:
             self._on_line(chunk.rstrip("\n"))
 
@@ -532,13 +547,16 @@ def ending_all() -> Iterator[None]:
     """End what all threads run when the `with` block is left since this process was told to end (Ctrl-C, SIGTERM).
 
     Python tells the main thread alone, which then waits for the others; and of programs that run by sudo, nobody but
-    sudo can end any.
+    sudo can end any. What waits for its turn in another thread is then not started any more, if it is `recorded`.
     """
+    over = _recording.get().over or Event()
     try:
-        yield
+        with stopping(over):
+            yield
     except Exception:
         raise
     except BaseException:
+        over.set()  # first of all, or what is ended makes room for the next
         # What `start` started outlives this process, and has a session of its own.
         children = [child.pid for child in psutil.Process().children() if _session(child.pid) == os.getsid(0)]
         _ended.update(children)

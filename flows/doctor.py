@@ -1,6 +1,6 @@
 """What this machine lacks for Refit, and what of Refit's own needs a person; one finding for each, and how to mend it.
 
-Each check is a plain function in `NEEDED` or `OWN`; most split into asking the machine and a pure judgement.
+Each check is a plain function, most in `NEEDED` or `OWN`; most split into asking the machine and a pure judgement.
 """
 
 from __future__ import annotations
@@ -93,13 +93,15 @@ PROGRAMS = (
     Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
     Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
 )
+# Without it there are no pictures of what is built, and nothing else is missing.
+DOT = Program("dot", "draws the stages of a release", apt="graphviz", dnf="graphviz", ask="-V")
 
 Check = Callable[[Settings], Iterable[Finding]]
 
 
 def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, ...]:
     """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
-    chosen = checks or (*NEEDED, *OWN)
+    chosen = checks or (*NEEDED, pictures, *OWN)
     with ThreadPoolExecutor(len(chosen)) as pool:
         return tuple(chain.from_iterable(pool.map(lambda check: tuple(check(settings)), chosen)))
 
@@ -117,6 +119,11 @@ def programs(_: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
         yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted)), PROGRAMS)
+
+
+def pictures(_: Settings) -> Iterable[Finding]:
+    """Whether the stages of a release can be drawn."""
+    yield judge_program(DOT, _says(DOT))
 
 
 def _says(wanted: Program) -> str | None:

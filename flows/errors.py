@@ -34,6 +34,10 @@ def _rebuild(kind: type[RefitError], args: tuple[object, ...], state: dict[str, 
     return error
 
 
+class Vanished(RefitError):
+    """What was resolved is there no more; resolved anew, it comes out as something that is."""
+
+
 class UnknownName(RefitError):
     """A name that a person typed and that is not there."""
 

@@ -47,11 +47,13 @@ class ImageNews:
         image: the new one.
         growth: bytes (compressed) that it is larger; none: there was none before.
         packages: what changed in it, in words.
+        problem: why it couldn't be compared with the one before; empty: it was.
     """
 
     image: Published
     growth: int | None = None
     packages: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class ReleaseNight:
         seconds: how long it took.
         branch: what became of the commits of its branch, in a sentence; empty: nothing.
         unpushed: why the remote didn't take them; empty: it did, or wasn't asked.
+        by_hand: what goes into its images and no night looks for news of: a person moves it.
     """
 
     release: str
@@ -92,6 +95,7 @@ class ReleaseNight:
     seconds: float = 0.0
     branch: str = ""
     unpushed: str = ""
+    by_hand: tuple[str, ...] = ()
 
     @property
     def unchanged(self) -> tuple[Published, ...]:
@@ -131,6 +135,12 @@ class Night:
                 for night in self.releases
                 if night.report
                 for stem, reason in night.report.failures.items()
+            },
+            **{
+                f"comparison of {news.image.profile} of {night.release}": news.problem
+                for night in self.releases
+                for news in night.news
+                if news.problem
             },
             **{
                 f"graft of {night.proof.stage} of {night.release}": reason
@@ -202,6 +212,7 @@ def _release(night: ReleaseNight) -> Iterator[str]:
         yield from _stages(night.report)
         yield from (f"Nothing was done for {system}: {why}." for system, why in night.report.left.items())
         yield from (f"`{stem}` can't be built here: {why}" for stem, why in night.report.unbuildable.items())
+        yield from (f"`{stem}` was resolved anew, and tried again: {why}" for stem, why in night.report.again.items())
     if night.proof and not night.proof.differences and not night.proof.problem:
         yield f"The graft of `{night.proof.stage}` was made again, and came out the same."
     if night.unchanged:
@@ -209,11 +220,15 @@ def _release(night: ReleaseNight) -> Iterator[str]:
         yield f"Left as they are, because nothing that goes into them has changed: {names}."
     if night.branch:
         yield night.branch
+    if night.by_hand:
+        yield f"Not looked at, because only a person moves it: {', '.join(f'`{what}`' for what in night.by_hand)}."
 
 
 def _image(news: ImageNews) -> tuple[str, ...]:
     size = f"{news.image.size / 1e6:.1f} MB"
     grown = "" if news.growth is None else f" ({news.growth / 1e6:+.1f})"
+    if news.problem:
+        return f"`{news.image.tag}`", size, _duration(news.image.seconds), "it wasn't compared with the one before"
     changed = news.packages or ("the first one" if news.growth is None else "no package")
     return f"`{news.image.tag}`", size + grown, _duration(news.image.seconds), changed
 

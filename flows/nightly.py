@@ -2,7 +2,7 @@
 
 import datetime
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -17,15 +17,28 @@ from sqlalchemy import Engine
 from flows import branches, command, lock_requirements, notices, progress
 from flows.admission import Request, admit
 from flows.branches import ReleaseBranch
-from flows.build_profiles import THREADS, BuildReport, carry_out, due_date, make_plan, summary
+from flows.build_profiles import (
+    THREADS,
+    Attempt,
+    BuildReport,
+    carry_out,
+    due_date,
+    insist,
+    make_plan,
+    show_plan,
+    summary,
+    whole,
+)
 from flows.build_stages import clear_away
-from flows.catalog import load
-from flows.catalog.model import Catalog, Release
+from flows.catalog import load, npm
+from flows.catalog.model import Catalog, Profile, Release
 from flows.database import lease, now, open_database
 from flows.documents import Mistakes
-from flows.errors import RefitError
+from flows.errors import RefitError, UnknownName
 from flows.images.build import Builder, Built
 from flows.images.grafting.configuration import has_layer
+from flows.images.plan import Action
+from flows.images.recipe import CUDA_RECIPE, NODE
 from flows.images.registry import Registry
 from flows.images.stages import Difference, Stage
 from flows.images.workshop.gate import building
@@ -49,6 +62,9 @@ from flows.publishing import evidence
 from flows.publishing.publish import Published
 from flows.settings import Settings
 from flows.settings import load as load_settings
+
+# How many locks were looked at, what became of those that could have moved, and the releases.
+Part = tuple[int, tuple[LockNews, ...], tuple[ReleaseNight, ...]]
 
 
 def tell(flow: Any, flow_run: Any, state: Any) -> None:
@@ -90,35 +106,61 @@ def nightly(
         catalog: Folder of the catalog. Empty means the one of the settings.
         graft: Carry layers over to a new base where that gives what a build would give, instead of building them.
     """
-    settings, started, day = load_settings(), monotonic(), date or due_date()
+    settings = load_settings()
     recover(settings)
-    recipes = load.load_catalog(catalog or settings.catalog)
-    branched = {branch.release: branch for branch in branches.branches(recipes.root)}
-    names = releases or sorted({*recipes.releases, *branched})
-    chosen = [load.release(recipes, name) for name in names if name not in branched]
-    supported = [release for release in chosen if release.is_supported(day)]
-    followed = [branched[name] for name in names if name in branched and branched[name].is_supported(day)]
-    database = open_database(settings.database)
-    with building(database), command.ending_all():
-        looked_at, locks = refresh_locks(supported, recipes, settings, database)
-        nights = [build_release(release, day, recipes.root, settings, graft) for release in supported]
-        for branch in followed:
-            looked_at_there, locks_there, night_there = follow(branch, day, recipes.root, settings, graft, database)
-            looked_at, locks = looked_at + looked_at_there, (*locks, *locks_there)
-            nights.append(night_there)
-    ended = {release.name: release.supported_until for release in chosen if release not in supported}
-    ended |= {n: b.file.supported_until for n in names if (b := branched.get(n)) and b.file and b not in followed}
-    night = Night(day, looked_at, locks, tuple(nights), ended, monotonic() - started)
+    with building(open_database(settings.database)), command.ending_all():
+        night = spend(releases or (), date or due_date(), catalog or settings.catalog, settings, graft)
     create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
     if night.failures:
         raise NightFailed(night)
     return night
 
 
+def spend(names: Sequence[str], date: datetime.date, catalog: Path, settings: Settings, graft: bool) -> Night:
+    """The night of the releases with these names, or of all: of those without a branch first.
+
+    Raises:
+        UnknownName: there is no such release.
+    """
+    started, database = monotonic(), open_database(settings.database)
+    known = {found.release: found for found in branches.releases(catalog)}
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownName("release", unknown[0], known, where=str(catalog / "releases"))
+    chosen = [known[name] for name in names or sorted(known)]
+    supported = [release for release in chosen if release.is_supported(date)]
+    alone = [release.release for release in supported if not release.branch]
+    parts = [stay(alone, date, catalog, settings, graft, database)] if alone else []
+    parts += [follow(one, date, catalog, settings, graft, database) for one in supported if one.branch]
+    return Night(
+        date,
+        sum(looked_at for looked_at, _, _ in parts),
+        tuple(lock for _, locks, _ in parts for lock in locks),
+        tuple(night for _, _, nights in parts for night in nights),
+        {one.release: one.file.supported_until for one in chosen if one.file and one not in supported},
+        monotonic() - started,
+    )
+
+
+def stay(
+    releases: Sequence[str], date: datetime.date, catalog: Path, settings: Settings, graft: bool, database: Engine
+) -> Part:
+    """The night of releases that have no branch: a mistake anywhere in the catalog is one of all of them."""
+    started = monotonic()
+    try:
+        recipes = load.load_catalog(catalog)
+        wanted = [load.release(recipes, name) for name in releases]
+        looked_at, locks = refresh_locks(wanted, recipes, settings, database)
+    except Exception as error:  # a bug, too: releases with branches are to have their night
+        get_run_logger().exception("The releases of %s came to nothing", catalog)
+        seconds = monotonic() - started
+        return 0, (), tuple(ReleaseNight(name, None, problem=str(error), seconds=seconds) for name in releases)
+    return looked_at, locks, tuple(build_release(release, recipes, date, settings, graft) for release in wanted)
+
+
 def follow(
     branch: ReleaseBranch, date: datetime.date, catalog: Path, settings: Settings, graft: bool, database: Engine
-) -> tuple[int, tuple[LockNews, ...], ReleaseNight]:
-    """A night of a release that has a branch: how many locks were looked at, what became of them, and its images.
+) -> Part:
+    """The night of a release that has a branch.
 
     Recipes come from the branch, in a worktree of its own. Locks are committed to it, and pushed once images that were
     made of them have passed their checks.
@@ -133,22 +175,22 @@ def follow(
             looked_at, locks = refresh_locks([release], recipes, settings, database)
             locks = tuple(replace(lock, release=name) for lock in locks)
             branches.commit(there, commit_message(name, locks))
-            night = build_release(release, date, there, settings, graft)
-            return looked_at, locks, _pushed(there, night)
+            night = build_release(release, recipes, date, settings, graft)
+            return looked_at, locks, (_pushed(there, night),)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("Branch %s came to nothing", name)
-        return 0, (), ReleaseNight(name, None, problem=str(error), seconds=monotonic() - started)
+        return 0, (), (ReleaseNight(name, None, problem=str(error), seconds=monotonic() - started),)
 
 
 def _pushed(catalog: Path, night: ReleaseNight) -> ReleaseNight:
     """Push what a branch has that its remote hasn't, if all images passed; the night, and what became of that."""
-    if not branches.ahead(catalog, night.release):
-        return night
-    if night.problem or night.report is None or night.report.failures or night.report.left:
-        return replace(
-            night, branch="Its commits were not pushed, because not all of its images were built and passed."
-        )
     try:
+        if not branches.ahead(catalog, night.release):
+            return night
+        if night.problem or night.report is None or night.report.failures or night.report.left:
+            return replace(
+                night, branch="Its commits were not pushed, because not all of its images were built and passed."
+            )
         branches.push(catalog, night.release)
     except RefitError as error:
         return replace(night, unpushed=str(error))
@@ -197,48 +239,71 @@ def _lock_news(bundle: str, python: str, why: str, outcome: Lock | BaseException
 
 
 def build_release(
-    release: Release, date: datetime.date, catalog: Path, settings: Settings, graft: bool
+    release: Release, recipes: Catalog, date: datetime.date, settings: Settings, graft: bool
 ) -> ReleaseNight:
     """Plan, build, check and publish the images of a release."""
     started, registry = monotonic(), Registry(settings)
     try:
         before = registry.digests(registry.repository, [f"{p.stem}_{release.name}" for p in release.profiles])
-        report, planned = _build(release.name, date, catalog, settings, graft)
-        proof = _prove(report, planned, settings) if planned else None
-        new = [image for image in report.images if image.new]
-        news = tuple(_image_news(image, before.get(f"{image.profile}_{release.name}"), registry) for image in new)
+        attempts, left = _build(release.name, date, recipes.root, settings, graft)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("Release %s came to nothing", release.name)
         return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
-    return ReleaseNight(release.name, report, news, proof, seconds=monotonic() - started)
+    # All that could be published is: what is found out about it from here on must not lose the report of it.
+    report = replace(whole(attempts), left=left) if attempts else BuildReport((), (), {}, left)
+    proof = _prove(*attempts[0], settings) if attempts else None
+    new = [image for image in report.images if image.new]
+    news = tuple(_image_news(image, before.get(f"{image.profile}_{release.name}"), registry) for image in new)
+    by_hand = tuple(sorted({what for profile in release.profiles for what in moved_by_hand(profile, recipes)}))
+    return ReleaseNight(release.name, report, news, proof, seconds=monotonic() - started, by_hand=by_hand)
+
+
+def moved_by_hand(profile: Profile, recipes: Catalog) -> Iterator[str]:
+    """What is exact in the recipes of a profile, so that no night looks whether there is anything newer."""
+    ide, system, cuda = profile.ide, profile.base.config, recipes.cuda
+    if system.image:
+        yield system.image
+    if (ide.folder / npm.LOCK).exists():
+        yield from (str((ide.folder / npm.LOCK).relative_to(recipes.root)), NODE)
+    yield from (download.url for download in ide.config.downloads.values())
+    for level in (cuda.levels[name] for name in cuda.below(profile.cuda_level)) if cuda else ():
+        if level.lock and not (system.family == "rpm" and level.rpm):
+            yield f"{CUDA_RECIPE}/locks/{level.lock}.txt"
 
 
 def _build(
     release: str, date: datetime.date, catalog: Path, settings: Settings, graft: bool
-) -> tuple[BuildReport, ReleasePlan | None]:
+) -> tuple[tuple[Attempt, ...], Mapping[str, str]]:
+    """The attempts to build a release, none if nothing may be; and operating system → why it was left out."""
     # What is left out for a system that is held waits in the queue of that system.
     later = {"release": release, "date": date, "catalog": catalog, "graft": graft}
     share = admit(Request(release, catalog=catalog), settings, later)
-    if not share.profiles:
-        return BuildReport((), (), {}, share.left), None
-    planned = make_plan(release, [profile.stem for profile in share.profiles], catalog, settings)
-    report = summary(planned, carry_out(planned, date, settings, graft=graft))
-    return replace(report, left=share.left), planned
+
+    def attempt(stems: Sequence[str]) -> Attempt:
+        planned = make_plan(release, stems, catalog, settings)
+        steps = planned.plan.steps.values()
+        if any(step.action is not Action.reuse for step in steps):  # a night without news starts no program
+            show_plan(planned, release)
+        return planned, carry_out(planned, date, settings, graft=graft)
+
+    return insist(attempt, [profile.stem for profile in share.profiles]) if share.profiles else (), share.left
 
 
-def _prove(report: BuildReport, planned: ReleasePlan, settings: Settings) -> GraftProof | None:
+def _prove(planned: ReleasePlan, outcomes: Mapping[str, object], settings: Settings) -> GraftProof | None:
     """Make one graft again, any of them: the rule is proven in the tests, and held against the world every night."""
+    report = summary(planned, outcomes)
     carried = [stage for stage in report.grafted if has_layer(planned.graph.stages[stage.stage].text)]
     if not carried:
         return None
     grafted = random.choice(carried)
-    stage = planned.graph.stages[grafted.stage]
-    parent = next(built for built in report.stages if built.stage == stage.parent)
     try:
+        stage = planned.graph.stages[grafted.stage]
+        parent = next(built for built in report.stages if built.stage == stage.parent)
         found = compare_graft(stage, parent, grafted, settings)
-    except RefitError as error:
-        return GraftProof(stage.name, problem=str(error))
-    return GraftProof(stage.name, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in found))
+    except Exception as error:  # a bug, too
+        get_run_logger().exception("The graft of %s can't be made again", grafted.stage)
+        return GraftProof(grafted.stage, problem=str(error) or repr(error))
+    return GraftProof(grafted.stage, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in found))
 
 
 @task(task_run_name="make {stage.name} again", cache_policy=NO_CACHE)
@@ -248,12 +313,13 @@ def compare_graft(stage: Stage, parent: Built, grafted: Built, settings: Setting
 
 
 def _image_news(image: Published, before: str | None, registry: Registry) -> ImageNews:
-    old = registry.find(registry.repository, before) if before else None
-    if old is None:
-        return ImageNews(image)
+    """What an image has otherwise than the one with the digest `before`."""
     try:
+        old = registry.find(registry.repository, before) if before else None
+        if old is None:
+            return ImageNews(image)
         found = [evidence.packages(registry, digest) for digest in (old.digest, image.digest)]
-        packages = str(evidence.changes(*found))
-    except RefitError:  # the older one has lost its evidence
-        packages = "its packages can't be compared"
-    return ImageNews(image, image.size - old.size, packages)
+        return ImageNews(image, image.size - old.size, str(evidence.changes(*found)))
+    except Exception as error:  # a bug, too
+        get_run_logger().exception("%s can't be compared with the image before it", image.tag)
+        return ImageNews(image, problem=str(error) or repr(error))

@@ -35,7 +35,8 @@ class ReleasePlan:
     """The profiles that are wanted, the graph of their stages, and what would be done to each.
 
     Two kinds of profiles are in nothing else here: `problems` has those that can't be planned, `unbuildable` those that
-    this machine would have to build and can't, because something that they take can't be had: stem → why.
+    this machine would have to build and can't, because something that they take can't be had: stem → why. Where other
+    machines build, which may have ways of their own, the latter are `doubtful` instead, and tried.
     """
 
     profiles: tuple[Profile, ...]
@@ -43,6 +44,7 @@ class ReleasePlan:
     plan: Plan
     problems: Mapping[str, str] = field(default_factory=dict)
     unbuildable: Mapping[str, str] = field(default_factory=dict)
+    doubtful: Mapping[str, str] = field(default_factory=dict)
 
 
 class NotBuildable(RefitError):
@@ -87,20 +89,29 @@ def plan_release(
     builder = Builder(settings, Registry(settings))
     graph = stages.join(chains)
     plan = builder.plan(graph, thorough=thorough)
-    if without := lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings):
+    without = lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings)
+    why = {stem: error.why for stem, error in without.items()}
+    if without and not settings.builders:
         if not tolerant:
             raise next(iter(without.values()))
         graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in without})
         plan = builder.plan(graph, thorough=thorough)
     whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
     problem = {stem: str(error) for stem, error in problems.items()}
-    return ReleasePlan(whole, graph, plan, problem, {stem: error.why for stem, error in without.items()})
+    if settings.builders:
+        return ReleasePlan(whole, graph, plan, problem, doubtful=why)
+    return ReleasePlan(whole, graph, plan, problem, why)
+
+
+def due_locks(planned: ReleasePlan, settings: Settings) -> tuple[str, ...]:
+    """The Python locks that a night would make anew whatever the indexes say, by bundle and Python; asks nobody."""
+    pairs = [(profile.bundle, profile.python) for profile in planned.profiles]
+    names = {bundle.pythons[python]: f"{bundle.name} {python}" for bundle, python in pairs}
+    return tuple(names[folder] for folder in freshness.due(names, settings))
 
 
 def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Settings) -> dict[str, RefitError]:
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
-    if settings.builders:
-        return {}  # each of them may have ways of its own
     folders = locking.in_folders(settings.wheel_folders)
     downloads = {profile.stem: _downloads(profile, plan) for profile in profiles}
     wanted = {

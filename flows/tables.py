@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.branches import ReleaseBranch
+from flows.history import Event
 from flows.images.plan import Action, Plan, Step, describe
 from flows.images.workshop.cache import Cache
-from flows.migrations.history import Event
 from flows.migrations.journal import Move
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.planning.waves import VOLUNTEERS
@@ -26,6 +26,7 @@ from flows.sessions.model import Session
 from flows.sessions.recovery import Recovered
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import WishChange
+from flows.words import some
 
 if TYPE_CHECKING:
     from flows.build_profiles import BuildReport
@@ -98,6 +99,11 @@ def planned(planned: Plan) -> str:
         return f"All {len(planned.steps)} stages are there already: nothing would be built."
     counted = ", ".join(f"{action} {number}" for action in Action if (number := planned.count(action)))
     return f"Of {len(planned.steps)} stages: {counted}."
+
+
+def due(locks: Sequence[str]) -> str:
+    """Which Python locks a night would make anew, in a sentence."""
+    return f"Locks were taken as they are; whatever the indexes say, a night would make anew: {some(locks)}."
 
 
 def built(report: BuildReport) -> str:

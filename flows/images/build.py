@@ -32,6 +32,7 @@ from flows.words import some
 logger = logging.getLogger("refit.build")
 # Those that make one stage: mmdebstrap, or what pulls the parent; then what builds, and what pushes.
 _LONG_PROGRAMS = 3
+_IN_TURN = 2  # a stage, and another for whose end it waits if this machine is full
 _SHOWN = 5  # differences that are named
 
 
@@ -110,8 +111,8 @@ class Builder:
         return Built(stage.name, key, layer, digest, False, seconds, None if grafted else log, reason)
 
     def _patience(self, stage: Stage) -> float:
-        """Seconds in which somebody else has made a stage for sure."""
-        return _LONG_PROGRAMS * (2 if stage.wheels else 1) * self._settings.build_limit
+        """Seconds in which somebody else has made a stage for sure, after others that were there before it."""
+        return _LONG_PROGRAMS * _IN_TURN * (2 if stage.wheels else 1) * self._settings.build_limit
 
     def compare(self, stage: Stage, parent: Built, grafted: Built) -> tuple[Difference, ...]:
         """Make a stage that was grafted, and tell how what comes out differs; nobody finds what was made.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import logging
 
 from flows import command
+from flows.errors import RefitError
 from flows.images.plan import Action, Plan
 from flows.images.stages import Graph
+
+logger = logging.getLogger("refit.build")
 
 # Told apart in greyscale too, and by people who see red and green alike; the word stands in the node as well.
 _COLOURS = {Action.reuse: "#e8eef4", Action.graft: "#b7d3a8", Action.wait: "#f6d9a8", Action.build: "#e0823d"}
@@ -35,18 +39,27 @@ def svg(graph: Graph, plan: Plan) -> str:
     """The picture as an SVG document.
 
     Raises:
-        RefitError: graphviz isn't installed.
+        RefitError: graphviz isn't installed, or fails.
     """
     return command.run(["dot", "-Tsvg"], stdin=dot(graph, plan)).stdout
 
 
 def explained(graph: Graph, plan: Plan) -> str:
-    """The picture and, below it, why what isn't there is made: in Markdown; raises as `svg` does."""
-    drawn = base64.b64encode(svg(graph, plan).encode()).decode()
+    """The picture, where there is one, and why what isn't there is made: in Markdown."""
     steps = [step for step in plan.steps.values() if step.action is not Action.reuse]
     rows = [f"| {step.stage} | {step.action} | {_cell(step.reason)} |" for step in steps]
     table = ["| stage | action | why |", "|---|---|---|", *rows] if rows else ["All stages are there already."]
-    return "\n".join((f"![All stages](data:image/svg+xml;base64,{drawn})", "", *table, ""))
+    return "\n".join((*_drawn(graph, plan), *table, ""))
+
+
+def _drawn(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """The picture in Markdown; none where graphviz draws none: nothing is built otherwise for it."""
+    try:
+        drawn = base64.b64encode(svg(graph, plan).encode()).decode()
+    except RefitError as error:
+        logger.warning("There is no picture of the stages: %s", error)
+        return ()
+    return f"![All stages](data:image/svg+xml;base64,{drawn})", ""
 
 
 def _cell(text: str) -> str:

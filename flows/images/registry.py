@@ -48,6 +48,10 @@ class NoAnswer(RegistryError):
     """The registry doesn't answer, or says that it is busy: later it may be there again."""
 
 
+class NoImage(RegistryError):
+    """The registry has no such image, or no longer."""
+
+
 class BlobLost(RegistryError):
     """The registry has a manifest, but no longer all that it names."""
 
@@ -81,6 +85,11 @@ class Manifest:
     def parts(self) -> tuple[Mapping[str, Any], ...]:
         """Descriptors of what the image is made of: its configuration, then its layers from the lowest up."""
         return tuple(part for part in (self.document.get("config"), *self.document.get("layers", ())) if part)
+
+    @property
+    def part_digests(self) -> tuple[str, ...]:
+        """The digests of its parts."""
+        return tuple(str(part["digest"]) for part in self.parts)
 
 
 def digest_of(content: bytes) -> str:
@@ -164,7 +173,7 @@ class Registry:
         """As `find`, where it has to be there."""
         manifest = self.find(repository, reference)
         if manifest is None:
-            raise RegistryError(
+            raise NoImage(
                 f"The registry {self.host} has no {repository}:{reference}.",
                 why="It was never pushed, or was deleted there.",
                 fix="build it with `refit build`.",
@@ -186,7 +195,10 @@ class Registry:
 
     def missing(self, repository: str, manifest: Manifest) -> tuple[str, ...]:
         """The digests of the configuration and the layers that a manifest names and the repository has lost."""
-        digests = tuple(dict.fromkeys(str(part["digest"]) for part in manifest.parts))
+        return self.absent(repository, tuple(dict.fromkeys(manifest.part_digests)))
+
+    def absent(self, repository: str, digests: Collection[str]) -> tuple[str, ...]:
+        """Those of these blobs that the repository doesn't hold; asked at once."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             there = pool.map(lambda digest: self.has_blob(repository, digest), digests)
             return tuple(digest for digest, is_there in zip(digests, there, strict=True) if not is_there)
@@ -304,28 +316,30 @@ class Registry:
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """All tags of a repository; none if it doesn't exist."""
-        found: list[str] = []
-        page: str | None = f"{repository}/tags/list?n=1000"
-        while page:
-            answer = self._ask("GET", page)
-            if answer.status_code == 404:
-                break
-            self._expect(answer, 200)
-            some = self._listed(answer, "tags", lambda tag: isinstance(tag, str))
-            following = answer.links.get("next", {}).get("url")
-            if following and not set(some) - set(found):
-                raise self._garbage(f"its list of the tags of {repository} has no end")
-            found += some
-            page = str(self._join(answer, following)) if following else None
-        return tuple(found)
+        return tuple(self._pages(f"{repository}/tags/list?n=1000", "tags", lambda tag: isinstance(tag, str)) or ())
 
     def referrers(self, repository: str, digest: str) -> list[dict[str, Any]] | None:
-        """Descriptors of what refers to a manifest; none if this registry can't tell."""
-        answer = self._ask("GET", f"{repository}/referrers/{digest}")
-        if answer.status_code in (400, 404, 405):
-            return None
-        self._expect(answer, 200)
-        return self._listed(answer, "manifests", _is_descriptor)
+        """Descriptors of what refers to a manifest, in no order; none if this registry can't tell."""
+        return self._pages(f"{repository}/referrers/{digest}", "manifests", _is_descriptor, (400, 404, 405))
+
+    def _pages(
+        self, first: str, name: str, belongs: Callable[[object], bool], no_list: Collection[int] = (404,)
+    ) -> list[Any] | None:
+        """A list with all its pages; none if the registry answers that there is no such list."""
+        found: list[Any] = []
+        page: str | None = first
+        while page:
+            answer = self._ask("GET", page)
+            if answer.status_code in no_list:
+                return None
+            self._expect(answer, 200)
+            some = self._listed(answer, name, belongs)
+            following = answer.links.get("next", {}).get("url")
+            if following and all(item in found for item in some):
+                raise self._garbage(f"its list of {name} at {first} has no end")
+            found += some
+            page = str(self._join(answer, following)) if following else None
+        return found
 
     def credentials(self) -> bytes:
         """The content of an auth file for buildah, skopeo and podman."""

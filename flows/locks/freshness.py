@@ -256,6 +256,12 @@ def keep(look: LockLook, settings: Settings) -> None:
     _write(_lock_file(look.folder, settings), LockRecord(made=look.at, pages=look.pages, terms=look.terms))
 
 
+def due(folders: Iterable[Path], settings: Settings) -> tuple[Path, ...]:
+    """Of folders with Python locks, those that the next look makes anew whatever the indexes say; asks nobody."""
+    known = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in dict.fromkeys(folders)}
+    return tuple(folder for folder, record in known.items() if record is None or _expired(record.made, now()))
+
+
 def lock_finding(
     known: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime, terms: str = ""
 ) -> Finding:

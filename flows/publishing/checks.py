@@ -57,10 +57,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in an image, and how many bytes each of its packages takes there (`deb/tmux`, `pypi/rich`)."""
+    """What was found in an image; how many bytes each package takes there (`deb/tmux`, `pypi/rich`); their versions."""
 
     findings: tuple[Finding, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -104,7 +105,7 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
     known = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
     if known.exists():
         kept = json.loads(known.read_text())
-        return Report(tuple(Finding(**finding) for finding in kept["findings"]), kept["sizes"])
+        return Report(tuple(Finding(**finding) for finding in kept["findings"]), kept["sizes"], kept["packages"])
     containers.remove_orphans(settings)
     local = containers.pull(settings, image)
     try:
@@ -215,7 +216,7 @@ def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings) 
     leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *found["secrets"]]
     seconds = round(time.monotonic() - started, 2)
     findings = (_none_of("stale", found["stale"], seconds), _none_of("secrets", leaks))
-    return Report((*before, *findings), found["sizes"])
+    return Report((*before, *findings), found["sizes"], found["packages"])
 
 
 def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:

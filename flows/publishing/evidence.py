@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -23,6 +24,7 @@ from flows.images.registry import (
     EMPTY_KIND,
     INDEX,
     MANIFEST,
+    BlobLost,
     Manifest,
     Registry,
     RegistryError,
@@ -46,7 +48,7 @@ _VERSIONED = (
 _SYSTEMS = {"deb/base-files": "Debian", "rpm/centos-stream-release": "CentOS Stream"}
 _OF_A_RUN = {PROVENANCE, CHECKS}
 _MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: statements.STATEMENT_TYPE}
-_TITLE = "org.opencontainers.image.title"
+_TITLE, _NUMBER = "org.opencontainers.image.title", "io.refit.number"
 _REFERENCE = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
 _INDEX_TAG = re.compile(r"sha256-[0-9a-f]{64}")
 
@@ -132,14 +134,17 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
 
 
 def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> None:
-    """Attach files to an image, unless it has all of them, but for those that tell of one run alone."""
-    repository = registry.repository
-    there = {file.name: file.digest for file in listed(registry, subject.digest)}
-    if all(name in there and (name in _OF_A_RUN or there[name] == digest_of(files[name])) for name in files):
+    """Attach files to an image, unless it has all of them, but for those that tell of one run alone.
+
+    What was attached before and is no longer whole in the registry counts as nothing.
+    """
+    repository, wanted = registry.repository, {name: digest_of(content) for name, content in files.items()}
+    if _has(registry, subject.digest, wanted):
         return
     registry.put_blob(repository, EMPTY)
     for content in files.values():
         registry.put_blob(repository, content)
+    number = {_NUMBER: str(1 + max(map(_number, _attachments(registry, subject.digest)), default=0))}
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -150,12 +155,30 @@ def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], da
             for name, content in sorted(files.items())
         ],
         "subject": descriptor(subject.media_type, subject.content),
+        "annotations": number,
     }
     content = canonical(document)
-    entry = descriptor(MANIFEST, content, artifactType=KIND)
+    entry = descriptor(MANIFEST, content, artifactType=KIND, annotations=number)
     registry.put_manifest(repository, str(entry["digest"]), content, MANIFEST)
     if registry.referrers(repository, subject.digest) is None:
         _list(registry, subject.digest, entry, database)
+
+
+def _has(registry: Registry, subject: str, wanted: Mapping[str, str]) -> bool:
+    """Whether all of these files (name → digest) are attached, and whole."""
+    repository, last = registry.repository, newest(registry, subject)
+    there = {file.name: file.digest for file in listed(registry, subject)}
+    if last is None or any(name not in there for name in wanted):
+        return False
+    if any(there[name] != digest for name, digest in wanted.items() if name not in _OF_A_RUN):
+        return False
+    return not registry.absent(repository, {*last.part_digests, *(there[name] for name in wanted)})
+
+
+def newest(registry: Registry, digest: str) -> Manifest | None:
+    """The manifest that names what was last attached to an image; none if nothing was, or the registry has lost it."""
+    entries = _attachments(registry, digest)
+    return registry.find(registry.repository, str(entries[-1]["digest"])) if entries else None
 
 
 def listed(registry: Registry, digest: str) -> tuple[File, ...]:
@@ -227,31 +250,37 @@ def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
 
 def _json(registry: Registry, digest: str, name: str) -> Any:
     found = [file for file in listed(registry, digest) if file.name == name]
-    return json.loads(registry.blob(registry.repository, found[0].digest)) if found else {}
+    with suppress(BlobLost):  # it is attached anew when the image is published the next time, which asks for it, too
+        return json.loads(registry.blob(registry.repository, found[0].digest)) if found else {}
+    return {}
 
 
 def _media_type(name: str) -> str:
     return _MEDIA_TYPES.get(name, "application/json" if name.endswith(".json") else "text/plain")
 
 
-def attached(registry: Registry, digest: str) -> bool:
-    """Whether any evidence of the image with this digest is there."""
-    return bool(_attachments(registry, digest))
-
-
 def _attachments(registry: Registry, digest: str) -> list[dict[str, Any]]:
+    """Descriptors of what is attached to an image, the newest last."""
     entries = registry.referrers(registry.repository, digest)
     if entries is None:
         entries = _indexed(registry, digest)
-    return [entry for entry in entries if entry.get("artifactType") == KIND]
+    return sorted((entry for entry in entries if entry.get("artifactType") == KIND), key=_number)
+
+
+def _number(entry: Mapping[str, Any]) -> int:
+    """What an attachment is counted as: registries list them in no order, and clocks may go backwards."""
+    written = entry.get("annotations", {}).get(_NUMBER, "")
+    return int(written) if str(written).isdecimal() else 0
 
 
 def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: Engine) -> None:
-    """Add an attachment to the index of an image's attachments; the last is the newest."""
+    """Add an attachment to the index of an image's attachments, in which no registry lets stand what it has lost."""
     repository, tag = registry.repository, _index_tag(digest)
     # Reading and writing again is two steps, and registries can't compare and swap.
     with lease(database, f"tag/{registry.host}/{repository}:{tag}"):
-        entries = [*(e for e in _indexed(registry, digest) if e["digest"] != entry["digest"]), entry]
+        others = {str(e["digest"]): e for e in _indexed(registry, digest) if e["digest"] != entry["digest"]}
+        there = registry.digests(repository, others.keys())
+        entries = [*(e for other, e in others.items() if other in there), entry]
         index = canonical({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries})
         written = registry.put_manifest(repository, tag, index, INDEX)
         if registry.digest(repository, tag) != written:

@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ _HASHED = 0b01  # PEP 552: the compiled file records a hash of its source, not t
 _COMPILED = re.compile(r"\.[a-z]+-?[0-9]+[^.]*(\.opt-[0-9a-z]+)?\.pyc$")
 # Packages bring others along in folders of their own, which their own record has already.
 _RECORD = re.compile(r"/(site|dist)-packages/[^/]+\.dist-info/RECORD$")
+_RPM_DATABASE = "/var/lib/rpm"
+_RPM_PACKAGE = r"%{NAME}\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}.%{ARCH}\t%{SIZE}\n"
 _ANY = ""
 # Path → what a line there may not say; most of these files may say nothing at all.
 _FORBIDDEN = (
@@ -88,22 +91,27 @@ def _import(wanted: tuple[str, str]) -> tuple[str, str]:
 
 
 def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
-    """What is wrong with the files below `root`, and how many bytes each package takes.
+    """What is wrong with the files below `root`, which packages are installed, and how many bytes each takes.
 
     Returns:
         `stale`: compiled files that say something else than their source. `secrets`: path and what is there.
-        `sizes`: `deb/…` and `pypi/…` → bytes.
+        `sizes`: `deb/…`, `rpm/…` and `pypi/…` → bytes. `packages`: the same → version.
     """
     stale, secrets = [], []
-    sizes = dict(_system_sizes(Path(root, "var/lib/dpkg/status")))
+    system = [*_dpkg_packages(Path(root, "var/lib/dpkg/status")), *_rpm_packages(root)]
+    sizes = {name: size for name, _, size in system}
+    packages = {name: version for name, version, _ in system}
     for path in _walk(root):
         name = f"/{path.relative_to(root)}"
         secrets += [f"{name}: {what}" for what in _leaks(name, path, values)]
         if path.suffix == ".pyc" and (problem := _staleness(path)):
             stale.append(f"{name}: {problem}")
         if _RECORD.search(name):
-            sizes[f"pypi/{normal(path.parent.name.partition('-')[0])}"] = _recorded_bytes(path)
-    return {"stale": sorted(stale), "secrets": sorted(secrets), "sizes": sizes}
+            distribution, _, version = path.parent.name.removesuffix(".dist-info").partition("-")
+            package = f"pypi/{normal(distribution)}"
+            sizes[package] = sizes.get(package, 0) + _recorded_bytes(path)
+            packages[package] = max(version, packages.get(package, ""))  # of several, in whatever order, one
+    return {"stale": sorted(stale), "secrets": sorted(secrets), "sizes": sizes, "packages": packages}
 
 
 def _walk(root: str) -> Iterator[Path]:
@@ -147,12 +155,25 @@ def _staleness(path: Path) -> str:
     return "" if same else "its source has another time or size"
 
 
-def _system_sizes(status: Path) -> Iterator[tuple[str, int]]:
+def _dpkg_packages(status: Path) -> Iterator[tuple[str, str, int]]:
+    """Name, version and bytes of all that dpkg has installed."""
     entries = status.read_text(errors="replace").split("\n\n") if status.is_file() else []
     for entry in entries:
-        fields = dict(re.findall(r"^(Package|Status|Installed-Size): (.*)$", entry, re.MULTILINE))
+        fields = dict(re.findall(r"^(Package|Status|Version|Installed-Size): (.*)$", entry, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
-            yield f"deb/{fields['Package']}", int(fields.get("Installed-Size", 0)) * 1024
+            yield f"deb/{fields['Package']}", fields["Version"], int(fields.get("Installed-Size", 0)) * 1024
+
+
+def _rpm_packages(root: str) -> Iterator[tuple[str, str, int]]:
+    """The same of rpm; of a database that can't be read nothing, and then all that is locked counts as missing."""
+    if not Path(root, _RPM_DATABASE.lstrip("/")).is_dir() or not shutil.which("rpm"):
+        return
+    where = ["--root", root, "--dbpath", _RPM_DATABASE]
+    argv = ["rpm", *where, "--query", "--all", "--queryformat", _RPM_PACKAGE]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    for name, version, size in (line.split("\t") for line in sorted(done.stdout.splitlines())):
+        if name != "gpg-pubkey":  # a key, no package
+            yield f"rpm/{name}", version, int(size)
 
 
 def _recorded_bytes(record: Path) -> int:

@@ -3,6 +3,11 @@
 Everything is decided by digest, because a registry that deletes a manifest drops all its tags: one reason to keep any
 of them keeps them all. What follows from something else is decided after it: evidence after its image, stages after
 the images that stand on them.
+
+The layer of a closed stage is found by a note, which names the parent on which the layer stood last: without it, the
+layer can't be carried to the next one. So that parent stays as long as the note does, and no longer: a layer that was
+carried has a new note, with the new parent; and the note itself stays as long as an image that stays has the layer, or
+it is young. Where no registry tells when it was written, it is as old as its parent.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from sqlalchemy import Engine
 from flows import progress
 from flows.catalog.tag import Tag, tags_among
 from flows.database import lease
+from flows.images.grafting.carried import layer_parent
 from flows.images.ledger import Ledger
 from flows.images.registry import Manifest, Registry, RegistryError
 from flows.images.stages import Kind
@@ -55,7 +61,7 @@ class Stored:
         subject: digest of what it is attached to; empty: it stands for itself.
         content: digest of the stage that an image is made of; empty where nobody knows.
         name: of a stage.
-        parent: digest of the stage that a stage stands on; empty for a base, or where nobody knows.
+        parent: digest of the stage that a stage or a noted layer stands on; empty for a base, or where nobody knows.
         wheels: whether it is a stage of wheels, which took long to build and stands on nothing.
     """
 
@@ -251,7 +257,9 @@ def observe(
     found_stages = []
     for manifest, tags, pushed in _manifests(registry, stages, storage):
         name, entry, at = built.get(manifest.digest, ("", None, pushed))
-        parent = entry.inputs.get("parent", {}).get("digest", "") if entry else ""
+        parent = entry.inputs.get("parent", {}).get("digest", "") if entry else layer_parent(manifest)
+        if at is None and parent in built:
+            at = built[parent][2]
         layers = _layers(manifest)
         wheels = entry is not None and entry.inputs.get("instructions", {}).get("kind") == Kind.wheels
         stage = Stored(stages, manifest.digest, tags, layers, at, name=name, parent=parent, wheels=wheels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
 from pydantic import ValidationError
@@ -19,12 +20,23 @@ from flows.catalog.tag import Tag
 from flows.database import lease
 from flows.errors import RefitError
 from flows.images.build import Built
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, RegistryError, canonical, descriptor, digest_of
+from flows.images.registry import (
+    AT_ONCE,
+    CONFIG,
+    MANIFEST,
+    Manifest,
+    Registry,
+    RegistryError,
+    canonical,
+    descriptor,
+    digest_of,
+)
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.progress import State
-from flows.publishing import checks, evidence, statements
+from flows.publishing import checks, evidence, installed, statements
 from flows.settings import Settings
 
+EVENT = "refit.profile.published"  # what the server hears of each image that is new
 _ACCESS = "io.refit.access"
 
 
@@ -82,9 +94,11 @@ def publish(
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
         report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
-        report = replace(report, findings=(*report.findings, _size(registry, profile, tag, image, report.sizes)))
+        packages, size = installed.finding(files, report.packages), _size(registry, profile, tag, image, report.sizes)
+        report = replace(report, findings=(*report.findings, packages, size))
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
+        files = installed.completed(files, report.packages)
         evidence.attach(registry, image, {**files, **_found(registry, profile, image, report, predicate)}, database)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
@@ -92,22 +106,41 @@ def publish(
     return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
 
 
-def already(profile: Profile, content: str, tags: Iterable[str], registry: Registry) -> Published | None:
-    """The image of a profile, if everything is done for it; none if it has to be published. Nothing is written.
+def already(contents: Iterable[tuple[Profile, str]], registry: Registry) -> tuple[Published, ...]:
+    """The images for which everything is done and of which the registry has lost nothing; nothing is written.
 
     Args:
-        profile: whose image it is.
-        content: digest of its top stage.
-        tags: all tags of the repository of images.
-        registry: where it is.
+        contents: profiles, each with the digest of its top stage.
+        registry: where their images are.
     """
+    tags = registry.tags(registry.repository)
+
+    def look(wanted: tuple[Profile, str]) -> tuple[Published, tuple[str, ...]] | None:
+        profile, content = wanted
+        return _tagged(profile, content, tags, registry)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = [seen for seen in pool.map(look, contents) if seen]
+    # Images share most of what they are made of: each part is asked for once.
+    lost = {*registry.absent(registry.repository, {part for _, parts in found for part in parts})}
+    return tuple(image for image, parts in found if not lost.intersection(parts))
+
+
+def _tagged(
+    profile: Profile, content: str, tags: Iterable[str], registry: Registry
+) -> tuple[Published, tuple[str, ...]] | None:
+    """The image of a profile that has its tags and its evidence, with the digests of all that both are made of."""
     alias = f"{profile.stem}_{profile.release}"
     image, _ = _labelled_image(registry, profile, content)
-    if registry.digest(registry.repository, alias) != image.digest or not evidence.attached(registry, image.digest):
+    if registry.digest(registry.repository, alias) != image.digest:
         return None
+    attached = evidence.newest(registry, image.digest)
     dated = sorted((tag for tag in tags if tag.startswith(f"{alias}_")), reverse=True)
     given = next((tag for tag in dated if registry.digest(registry.repository, tag) == image.digest), None)
-    return Published(profile.stem, given, image.digest, content, image.size, new=False) if given else None
+    if attached is None or given is None:
+        return None
+    published = Published(profile.stem, given, image.digest, content, image.size, new=False)
+    return published, (*image.part_digests, *attached.part_digests)
 
 
 def current(profile_stem: str, release: str, registry: Registry) -> str | None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import quote
 
 from packaging.utils import canonicalize_name
@@ -31,7 +32,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\
 
 @dataclass(frozen=True)
 class Package:
-    """A package of an image: `kind` is `deb`, `rpm`, `pypi` or `npm`; `stage` is the one that it came with."""
+    """A package of an image: `kind` is `deb`, `rpm`, `pypi` or `npm`; `stage` is the one whose lock names it, or ""."""
 
     kind: str
     name: str
@@ -112,18 +113,44 @@ def sbom(stages: Iterable[Stage]) -> dict[str, object]:
     }
 
 
+def with_found(sbom: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, object]:
+    """A bill of materials with what was found in the image itself, in the place of other versions of the same.
+
+    Args:
+        sbom: as made by `sbom`.
+        found: `deb/rstudio` → version.
+    """
+    suite = next((part["version"] for part in sbom["components"] if part["type"] == "operating-system"), "")
+    packages = {name: Package(*_split(name), number, "") for name, number in found.items()}
+    more = {name: _component(package, package.purl(suite)) for name, package in packages.items()}
+    parts = {_identity(part): part for part in sbom["components"]} | more
+    return {**sbom, "components": [parts[name] for name in sorted(parts)]}
+
+
+def _split(name: str) -> tuple[str, str]:
+    kind, _, bare = name.partition("/")
+    return kind, bare
+
+
+def _identity(component: Mapping[str, Any]) -> str:
+    """`deb/tmux`; empty for the operating system, which comes first."""
+    kind = component.get("purl", "").removeprefix("pkg:").partition("/")[0]
+    return f"{kind}/{component['name']}" if kind else ""
+
+
 def _suite(stages: Iterable[Stage]) -> str:
     return next((stage.suite for stage in stages if stage.suite), "")
 
 
 def _component(package: Package, purl: str) -> dict[str, object]:
+    origin = ("io.refit.stage", package.stage) if package.stage else ("io.refit.found", "in the image, in no lock")
     return {
         "type": "library",
         "bom-ref": purl,
         "name": package.name,
         "version": package.version,
         "purl": purl,
-        "properties": [{"name": "io.refit.stage", "value": package.stage}],
+        "properties": [{"name": origin[0], "value": origin[1]}],
     }
 
 

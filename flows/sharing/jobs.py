@@ -15,7 +15,7 @@ from sqlalchemy import Engine, delete, distinct, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from flows.database import Lease, LeaseRow, Table, held, lease, still_held
-from flows.errors import RefitError
+from flows.errors import RefitError, Vanished
 from flows.images.build import Built
 from flows.images.stages import Stage
 
@@ -55,16 +55,21 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: a stage in the registry, or why there is none (what happened, why, what to do)."""
+    """What came out: a stage in the registry, or why there is none (what happened, why, what to do).
+
+    `vanished` tells that resolving it anew mends that.
+    """
 
     built: Built | None = None
     problem: tuple[str, str, str] = ("", "", "")
+    vanished: bool = False
 
     @classmethod
     def failed(cls, error: Exception, machine: str) -> Outcome:
         """Whatever went wrong, on which machine."""
         if isinstance(error, RefitError):
-            return cls(problem=(f"{error.what} (on {machine})", error.why, error.fix))
+            words = (f"{error.what} (on {machine})", error.why, error.fix)
+            return cls(problem=words, vanished=isinstance(error, Vanished))
         return cls(problem=(f"{type(error).__name__}: {error} (on {machine})", "", ""))
 
     def result(self) -> Built:
@@ -75,7 +80,7 @@ class Outcome:
         """
         if self.built is None:
             what, why, fix = self.problem
-            raise RefitError(what, why=why, fix=fix)
+            raise (Vanished if self.vanished else RefitError)(what, why=why, fix=fix)
         return self.built
 
 

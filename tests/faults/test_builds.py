@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prefect import flow
+from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.testing.utilities import prefect_test_harness
 
@@ -38,11 +39,12 @@ from flows.images.registry import Registry, RegistryError, digest_of
 from flows.images.stages import Graph, Kind, Stage
 from flows.images.workshop.workspace import recover
 from flows.plan_release import ReleasePlan
+from flows.progress import State
 from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing
 from flows.publishing.publish import Published, current
 from flows.settings import Settings
-from tests.conftest import free_port, some_long, wait_until
+from tests.conftest import free_port, prefect_client, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_kill import kill
 from tests.machine import RegistryServer, private_home, serve_registry
@@ -410,6 +412,22 @@ def test_a_step_that_hangs_is_ended_and_others_go_on(fresh: Settings) -> None:
     assert_clean(fresh)
 
 
+@pytest.mark.long
+def test_runs_that_meet_build_together_no_more_than_one_alone(fresh: Settings) -> None:
+    root, nap, told = build(fresh, graph_of(tiny.root()))["root"], nap_of(5), list[progress.Report]()
+    small = fresh.model_copy(update={"builds_at_once": 1})
+    process = in_a_process(lambda: Builder(small, Registry(small)).build(tiny.on("root", "slow", nap), root))
+    wait_until(lambda: sleepers(str(nap)), 60)
+    with progress.listening(told.append):
+        assert Builder(small, Registry(small)).build(tiny.on("root", "other"), root).how == "built"
+    states = [report.state for report in told]
+    assert states[0] is State.waiting and set(states[1:-1]) == {State.running} and states[-1] is State.done
+    assert sleepers(str(nap)) == []
+    process.join()
+    assert process.exitcode == 0
+    assert_clean(fresh)
+
+
 def test_a_stage_that_is_not_deterministic_is_told_and_what_came_out_first_counts(
     fresh: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,8 +527,8 @@ def prefect() -> Iterator[None]:
         yield
 
 
-def carried_out(settings: Settings, graph: Graph) -> tuple[dict[str, object], list[str]]:
-    """What came out of the stages of a graph when a flow builds it, and in which order they were started."""
+def carried_out(settings: Settings, graph: Graph, *profiles: Profile) -> tuple[dict[str, object], list[str]]:
+    """What came out of the jobs of a graph when a flow builds it, and in which order its stages were started."""
     started: list[str] = []
 
     def starts(report: progress.Report) -> None:
@@ -519,7 +537,7 @@ def carried_out(settings: Settings, graph: Graph) -> tuple[dict[str, object], li
 
     @flow(name="builds", task_runner=ThreadPoolTaskRunner(max_workers=len(graph.stages)))
     def builds() -> dict[str, object]:
-        planned = ReleasePlan((), graph, Builder(settings, Registry(settings)).plan(graph))
+        planned = ReleasePlan(profiles, graph, Builder(settings, Registry(settings)).plan(graph))
         return build_profiles.carry_out(planned, datetime.date(2026, 11, 21), settings)
 
     with progress.listening(starts):
@@ -627,7 +645,7 @@ def test_killed_while_an_image_is_published(
     assert current(profile.stem, "2026a", registry) == second.digest != first.digest
     assert dates(profile, registry) == ["20261120", "20261121"]
     assert registry.digest(registry.repository, first.tag) == first.digest
-    assert evidence.attached(registry, second.digest)
+    assert evidence.newest(registry, second.digest)
     assert containers.remove_orphans(shared) == ()
 
 
@@ -663,3 +681,62 @@ def test_killed_while_a_parent_is_pulled(pair: tuple[Settings, Settings], death:
     assert not programs(two, "copy")
     assert_clean(two)
     assert digests(build(one, graph)) == digests(built)
+
+
+def stored(registry: Registry, storage: Path) -> dict[str, str]:
+    """The files in which a registry has its stages and images; of links, also where they lead."""
+    root = storage / "docker" / "registry" / "v2"
+    folders = (root / "blobs", *(root / "repositories" / name for name in (registry.stages, registry.repository)))
+    files = [
+        path for folder in folders for path in folder.rglob("*") if path.is_file() and "unfinished" not in path.parts
+    ]
+    return {str(path.relative_to(root)): path.read_text() if path.name == "link" else "" for path in files}
+
+
+def announced() -> list[str]:
+    """The digests of all images of which the Prefect server was told that they are new, oldest first."""
+    asked = {"filter": {"event": {"name": [publishing.EVENT]}, "order": "ASC"}}
+    with prefect_client(str(PREFECT_API_URL.value())) as api:
+        events = api.post("/events/filter", json=asked).raise_for_status().json()["events"]
+    return [event["payload"]["digest"] for event in events]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("prefect")
+def test_a_rebuild_that_gives_the_same_stops_there(
+    shared: Settings, base_stage: Stage, profile: Profile, registry: Registry, registry_server: RegistryServer
+) -> None:
+    names = (f"{profile.bundle.name}-bundle", f"{profile.bundle.name}-other", profile.stem)
+
+    def build(comment: str, said: str) -> tuple[list[Built], Published, list[int]]:
+        """An image and another stage on a bundle that is told differently and does the same, unless it says more."""
+        bundle, other, image = names
+        text = f"# {comment}\nRUN . /mnt/files/script > /etc/said; echo {tiny.SAID}"
+        script = f": {comment}; echo {said}".encode()
+        graph = graph_of(
+            base_stage,
+            Stage(bundle, Kind.instructions, base_stage.name, text, {"script": script}),
+            tiny.on(bundle, other, kind=Kind.closed),
+            Stage(image, Kind.instructions, bundle, f'{tiny.step("image")}\nCMD ["sleep", "infinity"]'),
+        )
+        outcomes, _ = carried_out(shared, replace(graph, tops={profile.stem: image}), profile)
+        published = outcomes[f"{build_profiles.PUBLISH}{profile.stem}"]
+        assert isinstance(published, Published), published
+        stages = [outcome for name in names if isinstance(outcome := outcomes[name], Built)]
+        return stages, published, [executions(shared, name) for name in names]
+
+    made, first, executed = build("once", "the same")
+    assert ([stage.how for stage in made], first.new, executed) == (["built"] * 3, True, [1, 1, 1])
+    before = stored(registry, registry_server.storage)
+    again, second, executed = build("twice", "the same")
+    assert [stage.how for stage in again] == ["built", "reused", "reused"]
+    assert (second.tag, second.digest, second.new, executed) == (first.tag, first.digest, False, [2, 1, 1])
+    # All that is new is the key by which the same bundle is found the next time.
+    after = stored(registry, registry_server.storage)
+    written = dict(after.items() - before.items())
+    assert before.keys() <= after.keys() and {*written.values()} == {again[0].digest}
+    assert all(f"/_manifests/tags/{again[0].key}/" in path for path in written)
+    _, third, executed = build("twice", "another")
+    assert (third.new, executed) == (True, [3, 1, 2])  # what is closed is grafted
+    wait_until(lambda: len(announced()) > 1, 60)
+    assert announced() == [first.digest, third.digest]

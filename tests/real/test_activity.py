@@ -177,7 +177,8 @@ def open_a_tab(room: Room) -> None:
     token = room.sessions.token(room.session)
     page.goto(f"{room.session.url}/lab/tree/open.ipynb?token={token}")
     page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
-    wait_until(room.sessions.jupyter(room.session).kernels, 60)
+    kernels = f"{room.session.url}/api/kernels?token={token}"
+    wait_until(lambda: httpx.get(kernels).json(), 60)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +14,14 @@ import pytest
 from flows import command, host
 from flows.catalog.model import Base, BaseConfig, Catalog
 from flows.catalog.model import Repository as Source
-from flows.errors import RefitError
+from flows.errors import RefitError, Vanished
 from flows.images import stages
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.locks import system
+from flows.publishing import evidence, installed, probe
 from flows.settings import Settings
 from tests.conftest import free_port
 from tests.rpms import Repository, serve_repository
@@ -69,6 +71,19 @@ def test_the_whole_transaction_is_exact_and_resolved_once(
     caplog.clear()
     assert system.resolve(base, settings) == exact
     assert caplog.messages == []
+
+
+def test_what_is_installed_is_read_as_it_is_locked(repository: Repository, settings: Settings, tmp_path: Path) -> None:
+    exact = system.resolve(base_on(repository.url, "editor"), settings)
+    stage = Stage("base", Kind.instructions, None, "", system=exact, suite="9-stream", family="rpm")
+    root, files = tmp_path / "root", evidence.of_stages((stage,))
+    (root / "var/lib/rpm").mkdir(parents=True)
+    install = ["rpm", "--root", root, "--dbpath", "/var/lib/rpm", "--install", "--justdb"]
+    command.run([*install, *repository.folder.rglob("*.rpm")], root=True)
+    found = probe.files({}, str(root))["packages"]
+    assert installed.finding(files, found).seen == "rpm/unwanted 0:1.0-1.el9.noarch is in no lock"
+    [*_, last] = json.loads(installed.completed(files, found)[evidence.SBOM])["components"]
+    assert (last["name"], last["properties"][0]["name"]) == ("unwanted", "io.refit.found")
 
 
 def test_a_new_version_is_another_lock_with_another_key(repository: Repository, settings: Settings) -> None:
@@ -172,7 +187,7 @@ def test_a_base_gets_exactly_what_was_resolved_and_a_version_that_has_gone_is_re
     assert gone.system == ("editor=2:1.1-1.el9.noarch", "library=0:3.1-1.el9.noarch")
     signed.remove("editor", "1.1")
     signed.refresh()
-    with pytest.raises(RefitError, match="no longer what stage 'base-c9s-py311' was resolved to") as caught:
+    with pytest.raises(Vanished, match="no longer what stage 'base-c9s-py311' was resolved to") as caught:
         builder.build(gone, None)
     assert caught.value.why == "editor-2:1.1-1.el9.noarch"
     assert "resolves them anew" in caught.value.fix

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from flows.catalog import load
+from flows.catalog.model import Catalog
 from flows.errors import RefitError
 from flows.images.build import Builder, Built
+from flows.images.grafting.configuration import has_layer
 from flows.images.grafting.layers import Trees, compare
+from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.images.stages import Kind, Stage
+from flows.images.stages import Graph, Kind, Stage, join
 from flows.settings import Settings
 from tests.machine import RegistryServer
 
@@ -60,8 +65,13 @@ def test_layers_are_carried_to_another_parent_and_give_what_a_build_gives(
     assert [builder.build(leaf, first).how for leaf in (PROGRAM, CONFIGURED)] == ["built", "grafted"]
     grafted = builder.build(stage, parents[1])
     assert (grafted.how, grafted.reason) == ("grafted", f"its layer stood on {parents[0].digest}")
-    assert [builder.build(leaf, grafted).how for leaf in (PROGRAM, CONFIGURED)] == ["grafted", "grafted"]
+    program, configured = (builder.build(leaf, grafted) for leaf in (PROGRAM, CONFIGURED))
+    assert (program.how, configured.how) == ("grafted", "grafted")
     assert builder.compare(stage, parents[1], grafted) == ()
+    assert builder.compare(PROGRAM, grafted, program) == ()
+    # buildah gives a layer, an empty one, even to what only configures.
+    [told] = builder.compare(CONFIGURED, grafted, configured)
+    assert (told.sort, json.loads(str(told.old))) == ("history", {**json.loads(str(told.new)), "empty_layer": True})
     # The same content with another key is made again.
     rebuilt = builder.build(replace(stage, abi={**stage.abi, "again": "1"}), parents[1])
     assert rebuilt.how == "built"
@@ -130,3 +140,32 @@ def test_a_layer_that_the_registry_lost_is_made_again(
         link.unlink()
     again = builder.build(stage, parents[1])
     assert (again.how, again.reason) == ("built", "the registry has lost its layer")
+
+
+# With Python packages, with npm's, with a stage that is one of another name. No layer has the files of the patch.
+REAL = ("jupyter-minimal", "vscode-minimal", "terminal-minimal")
+PATCH = "USER 0\nRUN echo patched | tee -a /usr/share/common-licenses/GPL-3 /usr/lib/os-release\n"
+
+
+@pytest.mark.long
+def test_every_graft_of_real_images_on_a_patched_base_is_what_a_build_gives(
+    catalog: Catalog, assembler: Assembler, builder: Builder
+) -> None:
+    stems = [f"{name}-deb12-py311" for name in REAL]
+    graph = join({stem: assembler.chain(load.profile(catalog, "2026a", stem)) for stem in stems})
+    build_graph(builder, graph)
+    [base] = (stage for stage in graph.stages.values() if stage.parent is None)
+    patched = replace(graph, stages={**graph.stages, base.name: replace(base, text=f"{base.text}\n{PATCH}")})
+    built = build_graph(builder, patched)
+    closed = [stage for stage in patched.stages.values() if stage.kind is Kind.closed and has_layer(stage.text)]
+    assert {built[stage.name].how for stage in closed} <= {"grafted", "reused"}  # those that are one of another name
+    for stage in closed:
+        assert builder.compare(stage, built[str(stage.parent)], built[stage.name]) == (), stage.name
+
+
+def build_graph(builder: Builder, graph: Graph) -> dict[str, Built]:
+    """All stages, parents before children."""
+    built = dict[str, Built]()
+    for stage in graph.stages.values():
+        built[stage.name] = builder.build(stage, built[stage.parent] if stage.parent else None)
+    return built

@@ -118,7 +118,7 @@ def test_prometheus_is_told_what_was_done(person: Person, first: str) -> None:
 
 
 def test_no_history_is_lost(prefect: httpx.Client) -> None:
-    runs = prefect.post("/flow_runs/filter", json={}).json()
+    runs = [run for run in prefect.post("/flow_runs/filter", json={}).json() if not run["auto_scheduled"]]
     assert {run["name"] for run in runs} == {
         *(f"build {RELEASE}", "create session demo", f"lock {RELEASE}", "migrate sessions"),
     }

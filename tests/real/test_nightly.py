@@ -246,12 +246,28 @@ def test_the_first_night_locks_builds_and_publishes_everything(scene: Scene, fir
     assert scene.told == []
 
 
+def said(prefect: httpx.Client, run: str) -> Iterator[str]:
+    """What a run has written into its log."""
+    asked, begin = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}, 0
+    while lines := prefect.post("/logs/filter", json={**asked, "offset": begin}).raise_for_status().json():
+        yield from (line["message"] for line in lines)
+        begin += len(lines)
+
+
+def test_what_the_programs_of_a_stage_say_is_in_the_log_of_its_run(prefect: httpx.Client, first: Any) -> None:
+    pages = (message.partition(":\n") for message in said(prefect, runs(prefect, "nightly")[-1]["id"]))
+    built = {stage["stage"] for stage in report(first)["stages"] if stage["log"]}
+    assert built and {name for name, _, page in pages if "STEP 1/" in page} == built
+
+
 @pytest.mark.long
-def test_the_report_is_one_artifact(prefect: httpx.Client, first: Any) -> None:
+def test_the_report_is_one_artifact_and_the_picture_of_the_stages_another(prefect: httpx.Client, first: Any) -> None:
     run = runs(prefect, "nightly")[-1]
     asked = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
-    [artifact] = prefect.post("/artifacts/filter", json=asked).json()
-    assert (artifact["key"], artifact["type"]) == ("nightly", "markdown")
+    found = {artifact["key"]: artifact for artifact in prefect.post("/artifacts/filter", json=asked).json()}
+    artifact, plan = found.pop("nightly"), found.pop(f"plan-{RELEASE}")
+    assert not found and artifact["type"] == plan["type"] == "markdown"
+    assert plan["data"].startswith("![All stages](data:image/svg+xml;base64,")
     assert artifact["description"] == "2 new images, 0 unchanged"
     assert "| one py311 | +elk 1.0 |" in artifact["data"] and f"`{profile('two')}_{RELEASE}_" in artifact["data"]
 
@@ -272,8 +288,7 @@ def test_an_event_for_each_new_image_reaches_the_server_and_starts_what_waits_fo
         image = images[event["resource"]["prefect.resource.name"]]
         assert event["resource"]["prefect.resource.id"] == f"refit.profile.{image['profile']}"
         assert event["payload"] == {"tag": image["tag"], "digest": image["digest"], "release": RELEASE}
-    wait_until(lambda: runs(prefect, "migrate-sessions"), 60)
-    assert runs(prefect, "migrate-sessions")[0]["parameters"]["dry_run"] is True
+    wait_until(lambda: any(run["parameters"].get("dry_run") for run in runs(prefect, "migrate-sessions")), 60)
 
 
 def test_a_night_without_news_starts_no_program_and_writes_nothing(
@@ -404,6 +419,19 @@ def test_after_a_kill_only_what_is_missing_is_made(scene: Scene, first: Any, tmp
 
 
 @pytest.mark.long
+def test_one_graft_of_the_night_is_made_again_and_gives_the_same(scene: Scene, settled: Any, tmp_path: Path) -> None:
+    scene = scene.with_catalog(tmp_path / "catalog", "2001f")
+    with (scene.catalog / "base" / "deb12" / "base.snippet.j2").open("a") as recipe:
+        recipe.write("\nUSER 0\nRUN echo patched >> /usr/lib/os-release\n")
+    night = scene.night()
+    proof, again = night["releases"][0]["proof"], [*scene.settings.home.glob("logs/stages/*-again.log")]
+    grafted = {stage["stage"] for stage in report(night)["stages"] if not stage["reused"] and not stage["log"]}
+    assert {"one-deb12-py311", "two-deb12-py311"} <= grafted and new(night) == {profile("one"), profile("two")}
+    assert proof["stage"] in grafted and (proof["differences"], proof["problem"]) == ([], "")
+    assert [log.name.startswith(f"{proof['stage']}-") for log in again] == [True]
+
+
+@pytest.mark.long
 def test_two_nights_at_once_do_each_thing_once(scene: Scene, settled: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001e")
     for bundle in NEEDS:
@@ -479,6 +507,10 @@ def test_a_release_that_was_cut_has_its_nights_on_its_branch(scene: Scene, first
 
     with news(scene, "cow", "1.0.1", ["ant"]), news(scene, "elk", "1.1"):
         night = ended(scene.start("nightly", "2001e"))
+        mistake = next(scene.catalog.glob("bundles/*-one")) / "bundle.yaml"
+        mistake.write_text("extend: two\n")
+        with_a_mistake = scene.night(exit_code=1)
+        mistake.unlink()
     assert {lock["bundle"]: lock["change"] for lock in night["locks"] if lock["change"] != "nothing moved"} == {
         "two": "cow 1.0 → 1.0.1"
     }
@@ -488,3 +520,7 @@ def test_a_release_that_was_cut_has_its_nights_on_its_branch(scene: Scene, first
     pushed = command.run(["git", "-C", tmp_path / "remote.git", "rev-parse", "2001e"]).stdout.strip()
     assert pushed == git("rev-parse", "2001e") and night["releases"][0]["branch"] == "Its commits were pushed."
     assert git("status", "--porcelain") == ""  # where people work, nothing has changed
+    assert list(with_a_mistake["failures"]) == ["release 2001d"]
+    assert str(mistake) in with_a_mistake["failures"]["release 2001d"]
+    [_, followed] = with_a_mistake["releases"]
+    assert {image["profile"] for image in followed["report"]["images"]} == {profile("one"), profile("two")}

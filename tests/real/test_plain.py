@@ -25,6 +25,9 @@ from tests.machine import ROOT, build_all, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
 Build = Callable[..., str]
+AUTHORITIES = ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
+# With Python packages; with those of an IDE; with npm's; with a bundle's own system packages, wheels and instructions.
+PROFILES = ("runtime-minimal", "jupyter-minimal", "vscode-minimal", "runtime-r")
 
 TOOLS = Stage(
     "tools",
@@ -57,7 +60,7 @@ def build(tmp_path: Path, shared: Settings, registry: Registry) -> Build:
             exports = [f"export UV_DEFAULT_INDEX={index} PIP_EXTRA_INDEX_URL={index}\n"] if index else []
             if shared.ca_bundle:
                 (company / "ca.pem").write_bytes(shared.ca_bundle.read_bytes())
-                exports += [f"export {name}={plain.COMPANY}/ca.pem\n" for name in ("SSL_CERT_FILE", "PIP_CERT")]
+                exports += [f"export {name}={plain.COMPANY}/ca.pem\n" for name in AUTHORITIES]
             if exports:
                 (company / "env.sh").write_text("".join(exports))
             (written / "Containerfile").write_text(text)
@@ -98,7 +101,7 @@ def test_what_the_machine_gave_comes_from_the_text_itself(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("stem", ["runtime-minimal-deb12-py311", "jupyter-minimal-deb12-py311"])
+@pytest.mark.parametrize("stem", [f"{name}-deb12-py311" for name in PROFILES])
 def test_a_profile_s_text_gives_the_files_of_its_image(
     stem: str,
     catalog: Catalog,

@@ -21,7 +21,7 @@ from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
 from flows.publishing import evidence, statements
 from flows.publishing.checks import ChecksFailed
-from flows.publishing.publish import Published, access_of, current, publish
+from flows.publishing.publish import Published, access_of, already, current, publish
 from flows.publishing.statements import Made
 from flows.settings import Settings
 from tests.machine import build_all
@@ -88,7 +88,7 @@ def test_an_image_is_labelled_checked_tagged_and_found(
     assert access_of(published.digest, registry) == profile.ide.config.access
     assert b"2026-11" not in canonical(config)
     assert published.size == manifest.size > 10_000_000
-    assert evidence.packages(registry, published.digest) == PACKAGES
+    assert PACKAGES.keys() < evidence.packages(registry, published.digest).keys()
 
 
 def test_nothing_new_on_the_next_day(base: Built, profile: Profile, shared: Settings, engine: Engine) -> None:
@@ -234,16 +234,41 @@ def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
     files, predicate = evidence.of_stages(jupyter_chain), statements.predicate(profile, jupyter_chain, made)
     published = publish(profile, tops[-1], files, DAY, shared, engine, predicate)
     findings = {str(found["check"]): found for found in evidence.findings(registry, published.digest)}
-    assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "size"]
+    assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "packages", "size"]
     assert all(found["passed"] for found in findings.values())
     pipfile = read_pipfile(profile.bundle.pythons["py311"] / "Pipfile")
     assert findings["imports"]["seen"] == f"{len(pipfile.everywhere(['packages', 'jupyter']))} packages"
     # What the locks say is what dpkg and pip have written down inside.
     assert evidence.sizes(registry, published.digest).keys() == evidence.packages(registry, published.digest).keys()
+    assert findings["packages"]["seen"] == f"{len(evidence.packages_of(jupyter_chain))} packages, all as locked"
     names = {file.name for file in evidence.listed(registry, published.digest)}
     assert {*files, evidence.PROVENANCE, evidence.CHECKS, evidence.SIZES, evidence.LOCK} == names
     said = json.loads(evidence.read(registry, published.digest, evidence.PROVENANCE))
     assert f"sha256:{said['subject'][0]['digest']['sha256']}" == published.digest
+
+
+@pytest.mark.long
+def test_what_a_recipe_installs_by_itself_is_told_and_in_the_evidence(
+    builder: Builder,
+    base: Built,
+    base_stage: Stage,
+    profile: Profile,
+    shared: Settings,
+    engine: Engine,
+    registry: Registry,
+) -> None:
+    text = (
+        "RUN set -eu; export SOURCE_DATE_EPOCH=315532800; mkdir -p /tmp/own/DEBIAN; "
+        "printf 'Package: own\\nVersion: 1.0-1\\nArchitecture: all\\nMaintainer: me\\nDescription: it\\n' "
+        "> /tmp/own/DEBIAN/control; dpkg-deb --build /tmp/own; dpkg --install /tmp/own.deb; rm -r /tmp/own /tmp/own.deb"
+    )
+    top = builder.build(Stage("own", Kind.instructions, base.stage, text), base)
+    published = publish(profile, top, evidence.of_stages((base_stage,)), DAY, shared, engine)
+    [told] = [found for found in evidence.findings(registry, published.digest) if found["check"] == "packages"]
+    assert told["passed"] and told["seen"] == "deb/own 1.0-1 is in no lock"
+    assert evidence.packages(registry, published.digest) == {**evidence.packages_of((base_stage,)), "deb/own": "1.0-1"}
+    stated = json.loads(evidence.read(registry, published.digest, evidence.SBOM))["components"]
+    assert [part["version"] for part in stated if part["name"] == "own"] == ["1.0-1"]
 
 
 def test_newer_evidence_wins_and_the_same_is_kept_once(
@@ -258,3 +283,25 @@ def test_newer_evidence_wins_and_the_same_is_kept_once(
     evidence.attach(registry, image, {evidence.PACKAGES: canonical({"deb/tmux": "4"})}, engine)
     assert evidence.packages(registry, published.digest) == {"deb/tmux": "4"}
     assert len(registry.manifest(shared.repository, tag).document["manifests"]) == 2
+
+
+def test_what_the_registry_has_lost_of_an_image_is_published_anew(
+    base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+) -> None:
+    published = publish_on(DAY, profile, base, shared, engine)
+    image = registry.manifest(shared.repository, published.digest)
+    for lost in ("configuration", "layer", "a file of its evidence", "its evidence"):
+        assert [found.tag for found in already([(profile, base.digest)], registry)] == [published.tag]
+        attached = evidence.newest(registry, published.digest)
+        assert attached
+        config, layer, file = image.part_digests[0], image.part_digests[-1], attached.part_digests[-1]
+        if lost == "its evidence":
+            assert registry.delete(shared.repository, attached.digest)
+        else:
+            blob = {"configuration": config, "layer": layer}.get(lost, file)
+            assert registry._send("DELETE", f"{shared.repository}/blobs/{blob}").status_code == 202
+        assert already([(profile, base.digest)], registry) == (), lost
+        again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared, engine)
+        assert (again.tag, again.digest, again.new) == (published.tag, published.digest, False)
+    assert [found.tag for found in already([(profile, base.digest)], registry)] == [published.tag]
+    assert evidence.packages(registry, published.digest) == PACKAGES

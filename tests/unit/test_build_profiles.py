@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from flows.build_profiles import BuildFailed, BuildReport, has_failed, summary
-from flows.images.plan import Plan
-from flows.images.stages import Graph
+from flows.build_profiles import (
+    PUBLISH,
+    Attempt,
+    BuildFailed,
+    BuildReport,
+    carry_out,
+    has_failed,
+    insist,
+    summary,
+    whole,
+)
+from flows.catalog.load import load_catalog
+from flows.command import ProgramFailed
+from flows.database import open_database
+from flows.errors import RefitError, Vanished
+from flows.images.build import Built
+from flows.images.ledger import Ledger
+from flows.images.plan import Action, Plan, Step
+from flows.images.stages import Graph, Kind, Stage
+from flows.images.workshop.making import _failure
 from flows.plan_release import NotBuildable, ReleasePlan
 from flows.publishing.publish import Published
+from flows.settings import Settings
+from flows.sharing.jobs import Outcome
+from tests.machine import ROOT
+from tests.unit.test_registry import HELLO, server
 
 IMAGE = Published("runtime-one", "runtime-one_2026a_20261121", "sha256:a", "sha256:b", 110_200_000, True, 9.5)
 NO_WAY = {"rstudio-r": "https://nowhere/rstudio.deb: it answers 403"}
@@ -42,3 +68,99 @@ def test_both_are_told_apart_and_whatever_was_not_built_has_its_reason() -> None
     alone = str(BuildFailed(BuildReport((), (), {}, unbuildable=NO_WAY)))
     assert alone.startswith("1 of 1 profiles can't be built here.\nrstudio-r: ") and "To mend: build it on" in alone
     assert str(NotBuildable(planned)).startswith("2 of 2 profiles can't be built here.\n")
+
+
+def attempt(profiles: Sequence[str], *made: str, **failed: Exception) -> Attempt:
+    """What came of an attempt to build some profiles, each with a stage of its own on one base."""
+    base, recipes = Built("base", "key", None, "sha256:1"), load_catalog(ROOT)
+    any_one = recipes.releases[max(recipes.releases)].profiles[0]
+    wanted = tuple(replace(any_one, stem=stem) for stem in profiles)
+    outcomes: dict[str, object] = {"base": base}
+    for stem in profiles:
+        image = replace(IMAGE, profile=stem)
+        outcomes[stem] = failed.get(stem) or Built(stem, f"key of {stem}", None, "sha256:2", stem not in made)
+        outcomes[f"{PUBLISH}{stem}"] = failed.get(stem, image)
+    return ReleasePlan(wanted, Graph({}, {}), Plan({})), outcomes
+
+
+def test_what_no_builder_could_build_either_for_want_of_what_it_takes_is_no_failure() -> None:
+    gone, lost, ill = RefitError("curl failed"), RefitError("no disk"), RefitError("it answers nothing")
+    stems = ["fine", "gone", "lost", "with-lost", "ill"]
+    planned, outcomes = attempt(stems, "fine", gone=gone, lost=lost, **{"with-lost": lost})
+    tops, why = {stem: stem for stem in stems}, "https://nowhere/rstudio.deb: it answers 403"
+    doubtful = dict.fromkeys(["fine", "gone", "lost", "ill"], why)
+    planned = replace(planned, graph=Graph({}, tops), doubtful=doubtful)
+    report = summary(planned, {**outcomes, f"{PUBLISH}ill": ill})
+    assert [image.profile for image in report.images] == ["fine"]
+    assert report.unbuildable == {"gone": f"{why}\ncurl failed"}
+    assert report.failures == {"lost": "no disk", "with-lost": "no disk", "ill": "it answers nothing"}
+
+
+def test_what_went_from_the_mirror_is_resolved_anew_once_and_nothing_else_is_tried_again() -> None:
+    gone = Vanished("The mirror has no longer what stage 'one' was resolved to.", why="tmux 3.3a-3")
+    asked: list[Sequence[str]] = []
+
+    def carry_out(profiles: Sequence[str]) -> Attempt:
+        asked.append(profiles)
+        if len(asked) == 1:
+            return attempt(profiles, "two", one=gone, three=RefitError("no disk"))
+        return attempt(profiles, "one")
+
+    report = whole(insist(carry_out, ["one", "two", "three"]))
+    assert asked == [["one", "two", "three"], ["one"]]
+    assert sorted(image.profile for image in report.images) == ["one", "two"]
+    assert report.failures == {"three": "no disk"} and list(report.again) == ["one"] and "tmux" in report.again["one"]
+    assert sorted(stage.stage for stage in report.stages) == ["base", "one", "two"]
+
+
+def test_what_goes_twice_has_failed() -> None:
+    gone = Vanished("gone", why="tmux")
+    report = whole(insist(lambda profiles: attempt(profiles, one=gone), ["one"]))
+    assert report.failures == {"one": "gone\ntmux"} and list(report.again) == ["one"] and not report.images
+
+
+def test_a_mirror_that_is_away_then_loses_nothing_of_what_was_made() -> None:
+    gone, asked = Vanished("gone", why="tmux"), list[Sequence[str]]()
+
+    def carry_out(profiles: Sequence[str]) -> Attempt:
+        asked.append(profiles)
+        if len(asked) > 1:
+            raise RefitError("the mirror doesn't answer")
+        return attempt(profiles, one=gone)
+
+    report = whole(insist(carry_out, ["one", "two"]))
+    assert report.failures == {"one": "gone\ntmux"} and [image.profile for image in report.images] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        ("E: Version '3.3a-3' for 'tmux' was not found", "tmux 3.3a-3"),
+        ("Error: Unable to find a match: editor-2:1.1-1.el9.noarch", "editor-2:1.1-1.el9.noarch"),
+        ("Not as resolved: tmux=3.3a-4", "tmux=3.3a-4"),
+        ("make: *** Error 2", ""),
+    ],
+)
+def test_that_something_went_is_known_by_what_programs_say(settings: Settings, said: str, gone: str) -> None:
+    failed = ProgramFailed(["buildah", "build"], "failed", said, settings.home / "log", 1)
+    error = _failure(settings, Stage("top", Kind.instructions, "base", "RUN x"), "STEP 2/3", failed, Path("/log"))
+    assert isinstance(error, Vanished) is bool(gone) and gone in error.why
+
+
+def test_that_it_went_is_known_from_other_builders_too() -> None:
+    told = TypeAdapter(Outcome).validate_json(TypeAdapter(Outcome).dump_json(Outcome.failed(Vanished("gone"), "b2")))
+    with pytest.raises(Vanished, match="b2"):
+        told.result()
+    with pytest.raises(RefitError) as caught:
+        Outcome.failed(RefitError("no disk"), "b2").result()
+    assert not isinstance(caught.value, Vanished)
+
+
+def test_stages_are_counted_whoever_carries_a_plan_out(settings: Settings) -> None:
+    stages = {name: Stage(name, Kind.instructions, None, "RUN true") for name in ("lower", "upper")}
+    steps = {name: Step(name, Action.reuse, key=f"key of {name}", digest="sha256:a") for name in stages}
+    with server(lambda _: HELLO) as port:
+        here = settings.model_copy(update={"registry_port": port})
+        for _ in range(2):
+            carry_out(ReleasePlan((), Graph(stages, {}), Plan(steps), {}, {}), date(2026, 11, 22), here)
+    assert Ledger(open_database(settings.database)).counts() == {"built": 0, "grafted": 0, "reused": 4}

@@ -203,16 +203,27 @@ def test_modules_are_known_by_metadata_and_imported(tmp_path: Path, monkeypatch:
 # --- Sizes ----------------------------------------------------------------------------------------------------------
 
 
-def test_sizes_of_packages(tmp_path: Path) -> None:
+def test_sizes_and_versions_of_packages(tmp_path: Path) -> None:
     distribution(tmp_path / "site-packages", "Some_Thing", one="x = 1", two="")
     distribution(tmp_path / "site-packages" / "bleach" / "_vendor", "html5lib", html="x")
     status = tmp_path / "var/lib/dpkg/status"
     status.parent.mkdir(parents=True)
     status.write_text(
-        "Package: tmux\nStatus: install ok installed\nInstalled-Size: 1073\nDescription: it\n about Package: x\n\n"
-        "Package: gone\nStatus: deinstall ok config-files\nInstalled-Size: 9\n"
+        "Package: tmux\nStatus: install ok installed\nInstalled-Size: 1073\nVersion: 1:3.3a-3\nDescription: it\n"
+        " about Package: x\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nInstalled-Size: 9\nVersion: 2\n"
     )
-    assert probe.files({}, str(tmp_path))["sizes"] == {"deb/tmux": 1073 * 1024, "pypi/some-thing": 5}
+    found = probe.files({}, str(tmp_path))
+    assert found["sizes"] == {"deb/tmux": 1073 * 1024, "pypi/some-thing": 5}
+    assert found["packages"] == {"deb/tmux": "1:3.3a-3", "pypi/some-thing": "1.0"}
+
+
+def test_of_a_package_that_is_there_twice_all_bytes_count_and_one_version(tmp_path: Path) -> None:
+    for place in ("site-packages", "dist-packages"):
+        distribution(tmp_path / place, "rich", one="x = 1")
+    (tmp_path / "dist-packages" / "rich-1.0.dist-info").rename(tmp_path / "dist-packages" / "rich-2.0.dist-info")
+    found = probe.files({}, str(tmp_path))
+    assert (found["sizes"], found["packages"]) == ({"pypi/rich": 10}, {"pypi/rich": "2.0"})
 
 
 def test_an_image_may_grow_a_little() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from multiprocessing import Process
 from pathlib import Path
 
@@ -214,3 +215,29 @@ def test_a_run_that_is_over_starts_nothing_more_but_what_clears_up(tmp_path: Pat
             with pytest.raises(ProgramFailed, match="not started any more"):
                 run(["true"])
         run(["true"])
+
+
+def end_all_while_something_waits_for_its_turn(folder: Path) -> None:
+    turn = threading.Event()
+
+    def wait() -> None:
+        turn.wait(60)
+        with command.recorded(folder):
+            run(["true"])
+
+    with ThreadPoolExecutor() as pool:
+        with suppress(KeyboardInterrupt), command.ending_all():
+            waiting = pool.submit(copy_context().run, wait)
+            raise KeyboardInterrupt
+        turn.set()
+        with pytest.raises(ProgramFailed, match="not started any more"):
+            waiting.result()
+    with command.recorded(folder):
+        run(["true"])
+
+
+def test_what_waits_for_its_turn_when_all_is_ended_is_not_started_any_more(tmp_path: Path) -> None:
+    process = Process(target=end_all_while_something_waits_for_its_turn, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0

@@ -48,6 +48,16 @@ def test_programs(says: str | None, ok: bool) -> None:
     assert ok or "podman" in finding.fix
 
 
+def test_what_draws_the_stages_is_told_and_nothing_that_anything_else_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = doctor.pictures(Settings())
+    assert found.ok and doctor.pictures not in doctor.NEEDED
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = doctor.pictures(Settings())
+    assert (found.thing, found.ok) == ("dot", False) and "graphviz" in found.fix
+
+
 def test_a_finding_says_how_to_mend() -> None:
     assert str(Finding("disk", True, "50 GB", "make room")) == "[ok] disk: 50 GB"
     assert str(Finding("disk", False, "1 GB", "make room")) == "[todo] disk: 1 GB\n       To mend: make room"

@@ -310,6 +310,16 @@ def test_a_lock_whose_pages_say_the_same_is_fresh(site: Site, locked: Path, sett
     assert ("/simple/six/", 200) in site.asked
 
 
+def test_which_locks_are_due_is_known_without_asking_anybody(site: Site, locked: Path, settings: Settings) -> None:
+    assert freshness.due([locked, locked], settings) == (locked,)
+    first = look(locked, settings)
+    freshness.keep(first, settings)
+    asked = len(site.asked)
+    assert freshness.due([locked], settings) == () and len(site.asked) == asked
+    freshness.keep(replace(first, at=first.at - timedelta(days=8)), settings)
+    assert freshness.due([locked], settings) == (locked,)
+
+
 def test_a_lock_is_made_anew_when_its_release_excepts_a_package(site: Site, locked: Path, settings: Settings) -> None:
     freshness.keep(look(locked, settings), settings)
     found = look(locked, settings, terms="exceptions [('six', '>=1.18')]").finding

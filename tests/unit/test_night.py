@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_what_was_done_stands_in_tables_with_sizes_times_and_reasons() -> None:
 
 def test_what_this_machine_cant_build_is_told_and_no_failure() -> None:
     report = BuildReport((image("runtime-one", False),), (BASE,), {}, unbuildable={"rstudio-r": "x: it answers 403"})
-    night = Night(DAY, releases=(ReleaseNight("2026a", report),))
+    night = Night(DAY, releases=(ReleaseNight("2026a", replace(report, again={"runtime-one": "tmux"})),))
+    assert "`runtime-one` was resolved anew, and tried again: tmux" in markdown(night)
     assert not night.failures and "`rstudio-r` can't be built here: x: it answers 403" in markdown(night)
 
 
@@ -85,6 +87,14 @@ def test_failures_come_first_and_not_at_full_length() -> None:
     assert "| two py311 | the last one stays | moved |" in text
 
 
+def test_what_no_night_looks_at_is_named_in_a_line() -> None:
+    alone = ReleaseNight(
+        "2026a", BuildReport((), (), {}), by_hand=("ides/4-vscode/npm/package-lock.json", "x@sha256:1")
+    )
+    line = "Not looked at, because only a person moves it: `ides/4-vscode/npm/package-lock.json`, `x@sha256:1`."
+    assert line in markdown(Night(DAY, releases=(alone,))).splitlines()
+
+
 def test_the_error_says_all_of_it_and_survives_a_pickle() -> None:
     error = NightFailed(Night(DAY, releases=(release(failures={"runtime-two": "no disk"}),)))
     again = pickle.loads(pickle.dumps(error))
@@ -100,3 +110,10 @@ def test_a_graft_that_a_build_does_not_give_is_a_failure() -> None:
     other = ReleaseNight("2026a", report, proof=GraftProof(LEAF.stage, ("files /opt/x: a file → none",)))
     assert Night(DAY, releases=(other,)).failures == {"graft of runtime-one of 2026a": "files /opt/x: a file → none"}
     assert "came out the same" not in markdown(Night(DAY, releases=(other,)))
+
+
+def test_an_image_that_could_not_be_compared_is_in_the_report_all_the_same() -> None:
+    lone = ImageNews(image("runtime-one", True), problem="the registry doesn't answer")
+    night = Night(DAY, releases=(ReleaseNight("2026a", BuildReport((lone.image,), (), {}), (lone,)),))
+    assert night.failures == {"comparison of runtime-one of 2026a": "the registry doesn't answer"}
+    assert "| 110.2 MB | 9.5 s | it wasn't compared with the one before |" in markdown(night)

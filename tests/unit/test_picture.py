@@ -1,7 +1,11 @@
 """The picture of a release: every stage is in it, and nothing in a name or a reason breaks it."""
 
+import stat
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
 
 from flows.images import picture, stages
 from flows.images.plan import Action, Plan, Step
@@ -44,3 +48,17 @@ def test_below_it_stands_why() -> None:
 def test_where_nothing_is_made_it_says_so() -> None:
     nothing = Plan({name: Step(name, Action.reuse) for name in GRAPH.stages})
     assert picture.explained(GRAPH, nothing).endswith("\n\nAll stages are there already.\n")
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["dot fails", "no dot"])
+def test_without_a_picture_it_says_why_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    if fails:
+        (tmp_path / "dot").write_text("#!/bin/sh\necho no fonts >&2\nexit 3\n")
+        (tmp_path / "dot").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    text = picture.explained(GRAPH, PLAN)
+    assert text.startswith("| stage | action | why |") and f"| {CHILD.name} | graft |" in text
+    [warning] = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("There is no picture") and ("no fonts" if fails else "dot") in warning

@@ -8,8 +8,18 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy.orm import Session
 
-from flows.publishing.prune import Plan, Policy, Stored, plan
+from flows.database import open_database
+from flows.images.grafting import layers
+from flows.images.grafting.carried import Layers
+from flows.images.ledger import StageRow
+from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.stages import layer_tag
+from flows.publishing.prune import Plan, Policy, Stored, observe, plan
+from flows.settings import Settings
+from tests.unit.test_referrers import Fake
+from tests.unit.test_registry import server
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = Policy(images=2, days=7)
@@ -129,6 +139,26 @@ def test_the_newest_wheels_stay_whatever_stands_on_them() -> None:
     ]
     made = plan([], stages, {}, NOW, POLICY)
     assert kept(made) == {"new": "the newest wheels"}
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["an image has the layer", "no image has it"])
+def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Settings, wanted: bool) -> None:
+    carried, database = layers.Stored(digest_of(b"carried"), 7, digest_of(b"tar")), open_database(settings.database)
+    written = canonical({"config": descriptor(CONFIG, b"{}"), "layers": [descriptor("l", b"base")]})
+    parent = Manifest(digest_of(written), MANIFEST, written)
+    with Session(database) as session, session.begin():
+        old = NOW - timedelta(days=100)
+        session.add(StageRow(key="base", name="base", digest=parent.digest, inputs="{}", seconds=1.0, built=old))
+    with server(Fake(tells=False)) as port:
+        here = settings.model_copy(update={"registry_port": port})
+        registry = Registry(here)
+        registry.put_manifest(registry.stages, "base", parent.content, MANIFEST)
+        Layers(here, registry)._note("key", carried, parent)
+        _, stages = observe(registry, database, None)
+    assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key")}
+    top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if wanted else {})
+    made = plan([top], stages, {}, NOW, POLICY)
+    assert (parent.digest in kept(made), len(removed(made))) == ((True, 0) if wanted else (False, 2))
 
 
 def test_what_a_build_left_behind_is_no_stage() -> None:

@@ -24,6 +24,11 @@ class NotCarried(Exception):
     """A layer that can't be put on a parent; says why not."""
 
 
+def layer_parent(note: Manifest) -> str:
+    """The digest of the parent on which a layer stood last, by what is noted of it; empty if it is no such note."""
+    return str(note.document.get("annotations", {}).get(_PARENT, ""))
+
+
 class Layers:
     """The layers of closed stages, in the repository of stages."""
 
@@ -46,7 +51,7 @@ class Layers:
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
-        below = kept.document["annotations"][_PARENT]
+        below = layer_parent(kept)
         if below != parent.digest:
             self._check(stored, below, parent)
             self._note(key, stored, parent)

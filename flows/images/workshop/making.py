@@ -21,12 +21,14 @@ from functools import cache, partial
 from pathlib import Path
 
 from flows import command, host, progress
-from flows.errors import RefitError
+from flows.errors import RefitError, Vanished
 from flows.images.grafting.configuration import TIMESTAMP
 from flows.images.registry import Manifest, Registry, canonical, digest_of
 from flows.images.stages import WHEELS, Kind, Stage
 from flows.images.workshop.cache import take_back
 from flows.images.workshop.context import BUILT, MOUNT, own_things, uv_program, write_files
+from flows.images.workshop.live import Live
+from flows.images.workshop.slots import slot
 from flows.images.workshop.workspace import alone, workspace
 from flows.locks import apt
 from flows.progress import State
@@ -51,6 +53,7 @@ _NO_SPACE = re.compile(r"[Nn]o space left on device|[Dd]isk quota exceeded")
 _VANISHED = re.compile(r"Version '([^']+)' for '([^']+)' was not found")
 _UNMATCHED = re.compile(r"^Error: Unable to find a match: (.+)$", re.MULTILINE)
 _UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by the snippets that install packages
+_FULL = "as much is built here as the machine lets"
 _STEP = re.compile(r"^STEP \d+/\d+: ")
 
 
@@ -73,6 +76,7 @@ class Maker:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings, self._registry = settings, registry
         self._version = cache(partial(_version, settings=settings))
+        self._at_once = host.builds_at_once(settings)
         self._here = set[str]()  # parents that lie in the storage under their names
 
     def tools(self, stage: Stage) -> Mapping[str, str]:
@@ -89,10 +93,12 @@ class Maker:
     def make(self, stage: Stage, parent: str | None, log: Path, wheels: str | None = None) -> Manifest:
         """Make a stage on the parent with this digest, and push it; nobody finds it by its key yet.
 
+        It waits as long as other runs build here as much as the machine lets.
+
         Args:
             stage: what is made.
             parent: digest of what it stands on; none for a base.
-            log: where the output of all programs goes.
+            log: where the output of all programs goes; it goes live to the Prefect run as well.
             wheels: digest of the stage of its wheels.
 
         Raises:
@@ -100,8 +106,9 @@ class Maker:
         """
         watcher = _Watcher(stage.name)
         with (
-            command.logged(log),
+            command.logged(log, Live(stage.name)),
             _explained(self._settings, stage, watcher, log),
+            slot(self._settings, self._at_once, partial(progress.report, stage.name, State.waiting, _FULL)),
             workspace(self._settings) as work,
         ):
             if wheels:
@@ -266,8 +273,8 @@ def _verify(stage: Stage, found: tuple[str, ...]) -> None:
         raise _unlike(stage, sorted(set(found) ^ set(stage.system)))
 
 
-def _unlike(stage: Stage, differing: Sequence[str]) -> RefitError:
-    return RefitError(
+def _unlike(stage: Stage, differing: Sequence[str]) -> Vanished:
+    return Vanished(
         f"The system packages of stage {stage.name!r} are not those that were resolved.",
         why=f"They differ in {', '.join(differing[:10])}: the mirror changed meanwhile.",
         fix="run it again; it resolves them anew.",
@@ -320,7 +327,7 @@ def _failure(settings: Settings, stage: Stage, step: str, error: command.Program
         )
     vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
     if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
-        return RefitError(
+        return Vanished(
             f"The mirror has no longer what stage {stage.name!r} was resolved to.",
             why=", ".join(vanished),
             fix="run it again; it resolves them anew.",

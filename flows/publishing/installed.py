@@ -1,0 +1,64 @@
+"""What is installed in an image beside what its locks say: a recipe's own instructions may install, too. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from packaging.utils import canonicalize_version
+
+from flows.images.registry import canonical
+from flows.publishing import statements
+from flows.publishing.checks import Finding
+from flows.publishing.evidence import PACKAGES, SBOM
+from flows.words import some
+
+LOOKED_FOR = ("deb/", "rpm/", "pypi/")  # inside of images; what a lock names of other kinds is taken for granted
+MOST_NAMED = 20
+
+
+def unlocked(locked: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+    """What is in an image and in no lock, or in another version than locked: `deb/rstudio` → version.
+
+    Args:
+        locked: all packages of the image's locks: `deb/tmux` → version.
+        found: those that are installed in it.
+    """
+    return {name: found[name] for name in sorted(found) if not _same(name, found[name], locked.get(name))}
+
+
+def finding(files: Mapping[str, bytes], found: Mapping[str, str]) -> Finding:
+    """What an image has otherwise than its locks say. That stops none: its evidence says what is there."""
+    locked = locks(files)
+    absent = sorted(name for name in locked.keys() - found.keys() if name.startswith(LOOKED_FOR))
+    words = [
+        *(_told(name, version, locked.get(name)) for name, version in unlocked(locked, found).items()),
+        *(f"{name} is locked, and not there" for name in absent),
+    ]
+    return Finding("packages", True, some(words, MOST_NAMED, "\n") or f"{len(found)} packages, all as locked")
+
+
+def _told(name: str, found: str, locked: str | None) -> str:
+    return f"{name} is {found}, and locked as {locked}" if locked else f"{name} {found} is in no lock"
+
+
+def completed(files: Mapping[str, bytes], found: Mapping[str, str]) -> dict[str, bytes]:
+    """An image's evidence, whose packages and bill of materials also have what is in no lock."""
+    locked = locks(files)
+    if not (more := unlocked(locked, found)):
+        return {**files}
+    changed = {PACKAGES: canonical({**locked, **more})}
+    if SBOM in files:
+        changed[SBOM] = canonical(statements.with_found(json.loads(files[SBOM]), more))
+    return {**files, **changed}
+
+
+def locks(files: Mapping[str, bytes]) -> dict[str, str]:
+    """The packages that the locks name, by an image's evidence (see `evidence.of_stages`)."""
+    return dict(json.loads(files[PACKAGES]))
+
+
+def _same(name: str, found: str, locked: str | None) -> bool:
+    if locked is None or not name.startswith("pypi/"):
+        return found == locked
+    return canonicalize_version(found) == canonicalize_version(locked)
