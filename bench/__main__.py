@@ -13,6 +13,8 @@ os.environ |= {
     "PREFECT_HOME": tempfile.mkdtemp(prefix="refit-bench-"),
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # It is ended with events in its queue, of which it prints pages.
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
 # Registered first, so that it is the last that happens.

@@ -23,6 +23,7 @@ from bench import (
     real,
     rollback,
     rollout,
+    tasks,
     throughput,
 )
 from bench.results import Benchmark, load, measure, ordered, save, table, with_table
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "kills": Benchmark(kills.run, ("podman",)),
     "faults": Benchmark(faults.run),
     "throughput": Benchmark(throughput.run),
+    "tasks": Benchmark(tasks.run),
 }
 
 

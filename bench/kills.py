@@ -28,11 +28,11 @@ from flows import command, host
 from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations import rehearsal
 from flows.migrations.carry import Carrier
-from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Move
 from flows.migrations.move import FINAL, State
 from flows.migrations.planning.rollout import Action, Decision

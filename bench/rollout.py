@@ -1,4 +1,4 @@
-"""Planning a rollout over many sessions, and again after something has happened to one of them."""
+"""Planning a rollout over many sessions whose waves have all begun, and again after something has happened to one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from time import monotonic
 
 from bench.results import Row
 from flows.catalog.model import Access
+from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Candidate, Host, Rollout
+from flows.migrations.planning.waves import Trial
 from flows.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import Verdict
@@ -68,12 +70,14 @@ def _planned(number: int, goal: float, event_goal: float) -> list[Row]:
     sessions, hosts = world(number), {f"h{n}": Host({NEW: 10**9}) for n in range(number // ON_A_HOST)}
     policy = RolloutPolicy(unavailable=Unavailable(rollout=number // 50), bake_minutes=30)
     rollout = Rollout(NOW, {(f"p{n}", "2026a"): NEW for n in range(PROFILES)}, policy, hosts=hosts)
+    moved = [Trial(NEW, wave, NOW - timedelta(hours=1), moved=True) for wave in range(1, len(policy.waves) + 1)]
     gc.collect()
     started = monotonic()
-    planner = Planner(rollout, sessions)
+    decisions, gates = plan_after(sessions, rollout, moved, {})
     seconds = monotonic() - started
+    done = len(decisions) == number and len(gates) == len(moved)
+    planner = Planner(rollout, sessions)
     slowest = max(_event(planner, sessions[n]) for n in range(0, number, number // EVENTS))
-    done = len(planner.decisions) == number
     return [
         Row(f"plan of {number:,} sessions", "s", f"≤ {goal:g} s", seconds, done and seconds <= goal),
         Row(

@@ -27,20 +27,26 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.events.actions import ChangeFlowRunState
+from prefect.events.actions import ChangeFlowRunState, RunDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 from prefect.utilities.callables import parameter_schema
 
 from flows import queues
 from flows.catalog.model import Base, Release
+from flows.policy import RolloutPolicy
+from flows.publishing.publish import EVENT
 from flows.services.embedded import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
 from flows.settings import load
 
 DEPLOYMENT = "refit"
 SYSTEMS = "systems"  # the parameter with the operating systems that a run is for
 RELEASES = "releases"  # the parameter with the releases that a run is for
+ONLY_BEGUN = "only_begun"  # the parameter by which a run only goes on with what others have begun
 RELEASE = "refit-release"  # marks deployments and schedules that come from the file of a release
+GO_ON, BEGIN = "refit-go-on", "refit-begin"  # the schedules of migrations
+# A rollout is followed until it is over, though its run was killed, or came to the end of its hours.
+_HOURLY = "0 * * * *"
 # A flow run that is not seen for this long is taken for dead: three heartbeats, so that one may be late.
 SILENCE = timedelta(seconds=3 * HEARTBEAT)
 _HEARTBEAT = "prefect.flow-run.heartbeat"
@@ -55,6 +61,7 @@ def deploy(
     There is a pool for each of the `bases`, and in it a deployment of each flow that can work for some systems alone.
     Flows that can work for some releases alone have one for each that is supported, with the schedule of its file;
     where no `releases` are given, those stay as they are.
+    Flows that can go on with what others have begun do so every hour, and begin when `migration` in the settings says.
 
     Runs that a power cut or `refit down` ended are called crashed: the automation sees only what a server that was
     up could see.
@@ -78,6 +85,9 @@ async def _deploy(
         for flow in flows if releases is not None else ():
             if RELEASES in parameter_schema(flow).properties:
                 made += await _nights(client, flow, releases or ())
+        for flow in flows:
+            if ONLY_BEGUN in parameter_schema(flow).properties:
+                await _begin_by_itself(client, flow, load().migration)
         return tuple(made)
 
 
@@ -109,21 +119,30 @@ async def _nights(client: PrefectClient, flow: Flow[..., Any], releases: Iterabl
     supported = {release.name: release for release in releases if release.is_supported(today)}
     for deployment in await _of(client, flow):
         if deployment.name not in supported and RELEASE in deployment.tags:
-            await _schedule(client, deployment.id, "")
+            await _schedule(client, deployment.id, RELEASE, "")
             if not await client.read_deployment_schedules(deployment.id):
                 await client.delete_deployment(deployment.id)
     for name, release in supported.items():
         made = await _deployment(client, flow, name, POOL, {RELEASES: [name]}, (RELEASE,))
-        await _schedule(client, made, release.nightly)
+        await _schedule(client, made, RELEASE, release.nightly or "")
     return [f"{flow.name}/{name}" for name in supported]
 
 
-async def _schedule(client: PrefectClient, deployment: UUID, cron: str) -> None:
-    """Let a deployment have this schedule, and whatever others people gave it; empty: only those.
+async def _begin_by_itself(client: PrefectClient, flow: Flow[..., Any], policy: RolloutPolicy) -> None:
+    [made] = [deployment.id for deployment in await _of(client, flow) if deployment.name == DEPLOYMENT]
+    await _schedule(client, made, GO_ON, _HOURLY, {ONLY_BEGUN: True})
+    await _schedule(client, made, BEGIN, policy.schedule or "")
+    await _automation(client, when_published(made), policy.when_published)
 
-    Whether ours is paused stays as it is: that is a person's doing.
+
+async def _schedule(
+    client: PrefectClient, deployment: UUID, slug: str, cron: str, parameters: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Let a deployment have this schedule, and whatever others it has; empty: only those.
+
+    Whether it is paused stays as it is: that is a person's doing.
     """
-    ours = [found for found in await client.read_deployment_schedules(deployment) if found.slug == RELEASE]
+    ours = [found for found in await client.read_deployment_schedules(deployment) if found.slug == slug]
     wanted = CronSchedule(cron=cron, timezone="UTC") if cron else None
     for schedule in ours:
         if wanted is None:
@@ -131,7 +150,8 @@ async def _schedule(client: PrefectClient, deployment: UUID, cron: str) -> None:
         elif schedule.schedule != wanted:
             await client.update_deployment_schedule(deployment, schedule.id, schedule=wanted)
     if wanted and not ours:
-        await client.create_deployment_schedules(deployment, [DeploymentScheduleCreate(schedule=wanted, slug=RELEASE)])
+        made = DeploymentScheduleCreate(schedule=wanted, slug=slug, parameters=dict(parameters))
+        await client.create_deployment_schedules(deployment, [made])
 
 
 async def _of(client: PrefectClient, flow: Flow[..., Any]) -> list[DeploymentResponse]:
@@ -206,12 +226,26 @@ def crash_of_the_silent() -> AutomationCore:
     )
 
 
-async def _automation(client: PrefectClient, wanted: AutomationCore) -> None:
+def when_published(deployment: UUID) -> AutomationCore:
+    """Each image that was published runs a deployment; a run that finds another one at work leaves it all to that."""
+    return AutomationCore(
+        name="Begin a migration when an image is published",
+        description="The setting `when_published` of migrations. Made by Refit.",
+        trigger=EventTrigger(
+            posture=Posture.Reactive, expect={EVENT}, match={"prefect.resource.id": "refit.profile.*"}, threshold=1
+        ),
+        actions=[RunDeployment(source="selected", deployment_id=deployment, parameters={})],
+    )
+
+
+async def _automation(client: PrefectClient, wanted: AutomationCore, there: bool = True) -> None:
     known = await client.read_automations_by_name(wanted.name)
     for automation in known:
-        if _meaning(automation) != _meaning(wanted):
+        if not there:
+            await client.delete_automation(automation.id)
+        elif _meaning(automation) != _meaning(wanted):
             await client.update_automation(automation.id, wanted)
-    if not known:
+    if there and not known:
         await client.create_automation(wanted)
 
 

@@ -14,7 +14,7 @@ from flows import screen, tables
 from flows.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
-from flows.migrations.history import History
+from flows.history import History
 from flows.migrations.journal import Journal
 from flows.migrations.telling.fleet import Fleet
 from flows.plan_migration import Planning, plan_migration, steer

@@ -2,12 +2,11 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from prefect import flow, get_run_logger, task
@@ -15,22 +14,24 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from sqlalchemy import Engine
 
-from flows import command, notices
-from flows.database import LeaseTaken, lease, now
+from flows import notices
+from flows.database import LeaseTaken, held, lease, now
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.follow import ROUNDS, Course, Doubts, follow, foreseen
-from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.telling import chart
 from flows.migrations.telling.teller import Teller
+from flows.migrations.turns import Caps, Shared, side_by_side
 from flows.plan_migration import Planning, steer
 from flows.publishing import evidence
-from flows.sessions.wishes import Wishes, caller
+from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 from flows.settings import load as load_settings
+from flows.words import short
 
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
@@ -58,19 +59,41 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings, do
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    with ThreadPoolExecutor(_at_once(settings, carrier.sessions.engine.at_once)) as pool, command.ending_all():
-        return tuple(pool.map(move, decisions))
+    return side_by_side(decisions, move, _caps(carrier, settings), partial(_elsewhere, carrier))
 
 
 def _at_once(settings: Settings, most: int) -> int:
-    """How many sessions may be away at the same time: as the engine lets; the strictest cap holds for all."""
+    """How many sessions may be away at the same time, whosever they are: all are on this host."""
     caps = settings.migration.unavailable
-    return min(cap for cap in (most, caps.rollout, caps.host, caps.profile) if cap)
+    return min(cap for cap in (most, caps.rollout, caps.host) if cap)
+
+
+def _caps(carrier: Carrier, settings: Settings) -> Caps:
+    """How many sessions may be away at the same time, of an owner and of a profile, too."""
+    store, policy = carrier.sessions.store, settings.migration.unavailable
+    each = {kind: cap for kind, cap in (("owner", policy.owner), ("profile", policy.profile)) if cap}
+    wishes = Wishes(store.database).all() if policy.owner else {}
+    profiles = {session.name: session.profile for session in store.sessions()} if policy.profile else {}
+
+    def shared(name: str) -> tuple[Shared, ...]:
+        return ("owner", wishes.get(name, Wish()).owner), ("profile", profiles.get(name, ""))
+
+    return Caps(_at_once(settings, carrier.sessions.engine.at_once), each, shared)
+
+
+def _elsewhere(carrier: Carrier, here: Collection[str]) -> frozenset[str]:
+    """The sessions that other runs move just now."""
+    leased = {name.removeprefix("session ") for name in held(carrier.journal.database, "session ")}
+    return frozenset(name for name in leased - set(here) if carrier.journal.unfinished(name))
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")
 def migrate_sessions(
-    sessions: list[str] | None = None, to: str = "", dry_run: bool = False, once: bool = False
+    sessions: list[str] | None = None,
+    to: str = "",
+    dry_run: bool = False,
+    once: bool = False,
+    only_begun: bool = False,
 ) -> tuple[Result, ...]:
     """Move sessions onto the newest tested images of their profiles, each as soon as it may be moved.
 
@@ -79,9 +102,10 @@ def migrate_sessions(
         to: Tag or digest of an image to move to. Empty means the newest tested image of each session's profile.
         dry_run: Only show what would be done.
         once: Don't wait for those whose time has not come.
+        only_begun: Go on with the rollouts that have begun, and begin none.
     """
     settings, logger = load_settings(), get_run_logger()
-    planning = Planning(settings)
+    planning = Planning(settings, only_begun=only_begun)
     if dry_run:
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
     if sessions:
@@ -93,10 +117,15 @@ def migrate_sessions(
 
     with _alone(planning.database) as alone:
         if not alone:
+            if not to:
+                planning.begin()  # that one may only go on with what has begun
             logger.warning("Another run follows this migration; it sees all that has changed within minutes.")
             elsewhere = (foreseen(line) for line in planning.plan([], to))
             return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
-        _alert(Carrier.open(settings).resume_all(), settings)  # what a run that was killed had begun
+        resumed = Carrier.open(settings).resume_all()  # what a run that was killed had begun
+        _alert(resumed, settings)
+        if only_begun and not planning.unfinished():
+            return resumed
         course, hear = _course(planning, to, settings)
         results = follow(course, _Watch(planning.database, hear), settings.migration, once=once)
     _show(results)
@@ -107,6 +136,13 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
     """What a migration of all sessions does; and what is to be called now and then, to hear what owners answer."""
     logger, waiting = get_run_logger(), list[Decision]()
     teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
+
+    def plan() -> Sequence[Decision]:
+        planned = planning.plan([], to, begin=True)
+        if not (fetched := planning.fetch(planned)):
+            return planned
+        logger.info("pulled %s", ", ".join(map(short, fetched)))
+        return planning.plan([], to, begin=True)
 
     def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
         superseded = (lambda _: False) if to else planning.superseded
@@ -132,7 +168,7 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
             logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
 
     part = ROUNDS * _at_once(settings, planning.sessions.engine.at_once)
-    return Course(lambda: planning.plan([], to, begin=True), move, rest, part), hear
+    return Course(plan, move, rest, part), hear
 
 
 def _reasons(decisions: Iterable[Decision]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,12 +15,13 @@ from typing import Any
 from cachetools import TTLCache, cached
 from sqlalchemy import Engine
 
+from flows import host
 from flows.compatibility.obstacles import obstacles
 from flows.database import held, now, open_database
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.registry import Registry
 from flows.migrations.follow import due
-from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal, Past
 from flows.migrations.move import FINAL, State
 from flows.migrations.planning import waves
@@ -47,6 +49,8 @@ from flows.words import short
 _CLOCKS = timedelta(minutes=10)
 # Seconds for which it is known what the newest image is, while sessions are moved.
 _NEWEST_SECONDS = 10
+# How many times as large a layer is when it is unpacked, and bytes that pulls leave to everybody else.
+_UNPACKED, _SPARE = 3, 1 << 30
 _FAILED = (State.rolled_back, State.held)
 Plan = tuple[tuple[Decision, ...], Mapping[tuple[str, int], Gate]]
 """One line for each session, and what is known of the waves."""
@@ -65,8 +69,9 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
 class Planning:
     """Plans again and again; what was seen of a session a moment ago isn't looked at again."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._policy = settings, settings.migration
+    def __init__(self, settings: Settings, *, only_begun: bool = False) -> None:
+        """What is known; `only_begun`: no other image than those whose rollouts have begun is planned for."""
+        self._settings, self._policy, self._only_begun = settings, settings.migration, only_begun
         self.database = open_database(settings.database)
         self.sessions = Sessions.open(settings, self.database)
         self._standings = Standings(self.database)
@@ -78,6 +83,7 @@ class Planning:
         self._latest: Plan | None = None
         # Of those who move at the same time, one asks the registry for all.
         self._newest = cached(TTLCache[ImageKey, str](1000, _NEWEST_SECONDS), condition=Condition())(self._published)
+        self._pulls: TTLCache[str, int] = TTLCache(1000, self._policy.look_minutes * 60)
         self._news: list[str] = []
 
     def plan(self, names: Sequence[str], to: str, origin: str = "", *, begin: bool = False) -> tuple[Decision, ...]:
@@ -153,13 +159,48 @@ class Planning:
 
         It may be known only some seconds later.
         """
+        if self._only_begun:  # a newer one that nobody has begun isn't waited for
+            return False
         return self._newest(*_key(self._known[line.session].session)) not in (line.new, "")
+
+    def begin(self) -> None:
+        """Let the rollouts of the newest images begin, for a run that follows those that have."""
+        statuses = self.sessions.all()
+        self._begin(statuses, self._digests([status.session for status in statuses], ""))
+
+    def unfinished(self) -> bool:
+        """Whether a rollout that has begun, and isn't over, has sessions left."""
+        begun = self._begun()
+        return any(_moves(session, begun) for session in self.sessions.store.sessions())
+
+    def _begin(self, statuses: Sequence[Status], digests: Mapping[ImageKey, str]) -> None:
+        canaries = {image: self._canary(statuses, digests, image) for image in digests.values()}
+        self._standings.begin(digests, canaries, caller())
+
+    def _begun(self) -> dict[ImageKey, str]:
+        open_ones = (one for one in self._standings.all().values() if one.way in (Way.running, Way.paused))
+        return {(standing.profile, standing.release): standing.image for standing in open_ones}
+
+    def _digests(self, sessions: Iterable[Session], to: str) -> Mapping[ImageKey, str]:
+        return self._begun() if self._only_begun else targets(sessions, to, self._settings)
 
     def _published(self, profile: str, release: str) -> str:
         """The newest image of a profile; empty: nobody can tell just now, or there is none."""
         with suppress(RefitError):
             return current(profile, release, Registry(self._settings)) or ""
         return ""
+
+    def fetch(self, decisions: Iterable[Decision]) -> tuple[str, ...]:
+        """Pull what has to be pulled before sessions can be moved that have a time; returns these images.
+
+        What keeps one from being pulled, each move to it finds out by itself.
+        """
+        missing = {line.new for line in decisions if line.at and self._pulls.get(line.new)}
+        for image in sorted(missing):
+            with suppress(RefitError):
+                self.sessions.engine.pull(image)
+            self._pulls[image] = 0
+        return tuple(sorted(missing))
 
     def news(self) -> tuple[str, ...]:
         """What somebody has to look at, since the last time that this was asked."""
@@ -186,13 +227,13 @@ class Planning:
             image = evidence.find(Registry(self._settings), origin).digest
             statuses = tuple(status for status in statuses if status.session.image == image)
         asked = [status for status in statuses if not names or status.session.name in names]
-        digests = targets([status.session for status in asked], to, self._settings)
+        digests = self._digests([status.session for status in asked], to)
         if begin:
-            canaries = {image: self._canary(asked, digests, image) for image in digests.values()}
-            self._standings.begin(digests, canaries, caller())
+            self._begin(asked, digests)
         moves = self._past()
         candidates = self._candidates(statuses, moves, {} if names else digests)
-        rollout = self._rollout(asked, digests)
+        # Who is named isn't put off for a pull: it is part of the move.
+        rollout = self._rollout(asked, digests, self._to_pull(asked, digests) if not names else {})
         self._known, self._last = {candidate.session.name: candidate for candidate in candidates}, rollout
         if names:
             deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
@@ -220,7 +261,18 @@ class Planning:
         going = [(s.name, image) for s in running if _moves(s, digests) and digests[_key(s)] == image]
         return waves.canary(going, self._policy.waves)
 
-    def _rollout(self, statuses: Sequence[Status], digests: Mapping[ImageKey, str]) -> Rollout:
+    def _to_pull(self, statuses: Iterable[Status], digests: Mapping[ImageKey, str]) -> dict[str, int]:
+        """Image → bytes that have to be pulled before anybody can move to it, as far as anybody knows."""
+        going = [one.session for one in statuses if one.running is Running.running and _moves(one.session, digests)]
+        images = {digests[_key(session)] for session in going}
+        if unknown := images - self._pulls.keys():
+            with suppress(RefitError):
+                self._pulls.update(dict.fromkeys(unknown, 0) | to_pull(self._settings, unknown))
+        return {image: size for image in images if (size := self._pulls.get(image, 0))}
+
+    def _rollout(
+        self, statuses: Sequence[Status], digests: Mapping[ImageKey, str], pulls: Mapping[str, int] | None = None
+    ) -> Rollout:
         standings = self._standings.all()
         begun = {image: standings[image] for image in digests.values() if image in standings}
         foreseen = {self._canary(statuses, digests, image) for image in digests.values() if image not in begun}
@@ -231,15 +283,16 @@ class Planning:
             self._settings.keep_state,
             ways={image: standing.way for image, standing in begun.items()},
             canaries=frozenset(foreseen | {standing.canary for standing in begun.values()}),
-            hosts=self._hosts(statuses),
+            hosts=self._hosts(statuses, pulls or {}),
         )
 
-    def _hosts(self, statuses: Iterable[Status]) -> dict[str, Host]:
-        """What is known of this machine; without a session that wants a GPU, it has enough of everything."""
+    def _hosts(self, statuses: Iterable[Status], pulls: Mapping[str, int]) -> dict[str, Host]:
+        """What is known of this machine; who wants no GPU has enough of them."""
+        room = _room(self._settings) if pulls else None
         if not any(status.session.gpus for status in statuses):
-            return {}
+            return {platform.node(): Host(pulls, room=room)} if pulls else {}
         free, returned = self.sessions.gpus.free()
-        return {platform.node(): Host(gpus=free, gpus_from=returned)}
+        return {platform.node(): Host(pulls, room=room, gpus=free, gpus_from=returned)}
 
     def _candidates(
         self, statuses: Sequence[Status], moves: Sequence[Past], digests: Mapping[ImageKey, str]
@@ -371,7 +424,16 @@ def _left_behind(move: Past | None, rest: timedelta) -> dict[str, Any]:
         return {"rests_until": move.ended and move.ended + rest}
     if move.state is State.rolled_back:
         return {"failed": move.image}
-    return {"obstacle": Reason.held if move.state is State.held else None if move.state in FINAL else Reason.unfinished}
+    if move.state not in FINAL:
+        return {"obstacle": Reason.unfinished, "away_since": move.created}
+    return {"obstacle": Reason.held if move.state is State.held else None}
+
+
+def _room(settings: Settings) -> int:
+    """Compressed bytes of images for which this machine has room."""
+    storage = host.containers(settings)
+    there = storage if storage.is_dir() else settings.folder()
+    return (shutil.disk_usage(there).free - _SPARE) // _UNPACKED
 
 
 def _moves(session: Session, digests: Mapping[ImageKey, str]) -> bool:

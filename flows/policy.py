@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from flows import hours
+from flows.cron import Schedule
 from flows.documents import Document
 from flows.hours import Hours, read_hours
 
@@ -112,6 +113,8 @@ class RolloutPolicy(Document):
         (24, 1), description="Hours before a deadline at which an owner who hasn't answered is reminded, once each."
     )
     failures: float = Field(5.0, ge=0, le=100, description="Percent of a wave that may fail; of damaged homes, none.")
+    schedule: Schedule | None = Field(None, description="When a migration begins by itself: cron, in UTC.")
+    when_published: bool = Field(False, description="Whether one begins as soon as an image is published.")
     move_seconds: int = Field(60, ge=1, le=3600, description="Seconds that a session is foreseen to be away at most.")
     unavailable: Unavailable = Unavailable()
     freezes: tuple[Freeze, ...] = ()

@@ -9,9 +9,9 @@ from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.compatibility.obstacles import obstacles
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.plan_migration import Planning

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Engine, inspect
 from sqlalchemy.orm import Session as Transaction
 
-from flows import database
+from flows import database, history
 from flows.catalog.model import Access
 from flows.database import LeaseLost, LeaseTaken, lease
 from flows.errors import RefitError
@@ -25,7 +25,6 @@ from flows.images.build import Built
 from flows.images.ledger import Entry as Build
 from flows.images.ledger import Ledger
 from flows.images.stages import Kind, Stage
-from flows.migrations import history
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
 from flows.migrations.telling.standing import Standings

@@ -18,6 +18,7 @@ from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
 from flows.migrations import former, unseen
+from flows.migrations.blame import NOT_NOW, puts_off, was_put_off
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import (
     FINAL,
@@ -90,8 +91,8 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether somebody should look: it was rolled back, is held, or could not be tried."""
-        return self.state in (State.rolled_back, State.held) or bool(self.error)
+        """Whether somebody should look: it was rolled back, is held, or could not be tried or moved just then."""
+        return self.state in (State.rolled_back, State.held) or bool(self.error) or was_put_off(self.reason)
 
 
 class Carrier:
@@ -250,7 +251,7 @@ class Carrier:
             self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
             return
         except BaseException as error:
-            self.journal.write(held, move, Entry(name, Phase.failed, str(error) or type(error).__name__))
+            self.journal.write(held, move, self._failed(move, name, error))
             if not isinstance(error, RefitError):
                 logger.exception("%s: the step %r failed", move.id, name)
             if not isinstance(error, Exception):
@@ -265,6 +266,12 @@ class Carrier:
             self.journal.write(held, move, done, commit)
         else:
             self.journal.note(held, move, done)
+
+    def _failed(self, move: Move, step: str, error: BaseException) -> Entry:
+        why = str(error) or type(error).__name__
+        if puts_off(step, error, move, self.journal.history(move.before.name)):
+            return Entry(step, Phase.deferred, f"{NOT_NOW}: {why}")
+        return Entry(step, Phase.failed, why)
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.note.startswith(KEPT)), "")

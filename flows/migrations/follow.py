@@ -85,7 +85,7 @@ class Doubts:
         """Remember how a move has ended."""
         if result.state in (State.rolled_back, State.held):
             self._failed[_wave(line)].append(line.session)
-        if result.damaged:
+        if result.damaged and not result.moved:
             self._damaged.append(f"{line.session} is {result.state}")
 
     def about(self, line: Decision) -> str:
@@ -153,7 +153,7 @@ def due(decisions: Iterable[Decision], now: datetime, policy: RolloutPolicy) -> 
         (line.wave or 0, line.at, line.session, line)
         for line in decisions
         if line.action is Action.migrate and line.at and line.due and line.due < now + timedelta(seconds=1)
-        if line.at <= soon
+        if line.at <= soon and not (line.forced and line.deadline and now < line.deadline)
     ]
     return [line for *_, line in sorted(ready, key=lambda one: one[:3])]
 

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Lease, Table, now, still_held, write
-from flows.migrations.history import Kind, append
+from flows.history import Kind, append
 from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
 

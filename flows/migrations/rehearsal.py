@@ -28,6 +28,7 @@ from flows.sessions.engine import Homes
 from flows.sessions.entry.ssh import START, lets_in
 from flows.sessions.homes.room import NoRoom
 from flows.sessions.model import HOME, Session, check_name
+from flows.sessions.watching import hook
 from flows.settings import Settings
 
 VARIABLE = "REFIT_REHEARSAL"
@@ -160,6 +161,7 @@ def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Find
         *([("ide", inside.ide)] if session.access.port else []),
         *([("ssh", inside.ssh)] if session.ssh and lets_in(session.ssh) else []),
         *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
+        ("hook", inside.hook),
         ("steady", inside.steady),
     ]
     for name, attempt in tried:
@@ -227,6 +229,11 @@ class _Inside:
         self._execute(["sh", "-euc", _SSHD])
         return "sshd could start"
 
+    def hook(self) -> str:
+        if why := hook.disproved(lambda argv: self._execute(argv, limit=hook.SECONDS)):
+            raise RefitError(f"{why[0].upper()}{why[1:]}.")
+        return f"~/{hook.PROOF}, if there is one, has nothing against it"
+
     def steady(self) -> str:
         time.sleep(STEADY_SECONDS)
         asked = [*self._podman, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self._container]
@@ -255,10 +262,9 @@ class _Inside:
         seen: dict[str, str] = told["seen"]
         return seen
 
-    def _execute(self, argv: list[str], stdin: str = "") -> str:
-        limit = self._limit + QUICK
+    def _execute(self, argv: list[str], stdin: str = "", limit: float | None = None) -> str:
         call = [*self._podman, "exec", "--interactive", self._container, *argv]
-        return command.run(call, root=True, stdin=stdin, limit=limit).stdout
+        return command.run(call, root=True, stdin=stdin, limit=limit or self._limit + QUICK).stdout
 
 
 def _no_memory(settings: Settings) -> str:

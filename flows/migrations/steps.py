@@ -30,8 +30,8 @@ from flows.policy import SessionPolicy
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.watching import hook
+from flows.sessions.watching.probes import LAST, Watch, see
 from flows.sessions.watching.probes import Seen as Look
-from flows.sessions.watching.probes import Watch
 from flows.sessions.wishes import Wish, Wishes
 from flows.settings import Settings
 from flows.words import some
@@ -217,15 +217,19 @@ class Steps:
         return ""
 
     def _answer(self, move: Move) -> str:
-        self._sessions.wait_ready(move.after)
-        return ""
+        """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
+        self._sessions.wait_answering(move.after)
+        changed = () if _says_used(move.after) else self._changed(move, at_a_glance=True)
+        if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
+            raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
+        self._sessions.let_people_in(move.after)
+        return self._kept(move, changed) if changed else ""
 
     def _verify(self, move: Move) -> str:
         """The home first: the cell that is executed afterwards counts as use of the server."""
-        changed = self._changed(move)
-        used = self._used(move)
-        if changed and used is not True:
-            raise Unproven(f"The new image changed the home: {some(changed)}.")
+        changed = self._changed(move) if _says_used(move.after) else ()
+        if changed and self._used(move) is not True:
+            raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
         if move.after.access.protocol == "jupyter":
             said = self._sessions.jupyter(move.after).execute(CELL)
             if said.strip() != CELL_SAYS:
@@ -282,7 +286,8 @@ class Steps:
         return ""
 
     def _halt(self, move: Move) -> str:
-        alone = unseen.alone(self._journal.entries(move), self._used(move, SAYS_SECONDS))
+        used, own_port = self._used(move, SAYS_SECONDS), bool(move.after.port)
+        alone = unseen.alone(self._journal.entries(move), used, own_port)
         grace = self._settings.stop_grace
         with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
@@ -342,8 +347,9 @@ class Steps:
         most, needed = self._settings.warm_containers, self._settings.warm_memory
         return no_room(waiting, most, psutil.virtual_memory().available / 1e9, needed)
 
-    def _changed(self, move: Move) -> tuple[str, ...]:
-        return self._sessions.homes.differences(move.before, move.id, move.after.access.own_paths)
+    def _changed(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
+        own = move.after.access.own_paths
+        return self._sessions.homes.differences(move.before, move.id, own, at_a_glance=at_a_glance)
 
     def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
         snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
@@ -352,12 +358,19 @@ class Steps:
 
     def _used(self, move: Move, limit: float = 30.0) -> bool | None:
         """Whether anybody has used the new container since it started; none if it doesn't say so in `limit` seconds."""
-        if move.after.access.protocol != "jupyter":
+        if not _says_used(move.after):
             return None
         try:
             return self._sessions.jupyter(move.after).used(limit)
         except RefitError:
             return None
+
+    def _is_connected(self, session: Session) -> bool:
+        """Whether anybody is at the IDE just now."""
+        try:
+            return see(self._sessions.engine, session, LAST).connections > 0
+        except RefitError:
+            return False
 
     def _runs(self, session: Session) -> bool:
         """Whether it runs, and has its home."""
@@ -370,6 +383,11 @@ class Steps:
             return policies(self._settings)
         except RefitError as error:
             raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+
+
+def _says_used(session: Session) -> bool:
+    """Whether its IDE says if anybody has used it since it started."""
+    return session.access.protocol == "jupyter"
 
 
 def stays_cold(session: Session) -> str:

@@ -14,6 +14,8 @@ from flows.sessions.model import Container, Running
 
 RAN = "nobody watched while the new container ran"
 ENDED = "nobody watched while the new container ran, and it has ended since"
+# How an answer fails after which the home isn't as it was, before anybody was let in.
+CHANGED = "The new image changed the home"
 # Into what ends as soon as it has its home, nobody gets.
 AT_ONCE = timedelta(seconds=2)
 
@@ -37,16 +39,22 @@ def since(entries: Sequence[Entry], new: Container | None) -> str:
     return "" if new.ended <= last or new.ended - max(new.started, first) <= AT_ONCE else ENDED
 
 
-def alone(entries: Sequence[Entry], used: bool | None) -> bool:
+def alone(entries: Sequence[Entry], used: bool | None, own_port: bool = False) -> bool:
     """Whether surely nobody has been in the new container.
 
     Args:
         entries: the lines of the journal.
         used: whether anybody has used it since it started, as it says itself; none: it doesn't say.
+        own_port: people get in as soon as it answers, whether they are let in or not.
     """
     notes = {entry.note for entry in entries if entry.phase in (Phase.interrupted, Phase.reopened)}
     if ENDED in notes:
         return False
     if used is None:  # into one that never answered nobody got, unless it did so behind our back
-        return RAN not in notes and Entry("answer", Phase.done) not in entries
+        return RAN not in notes and not _was_open(entries, own_port)
     return not used
+
+
+def _was_open(entries: Sequence[Entry], own_port: bool) -> bool:
+    answers = [entry for entry in entries if entry.step == "answer"]
+    return any(e.phase is Phase.done or (own_port and e.note.startswith(CHANGED)) for e in answers)

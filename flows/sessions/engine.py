@@ -168,10 +168,16 @@ class Homes(Protocol):
     def has_snapshot(self, session: str, id: str) -> bool:
         """Whether there is a snapshot `id` of a session's home."""
 
-    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+    def differences(
+        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
+    ) -> tuple[str, ...]:
         """What of home and volumes is not as in the snapshot, each in words; empty: nothing.
 
-        `except_paths` are what may differ in the home: patterns of rsync, from the top of it.
+        Args:
+            session: whose home and volumes.
+            id: the snapshot.
+            except_paths: what may differ in the home: patterns of rsync, from the top of it.
+            at_a_glance: somebody waits: files of the same size and time count as the same.
         """
 
     def restore(self, session: Session, id: str) -> None:

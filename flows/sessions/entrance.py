@@ -87,6 +87,12 @@ class Entrance:
         Raises:
             JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
         """
+        seconds = self.wait_answering(session)
+        self.let_people_in(session)
+        return seconds
+
+    def wait_answering(self, session: Session) -> float:
+        """As `wait_ready`, without letting anybody in; at a port of its own, people get in as soon as it answers."""
 
         def alive() -> bool:
             return self.running(session) is Running.running
@@ -101,7 +107,6 @@ class Entrance:
             self._check_page(session, url)
         elif not alive():
             raise JupyterError(f"The session {session.name!r} has ended.")
-        self._let_people_in(session, url)
         return seconds
 
     def _check_page(self, session: Session, url: str) -> None:
@@ -109,10 +114,11 @@ class Entrance:
         if "{token}" in (page := session.access.page):
             check_page(url, page, self.token(session))
 
-    def _let_people_in(self, session: Session, url: str) -> None:
+    def let_people_in(self, session: Session) -> None:
+        """Lead those who come to a session to its container: by ssh, and through the gateway."""
         self.ssh.open(session)
         if session.behind_gateway:
-            self.gateway.lead(session.name, url.removesuffix(session.path))
+            self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
 
     @contextmanager
     def turned_away(self, session: Session) -> Iterator[None]:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Table, now
 from flows.errors import RefitError, UnknownName
+from flows.history import Kind, append
 from flows.hours import Hours, read_hours, zone
 from flows.policy import Mode
 from flows.sessions.store import SessionRow
@@ -112,7 +113,7 @@ class Wishes:
             return _wish(row) if row else Wish()
 
     def change(self, session: str, by: str, **changes: Any) -> Wish:
-        """Change fields of a wish, and write down who did.
+        """Change fields of a wish, and write down who did, in the history as well.
 
         Raises:
             UnknownName: there is no such session.
@@ -125,6 +126,8 @@ class Wishes:
             transaction.merge(_row(session, wish))
             what = ", ".join(f"{name}: {_text(value)}" for name, value in changes.items())
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
+            transaction.flush()
+            append(transaction, Kind.wished, session=session, by=by, what=what)
         return wish
 
     def length(self) -> int:

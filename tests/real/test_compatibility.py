@@ -112,7 +112,7 @@ def _install(settings: Settings, session: Session, package: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a_home(
+def test_f18_a_plan_waits_for_the_owner_where_only_the_owner_knows_how_to_mend_a_home(
     session: Session, settings: Settings, shared: Settings, registry: Registry, base: Built
 ) -> None:
     new = light(shared, registry, base, "older C library")

@@ -230,6 +230,9 @@ def test_differences_compare_content_whatever_the_time_says(homes: LocalHomes, s
     file.write_text("two\n")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert homes.differences(session, "one") == ("changed: notes.txt",)
+    assert homes.differences(session, "one", at_a_glance=True) == ()
+    file.write_text("two\n")
+    assert homes.differences(session, "one", at_a_glance=True) == ("changed: notes.txt",)
 
 
 def test_what_the_ide_writes_is_no_difference(homes: LocalHomes, session: Session) -> None:

@@ -12,12 +12,13 @@ from playwright.sync_api import Page, expect, sync_playwright
 from sqlalchemy import Engine as Database
 
 from flows.database import now, open_database
+from flows.history import History, Kind
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
-from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.telling.teller import Teller
+from flows.policy import Mode
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
@@ -86,6 +87,14 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     assert teller.hear([near]) == ()
     snoozed = Wishes(database).all()[NAME].snoozed_until
     assert snoozed and timedelta(hours=1, minutes=58) < snoozed - now() <= timedelta(hours=2)
+
+    later = replace(line, new=f"sha256:{64 * '8'}")
+    assert teller.tell([later]) == (NAME,)
+    pin = (deadline - timedelta(days=1)).date()
+    page.get_by_role("button", name=f"Not before {pin}").click()
+    wait_until(lambda: teller.hear([later]) == (NAME,))
+    wish = Wishes(database).all()[NAME]
+    assert (wish.mode, wish.until) == (Mode.pin, pin)
 
 
 @pytest.mark.long

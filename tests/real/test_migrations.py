@@ -13,11 +13,11 @@ from flows import command, host
 from flows.catalog.model import Access
 from flows.database import open_database
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.metrics import serving
 from flows.migrations.carry import Carrier, Result
-from flows.migrations.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
 from flows.policy import RolloutPolicy

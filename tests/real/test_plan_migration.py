@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from flows import host
 from flows.database import now, open_database
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.follow import Course, follow
-from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.parting import MOVES_NOW
 from flows.migrations.planning.rollout import Action, Decision, Reason, Way
@@ -126,7 +126,7 @@ class Machine:
         time.sleep(max(0.0, (until - now()).total_seconds()))
 
 
-def test_a_session_moves_when_its_owner_lets_it(
+def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_that_nobody_saw(
     settings: Settings, registry: Registry, shared: Settings, base: Built
 ) -> None:
     labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}

@@ -153,9 +153,9 @@ def test_a_lease_that_cannot_be_given_back_runs_out(cluster: Cluster, url: str) 
         assert again.fence == 2
 
 
-def test_of_two_engines_never_both_act_on_one_session(url: str, tmp_path: Path) -> None:
+def test_f07_of_two_engines_never_both_act_on_one_session(url: str, tmp_path: Path) -> None:
     check_that_one_acts(tmp_path, url)
 
 
-def test_an_engine_that_was_taken_for_dead_and_wakes_up_does_nothing_more(url: str, tmp_path: Path) -> None:
+def test_f07_an_engine_that_was_taken_for_dead_and_wakes_up_does_nothing_more(url: str, tmp_path: Path) -> None:
     check_that_who_was_taken_for_dead_does_nothing_more(tmp_path, url)

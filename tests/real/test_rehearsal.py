@@ -25,6 +25,7 @@ from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.watching.hook import PROOF
 from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
@@ -35,6 +36,7 @@ from tests.real.variants import JUPYTER, LIGHT, light
 NAME = "vera"
 # Only what a rehearsal has: a variable, no network, the home; and it damages what it was given.
 ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r ~/project && touch ~/rehearsed'
+WRITES = '[ "$REFIT_REHEARSAL" = 1 ] && echo "$1" >~/asked'
 # It goes well in the rehearsal, and not in the session itself.
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
 
@@ -50,6 +52,11 @@ class Scene(moving.Scene):
     def rehearse(self, session: Session, image: str, **changed: object) -> Rehearsal:
         settings = self.settings.model_copy(update=changed)
         return rehearse(settings, self.sessions.homes, replace(session, image=image, generation=2))
+
+    def hook(self, script: str) -> None:
+        """Let the session have a hook that is asked after a move."""
+        write = f"mkdir -p $(dirname {PROOF}) && cat >{PROOF} && chmod +x {PROOF}"
+        self.sessions.execute(NAME, ["sh", "-euc", write], stdin=f"#!/bin/sh\n{script}\n")
 
     def check_nothing_is_left(self) -> None:
         listed = [*host.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
@@ -76,12 +83,23 @@ def scene(settings: Settings, registry: Registry, shared: Settings, base: Built)
 
 def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) -> None:
     session = scene.create(scene.image("old"))
+    scene.hook(WRITES)
     before = manifest(session.home)
     found = scene.rehearse(session, scene.image("alone", ALONE))
-    assert [finding.check for finding in found.findings if finding.passed] == ["start", "home", "ide", "steady"]
+    assert [finding.check for finding in found.findings if finding.passed] == ["start", "home", "ide", "hook", "steady"]
     assert not found.failed and not found.skipped
     assert manifest(session.home) == before
     scene.sessions.wait_ready(session)
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_the_hook_of_a_session_has_its_word_in_a_rehearsal(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    scene.hook('echo "$1: no CUDA, $REFIT_REHEARSAL"; exit 3')
+    found = scene.rehearse(session, session.image)
+    assert found.failed and found.findings[-1].check == "hook"
+    assert f"Its hook ~/{PROOF} ended with exit code 3: moved: no CUDA, 1." in found.findings[-1].seen
     scene.check_nothing_is_left()
 
 
@@ -99,7 +117,7 @@ def test_jupyterlab_executes_a_cell_in_a_rehearsal(scene: Scene, jupyter_image: 
     session = scene.create(jupyter_image, JUPYTER)
     found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
     assert not found.failed, found.findings
-    assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "steady"]
+    assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "hook", "steady"]
     scene.check_nothing_is_left()
 
 

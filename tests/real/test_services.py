@@ -1,5 +1,6 @@
 """The embedded services, for real: started, killed, mended, used, ended."""
 
+import json
 import os
 import socket
 import subprocess
@@ -7,8 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -16,6 +19,7 @@ import pytest
 
 from flows import services
 from flows.errors import RefitError
+from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts
 from flows.settings import Settings
 from tests.conftest import prefect_client
@@ -26,8 +30,8 @@ import os
 from flows import services, settings
 os.environ.update(services.prefect_environment(settings.load()))
 from flows.deploy import deploy
-from tests.real.trial_flow import trial
-print(*deploy([trial]))
+from {module} import {flow}
+print(*deploy([{flow}]))
 """
 
 
@@ -57,21 +61,22 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     services.down(made)
 
 
-def deploy(settings: Settings) -> None:
+def deploy(settings: Settings, module: str = "tests.real.trial_flow", flow: str = "trial", **more: str) -> str:
     environment = {
         "PATH": os.environ["PATH"],
         "REFIT_HOME": str(settings.home),
         "REFIT_PREFECT_PORT": str(settings.prefect_port),
+        **more,
     }
-    done = subprocess.run([sys.executable, "-c", DEPLOY], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "trial/refit\n"
+    code = DEPLOY.format(module=module, flow=flow)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
 def prefect(settings: Settings) -> Iterator[httpx.Client]:
     """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
-    deploy(settings)
-    deploy(settings)
+    assert deploy(settings) == deploy(settings) == "trial/refit"
     with prefect_client(settings.prefect_api) as client:
         yield client
 
@@ -182,6 +187,41 @@ def test_the_automation_for_silent_runs_is_there_once(prefect: httpx.Client) -> 
     assert [(a["name"], a["enabled"], a["trigger"]["within"]) for a in found] == [
         ("Crash flow runs whose process is gone", True, 90.0)
     ]
+
+
+def begins(settings: Settings, client: httpx.Client, **migration: Any) -> tuple[dict[str, Any], list[Any]]:
+    """When migrations begin by themselves with these settings: slug → schedule, and the automations."""
+    text = json.dumps(migration)
+    deployed = deploy(settings, "flows.migrate_sessions", "migrate_sessions", REFIT_MIGRATION=text)
+    assert deployed == "migrate-sessions/refit"
+    found = client.get(f"/deployments/name/{deployed}").raise_for_status().json()
+    automations = client.post("/automations/filter", json={}).raise_for_status().json()
+    ours = [one for one in automations if one["actions"][0].get("deployment_id") == found["id"]]
+    return {one["slug"]: one for one in found["schedules"]}, ours
+
+
+@pytest.mark.long
+def test_a_migration_begins_by_itself_when_the_settings_say_so(settings: Settings, prefect: httpx.Client) -> None:
+    schedules, automations = begins(settings, prefect)
+    assert [(slug, one["parameters"]) for slug, one in schedules.items()] == [("refit-go-on", {"only_begun": True})]
+    assert automations == []
+    asked = {"schedule": "0 1 * * *", "when_published": True}
+    first = begins(settings, prefect, **asked)
+    assert first == begins(settings, prefect, **asked)
+    assert (first[0]["refit-begin"]["schedule"]["cron"], first[0]["refit-begin"]["parameters"]) == ("0 1 * * *", {})
+    later, _ = begins(settings, prefect, **{**asked, "schedule": "0 3 * * 0"})
+    assert later["refit-begin"]["schedule"]["cron"] == "0 3 * * 0" and len(later) == 2
+
+    event = {"prefect.resource.id": "refit.profile.runtime-minimal-deb12-py311"}
+    happened = {"id": str(uuid4()), "event": EVENT, "occurred": datetime.now(UTC).isoformat(), "resource": event}
+    prefect.post("/events", json=[happened]).raise_for_status()
+    chosen = {"flows": {"name": {"any_": ["migrate-sessions"]}}}
+    chosen["flow_runs"] = {"state": {"type": {"any_": ["COMPLETED"]}}}
+    (run, *_) = until(lambda: prefect.post("/flow_runs/filter", json=chosen).json(), bool, limit=120)
+    assert run["created_by"]["type"] == "AUTOMATION" and not run["parameters"].get("only_begun")
+
+    schedules, automations = begins(settings, prefect)
+    assert (list(schedules), automations) == (["refit-go-on"], [])
 
 
 def test_up_mends_a_server_that_was_killed_and_leaves_the_others(settings: Settings, prefect: httpx.Client) -> None:

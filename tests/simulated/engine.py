@@ -11,6 +11,7 @@ from typing import NoReturn
 from sqlalchemy import Engine as Database
 
 from flows.errors import RefitError
+from flows.images.registry import NoImage
 from flows.sessions.homes.room import NoRoom
 from flows.sessions.homes.volumes import Part, Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
@@ -36,7 +37,7 @@ class SimulatedEngine:
     def pull(self, image: str) -> None:
         self._world.at("pull", "")
         if image not in self._world.images:
-            raise RefitError(f"There is no image {image}.")
+            raise NoImage(f"There is no image {image}.")
         self._world.at("pull", "", "after")
 
     def create(self, session: Session) -> Container:
@@ -96,10 +97,11 @@ class SimulatedEngine:
 
     def _look(self, container: str) -> str:
         self._world.at("probe", session_of(container))
-        session = self._check_runs(container).session.name
+        box = self._check_runs(container)
+        session = box.session.name
         busy = session in self._world.busy
         self._world.found_idle(session, not busy)
-        return somebody_at_work() if busy else nothing_at_work()
+        return somebody_at_work() if busy else nothing_at_work(connections=int(box.used))
 
     def _check_runs(self, container: str) -> Box:
         box = self._world.boxes.get(container)
@@ -204,7 +206,9 @@ class SimulatedHomes:
         self._world.at(verb, session.name, "after")
         return self.snapshot(session.name, id)
 
-    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+    def differences(
+        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
+    ) -> tuple[str, ...]:
         self._world.at("compare", session.name)
         found = []
         for part, taken in self._taken(session, id).items():
@@ -280,11 +284,16 @@ class SimulatedSessions(Sessions):
         super().__init__(settings, SimulatedEngine(world), homes, Store(database))
         self.world = world
 
-    def wait_ready(self, session: Session) -> float:
+    def wait_answering(self, session: Session) -> float:
         self.world.at("ready", session.name)
         if not self.world.images[self.world.reached(session).session.image].answers:
             raise JupyterError(f"Nothing was ready at {session.url}.")
         return 0.0
+
+    def let_people_in(self, session: Session) -> None:
+        self.world.at("lead", session.name)
+        self.world.boxes[session.container].led = True
+        self.world.at("lead", session.name, "after")
 
     def jupyter(self, session: Session) -> Jupyter:
         return SimulatedJupyter(self.world, session)

@@ -34,6 +34,8 @@ PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 OWN = ("/.cache/",)
 ACCESS = Access(port=8888, health="/api", protocol="jupyter", own_paths=OWN)
 LATE = ACCESS.model_copy(update={"late_home": True})
+# As of VS Code, RStudio or a terminal: nobody can ask it whether anybody has used it.
+SILENT = LATE.model_copy(update={"protocol": "none"})
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -46,6 +48,7 @@ class MortalJournal(Journal):
 
     def begin(self, held: Lease, before: Session, *words: object, **more: object) -> Move:
         self._world.at("begin", before.name)
+        self._world.consents[before.name] = str(more.get("consent", ""))
         return super().begin(held, before, *words, **more)  # type: ignore[arg-type]
 
     def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
@@ -73,15 +76,17 @@ class Fleet:
     world: World
     references: dict[str, bytes] = field(default_factory=dict)
 
-    def image(self, name: str, image: Image = GOOD) -> str:
-        """Publish an image; returns its digest."""
-        config = json.dumps({"config": {"Labels": {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}}}).encode()
+    def image(self, name: str, image: Image = GOOD, size: int = 0) -> str:
+        """Publish an image, of which so many bytes have to be pulled; returns its digest."""
+        layers = [digest(name.encode())] if size else []
+        labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
+        config = json.dumps({"config": {"Labels": labels}, "rootfs": {"diff_ids": layers}}).encode()
         described = {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config)}
         document = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
             "config": described | {"size": len(config)},
-            "layers": [],
+            "layers": [{"digest": layer, "size": size} for layer in layers],
             "annotations": {"name": name},
         }
         manifest = json.dumps(document).encode()
@@ -135,6 +140,7 @@ class Fleet:
             self.world.uids[str(session.home)] = session.uid
             engine.create(session)
             engine.start(session.container)
+            self.world.boxes[session.container].led = True
             for text in ("notes", "results", "a notebook"):
                 self.world.work(session.name, text)
             self.world.boxes[session.container].used = False
@@ -155,7 +161,7 @@ class Fleet:
         self.world.alive = True
         return Carrier(self.settings, self.sessions, MortalJournal(self.database, self.world))
 
-    def to(self, session: Session, image: str, **more: str) -> Decision:
+    def to(self, session: Session, image: str, **more: object) -> Decision:
         return Decision(session.name, Action.migrate, session.image, image, **more)  # type: ignore[arg-type]
 
     def generation(self, name: str) -> int | None:

@@ -17,7 +17,7 @@ import psutil
 
 from flows.database import LeaseLost
 from flows.errors import RefitError
-from flows.migrations.history import History
+from flows.history import History
 from flows.migrations.move import State
 from tests.conftest import wait_until
 from tests.simulated.fleet import Fleet, fleet

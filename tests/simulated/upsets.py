@@ -13,7 +13,7 @@ from flows.migrations.move import FINAL, State
 from flows.migrations.steps import KEPT
 from flows.sessions.model import Running, Session
 from tests.real.moving import check_no_gap
-from tests.simulated.fleet import ACCESS, LATE, OWN, Fleet
+from tests.simulated.fleet import ACCESS, LATE, OWN, SILENT, Fleet
 from tests.simulated.world import GOOD, Image, Killed, Point, differing
 
 IMAGES = {
@@ -24,6 +24,9 @@ IMAGES = {
     "writes into the home": Image(spoils={"work-5-notes": "spoiled", "new": "unasked"}),
     "deletes from the home, and ends": Image(lives=False, spoils={"work-5-notes": ""}),
 }
+ACCESSES = (ACCESS, LATE, SILENT, ACCESS.model_copy(update={"protocol": "none"}))
+# Why a session may be stopped whatever works in it; each meets each way into sessions.
+CONSENTS: tuple[dict[str, bool], ...] = ({}, {}, {"forced": True}, {"agreed": True})
 # What happens at a moment; each at most once.
 UPSETS = (
     *("killed",) * 6,
@@ -102,8 +105,8 @@ def trial(fleet: Fleet, number: int, seed: int) -> str:
     """
     chance = random.Random(f"{seed} {number}")
     kind = "good" if chance.random() < 0.6 else chance.choice(list(IMAGES))
-    session = fleet.add(number, fleet.image("old"), LATE if number % 2 else ACCESS)
-    new = fleet.image(kind, IMAGES[kind])
+    session = fleet.add(number, fleet.image("old"), ACCESSES[number % len(ACCESSES)])
+    new, consent = fleet.image(kind, IMAGES[kind]), CONSENTS[number // len(ACCESSES) % len(CONSENTS)]
     amount = chance.choice((0, 1, 1, 2, 2, 3, 5))
     due = {chance.randint(1, MOMENTS): chance.choice(UPSETS) for _ in range(amount)}
     upsets = Upsets(fleet, session, due)
@@ -111,13 +114,15 @@ def trial(fleet: Fleet, number: int, seed: int) -> str:
         owner_acts(fleet, session, chance.choice(OWNER), upsets)
     try:
         fleet.world.meanwhile = upsets
-        _live_on(fleet, chance, upsets, lambda: fleet.carrier().carry_out(fleet.to(session, new)))
+        line = fleet.to(session, new, **consent)
+        _live_on(fleet, chance, upsets, lambda: fleet.carrier().carry_out(line))
         fleet.world.meanwhile = lambda _: None
         state = _check(fleet, session, upsets)
         assert not fleet.world.violations, fleet.world.violations
         return state
     except AssertionError as error:
-        raise AssertionError(f"seed {seed}, session {number}, image {kind!r}, {upsets.happened}: {error}") from error
+        case = f"seed {seed}, session {number}, image {kind!r}, {consent}"
+        raise AssertionError(f"{case}, {upsets.happened}: {error}") from error
     finally:
         fleet.world.meanwhile, fleet.world.violations = lambda _: None, []
 

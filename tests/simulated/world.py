@@ -65,6 +65,7 @@ class Box:
 
     Attributes:
         shut: nobody comes in.
+        led: people are led to it; to one with a port of its own they find the way.
         used: somebody has worked in it since it started.
         bound: it has its home; one that is warm has not.
         started: when it last got its home.
@@ -74,6 +75,7 @@ class Box:
     session: Session
     running: Running = Running.created
     shut: bool = False
+    led: bool = False
     used: bool = False
     bound: bool = True
     started: datetime | None = None
@@ -83,6 +85,11 @@ class Box:
     def writes(self) -> bool:
         """Whether it can write into its home."""
         return self.running is Running.running and self.bound
+
+    @property
+    def open(self) -> bool:
+        """Whether people get in."""
+        return self.writes and not self.shut and bool(self.led or self.session.port)
 
     @property
     def seen(self) -> Container:
@@ -114,6 +121,7 @@ class World:
         owed: path of a home → what people and their programs have written there: nothing of it may get lost.
         busy: the sessions in which somebody works.
         looks: session → when it was last found idle with its door shut (monotonic seconds).
+        consents: session → why its last move may stop it whatever works in it; empty: it may not.
         current: says which generation of a session is on record; none: it was deleted.
         seconds: effect → seconds that it takes.
         meanwhile: what happens at a moment; may raise what the effect fails with.
@@ -131,6 +139,7 @@ class World:
     owed: dict[str, Content] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     looks: dict[str, float] = field(default_factory=dict)
+    consents: dict[str, str] = field(default_factory=dict)
     current: Callable[[str], int | None] = lambda _: None
     seconds: Mapping[str, float] = field(default_factory=dict)
     meanwhile: Callable[[Point], None] = lambda _: None
@@ -201,6 +210,7 @@ class World:
             if writers := self.writers(box.session):
                 raise self.never(f"I1: {name} and {writers[0]} would both write into {home}")
             box.running, box.shut, box.used, box.bound, box.started = Running.running, False, False, True, now()
+            box.led = False
             self.homes[home] |= {".cache/ide": name}
             for path, text in image.spoils.items():
                 if text:
@@ -224,7 +234,8 @@ class World:
                 return
             own = box.bound and self.current(box.session.name) == box.session.generation
             age = time.monotonic() - self.looks.pop(box.session.name, -LOOK_SECONDS)
-            if own and not self.by_hand and age > LOOK_SECONDS:
+            consent = self.by_hand or self.consents.get(box.session.name)
+            if own and not consent and age > LOOK_SECONDS:
                 raise self.never(f"I3: {name} is stopped, and nobody has looked whether somebody works in it")
             if own:
                 self._write(box, "saved at the end", f"by {name}")
@@ -253,7 +264,7 @@ class World:
         """Somebody works in a session, if it runs and lets them in."""
         with self.lock:
             for box in self.of(session):
-                if box.writes and not box.shut and self.images[box.session.image].answers:
+                if box.open and self.images[box.session.image].answers:
                     box.used = True
                     self._write(box, f"work-{len(text)}-{text}", text)
 
@@ -324,9 +335,9 @@ def digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def nothing_at_work() -> str:
-    """What `sessions.look` prints of a session in which nobody is."""
-    return json.dumps({"at": time.time()})
+def nothing_at_work(connections: int = 0) -> str:
+    """What `sessions.look` prints of a session in which nothing works."""
+    return json.dumps({"at": time.time(), "connections": connections})
 
 
 def somebody_at_work() -> str:

@@ -14,7 +14,7 @@ LAYERS = (
     ("alone", "command", "cron", "documents", "files", "hours", "progress", "words"),
     ("policy",),
     ("settings", "database", "schema"),
-    ("host", "notices"),
+    ("history", "host", "notices"),
     ("containers", "forwarding", "catalog", "gateway"),
     ("locks", "branches"),
     ("images",),

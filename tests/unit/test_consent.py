@@ -9,7 +9,7 @@ import pytest
 
 from flows.hours import read_hours
 from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
-from flows.migrations.planning.rollout import Action, Reason
+from flows.migrations.planning.rollout import FORCED, Action, Reason
 from flows.policy import Mode
 from flows.sessions.wishes import Wish
 from tests.unit.test_planner import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout
@@ -46,7 +46,11 @@ def test_a_freeze_that_has_begun_meanwhile_holds_for_those_whose_deadline_has_co
 def test_f11_who_works_until_the_deadline_is_never_stopped_before_it() -> None:
     told = candidate(verdict=BUSY, policy=policy(deadline_days=2), notified=NOW - timedelta(days=1))
     assert "python train.py" in objection(told, NEW, rollout())
-    assert deadline_if_told(told, NEW, rollout()) == NOW + timedelta(days=1)
+    deadline = NOW + timedelta(days=1)
+    assert deadline_if_told(told, NEW, rollout()) == deadline
+    before, after = (only(told, rollout(now=deadline + timedelta(minutes=minutes))) for minutes in (-1, 1))
+    assert (before.action, before.due) == (Action.wait, deadline)
+    assert (after.action, after.consent) == (Action.migrate, FORCED)
 
 
 def test_f17_without_a_notice_that_was_delivered_no_clock_runs() -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from flows import database
 from flows.errors import RefitError
-from flows.migrations.history import History, Kind, append
+from flows.history import History, Kind, append
 from tests.conftest import wait_until
 from tests.database_contract import DatabaseContract
 

@@ -6,7 +6,7 @@ Moves are carried out by what really does so: only engine, homes and IDEs are si
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -14,26 +14,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
+from flows.catalog.model import Access
 from flows.database import lease, now
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.registry import NoAnswer
+from flows.migrations import parting
 from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
+from flows.migrations.blame import PUT_OFF
 from flows.migrations.carry import LOOK_AGE, Result
-from flows.migrations.history import History
 from flows.migrations.move import STEPS, State
 from flows.migrations.planning.plan import plan
-from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.planning.rollout import AGREED, FORCED, Action, Candidate, Reason, Rollout
 from flows.migrations.steps import KEPT, UNUSED_GRACE
+from flows.migrations.telling.teller import Teller
+from flows.plan_migration import Planning
 from flows.policy import RolloutPolicy
 from flows.sessions.model import Running, Session
+from flows.sessions.watching import probes
 from flows.sessions.watching.activity import Verdict
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
+from tests.conftest import free_port, wait_until
 from tests.simulated.engine import SimulatedEngine
-from tests.simulated.fleet import LATE, OWN, PROFILE, RELEASE, Fleet, fleet
+from tests.simulated.fleet import LATE, OWN, PROFILE, RELEASE, SILENT, Fleet, fleet
 from tests.simulated.upsets import IMAGES
-from tests.simulated.world import Killed, Point, differing
+from tests.simulated.world import Image, Killed, Point, differing
+from tests.unit.test_notices import receiver
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs" / "sessions.md"
@@ -43,6 +52,17 @@ CASES = range(1, 21)
 @pytest.fixture
 def ada(sessions: Fleet) -> Session:
     return sessions.add(1, sessions.image("old"))
+
+
+@pytest.fixture
+def rollout(tmp_path: Path) -> Iterator[Fleet]:
+    """Two sessions of one wave, and the image that both are to get."""
+    with fleet(tmp_path / "home", waves=[100]) as found, found.in_charge():
+        old = found.image("old")
+        found.add(1, old)
+        found.add(2, old)
+        found.image("new")
+        yield found
 
 
 def move(sessions: Fleet, session: Session, image: str = "") -> Result:
@@ -82,6 +102,31 @@ def never_stopped(sessions: Fleet, session: Session) -> bool:
     return not sessions.world.stops[session.container] and healthy(sessions, session)
 
 
+def failing(verb: str, why: str) -> Callable[[Point], None]:
+    """An effect fails each time."""
+
+    def meanwhile(point: Point) -> None:
+        if (point.verb, point.when) == (verb, "before"):
+            raise RefitError(why)
+
+    return meanwhile
+
+
+def check_put_off(rollout: Fleet, verb: str, when: str, why: str) -> None:
+    """What fails once before a stop is no fault of the image: it is tried again, and the wave goes on."""
+    planning, session = Planning(rollout.settings), rollout.sessions.store.session("s1")
+    [line, other] = planning.plan([], "", begin=True)
+    happening(rollout, verb, when, fail(why))
+    result = rollout.carrier().carry_out(line)
+    assert (result.state, result.downtime, result.failed) == (State.deferred, None, True) and why in result.reason
+    assert never_stopped(rollout, session)
+    [waits, goes_on] = planning.plan([], "", begin=True)
+    assert (waits.reason, goes_on.action) == (Reason.deferred, Action.migrate)
+    assert rollout.carrier().carry_out(other).moved and rollout.carrier().carry_out(line).moved
+    [gate] = planning.fleet().rollouts[0].waves
+    assert (gate.moved, gate.failed) == (2, 0)
+
+
 def kill(sessions: Fleet) -> Callable[[], None]:
     def killing() -> None:
         sessions.world.alive = False
@@ -93,7 +138,7 @@ def kill(sessions: Fleet) -> Callable[[], None]:
 MOMENTS = [
     *((verb, when) for verb in ("pull", "create", "stop", "start", "remove", "forget") for when in ("before", "after")),
     *((verb, when) for verb in ("copy", "snapshot") for when in ("before", "middle", "after")),
-    *((verb, "before") for verb in ("ready", "check room", "shut out", "compare", "used", "cell", "end")),
+    *((verb, "before") for verb in ("ready", "check room", "shut out", "compare", "lead", "cell", "end")),
     *((verb, "before") for verb in ("ready to look", "probe")),
 ]
 
@@ -150,12 +195,52 @@ def test_f01_a_session_that_a_killed_run_has_left_away_is_brought_back_without_a
         assert healthy(sessions, sessions.sessions.store.session(ada.name))
 
 
-@pytest.mark.parametrize("why", ["the registry doesn't answer", "no credentials", "it has no such image"])
-def test_f02_without_its_image_nobody_is_stopped(sessions: Fleet, ada: Session, why: str) -> None:
-    happening(sessions, "pull", "before", fail(why))
-    result = move(sessions, ada)
-    assert (result.state, result.downtime) == (State.rolled_back, None) and why in result.reason
+def test_f02_an_image_that_is_gone_from_the_registry_fails_and_nobody_is_stopped(sessions: Fleet, ada: Session) -> None:
+    new = sessions.image("new")
+    del sessions.world.images[new]
+    result = move(sessions, ada, new)
+    assert (result.state, result.downtime) == (State.rolled_back, None) and "no image" in result.reason
     assert never_stopped(sessions, ada)
+
+
+@pytest.mark.parametrize(
+    ("verb", "when", "why"),
+    [
+        ("pull", "before", "401: the credentials have expired"),
+        ("pull", "after", "it took longer than 3600 s and was ended"),
+        ("create", "before", "No space left on device"),
+    ],
+)
+def test_f02_what_fails_for_one_session_before_its_stop_is_tried_again_and_others_go_on(
+    rollout: Fleet, verb: str, when: str, why: str
+) -> None:
+    check_put_off(rollout, verb, when, why)
+
+
+@pytest.mark.parametrize("verb", ["ready", "check room", "shut out"])
+def test_f02_nobody_is_tried_for_ever(rollout: Fleet, verb: str) -> None:
+    planning, session = Planning(rollout.settings), rollout.sessions.store.session("s1")
+    [line, _] = planning.plan([], "", begin=True)
+    rollout.world.meanwhile = failing(verb, "it fails again")
+    results = [rollout.carrier().carry_out(line) for _ in range(PUT_OFF + 1)]
+    assert [result.state for result in results] == [State.deferred] * PUT_OFF + [State.rolled_back]
+    assert all(result.failed and "it fails again" in result.reason for result in results)
+    rollout.world.meanwhile = lambda _: None
+    assert never_stopped(rollout, session)
+    [gone, other] = planning.plan([], "", begin=True)
+    assert gone.reason is Reason.failed and other.detail == "100 %: failed"
+
+
+def test_f02_what_is_interrupted_before_the_stop_is_no_fault_of_the_image(sessions: Fleet, ada: Session) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    new = sessions.image("new")
+    happening(sessions, "copy", "middle", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        move(sessions, ada, new)
+    assert sessions.journal.latest()[ada.name].state is State.deferred and never_stopped(sessions, ada)
+    assert move(sessions, ada, new).moved
 
 
 def test_f02_while_the_registry_is_away_nobody_is_stopped_and_nothing_is_said_of_the_image(
@@ -244,6 +329,33 @@ def test_f03_an_image_that_is_healthy_and_then_dies_is_rolled_back(tmp_path: Pat
         result = move(sessions, ada, new.image)
         assert result.state is State.rolled_back and "ended within 0.2 s" in result.reason
         assert healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("access", [SILENT, SILENT.model_copy(update={"late_home": False})])
+def test_f03_who_comes_back_at_once_to_an_ide_that_says_nothing_of_it_stays_in(sessions: Fleet, access: Access) -> None:
+    bob = sessions.add(2, sessions.image("old"), access)
+    happening(sessions, "lead", "after", lambda: sessions.world.work(bob.name, "at once"))
+    result = move(sessions, bob)
+    assert (result.state, result.damaged) == (State.cleaned, False), result.reason
+    assert "work-7-at once" in sessions.world.homes[str(bob.home)] and healthy(sessions, bob)
+
+
+@pytest.mark.parametrize("access", [SILENT, SILENT.model_copy(update={"late_home": False})])
+@pytest.mark.parametrize("somebody", [False, True])
+def test_f03_a_home_that_an_image_spoils_before_anybody_is_let_in_gets_back_what_it_had(
+    sessions: Fleet, access: Access, somebody: bool
+) -> None:
+    """Where people find the way by themselves, nobody knows whether it was the image: there the home is left.
+
+    Who is there stays.
+    """
+    bob = sessions.add(2, sessions.image("old"), access)
+    if somebody:
+        happening(sessions, "compare", "before", lambda: sessions.world.work(bob.name, "at once"))
+    result = move(sessions, bob, sessions.image("bad", Image(spoils={"new": "unasked"})))
+    assert result.moved == (somebody and bool(bob.port)) and "new: new" in result.reason
+    assert result.damaged == bool(bob.port) == ("new" in sessions.world.homes[str(bob.home)])
+    assert not sessions.world.lost(bob, (*OWN, "new"))
 
 
 def test_f04_where_the_way_back_fails_nothing_more_happens_until_a_person_has_looked(
@@ -366,10 +478,8 @@ def test_f07_of_two_migrations_of_a_session_one_acts(sessions: Fleet, ada: Sessi
 
 
 @pytest.mark.parametrize("verb", ["check room", "pull", "copy"])
-def test_f08_where_the_disk_is_full_nobody_is_stopped(sessions: Fleet, ada: Session, verb: str) -> None:
-    happening(sessions, verb, "middle" if verb == "copy" else "before", fail("No space left on device"))
-    result = move(sessions, ada)
-    assert "No space" in result.reason and never_stopped(sessions, ada)
+def test_f08_where_the_disk_is_full_nobody_is_stopped_and_others_go_on(rollout: Fleet, verb: str) -> None:
+    check_put_off(rollout, verb, "middle" if verb == "copy" else "before", "No space left on device")
 
 
 def test_f09_a_gpu_that_is_taken_between_stop_and_start_sends_the_session_back(sessions: Fleet, ada: Session) -> None:
@@ -382,6 +492,28 @@ def test_f10_work_that_begins_before_the_stop_is_seen(sessions: Fleet, ada: Sess
     happening(sessions, "shut out", "before", lambda: sessions.world.busy.add(ada.name))
     result = move(sessions, ada)
     assert result.state is State.deferred and "train.py" in result.reason and never_stopped(sessions, ada)
+
+
+@pytest.mark.parametrize("consent", [FORCED, AGREED])
+def test_f11_whoever_works_at_the_deadline_or_has_agreed_is_warned_and_moved(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, consent: str
+) -> None:
+    warned = list[int]()
+    monkeypatch.setattr(parting, "warn", lambda *_: warned.append(sessions.world.stops[ada.container]))
+    sessions.world.busy.add(ada.name)
+    line = sessions.to(ada, sessions.image("new"), forced=consent == FORCED, agreed=consent == AGREED)
+    assert line.consent == consent
+    assert sessions.carrier().carry_out(line).moved and warned == [0]
+    assert "saved at the end" in sessions.world.homes[str(ada.home)]
+    assert healthy(sessions, sessions.sessions.store.session(ada.name))
+
+
+def test_f11_on_days_on_which_nobody_is_moved_no_deadline_counts(tmp_path: Path) -> None:
+    freeze = {"first": "2000-01-01", "last": "2999-12-31", "why": "for ever"}
+    with fleet(tmp_path / "home", freezes=[freeze]) as sessions:
+        ada = sessions.add(1, sessions.image("old"))
+        result = sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"), forced=True))
+        assert (result.state, result.reason) == (State.deferred, Reason.frozen) and never_stopped(sessions, ada)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -437,6 +569,31 @@ def test_f14_a_last_look_that_could_not_be_made_ready_is_made_all_the_same(sessi
     assert sessions.world.effects["ready to look"] == sessions.world.effects["probe"] + 1 == 3
 
 
+@pytest.mark.parametrize(
+    ("busy", "late", "shut"), [(False, 1, [False, False, True]), (True, 1, [False, False]), (False, 2, [False] * 3)]
+)
+def test_f14_a_last_look_that_takes_long_keeps_nobody_out(
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, busy: bool, late: int, shut: list[bool]
+) -> None:
+    """The door opens before the look has ended; who was not seen then is looked at again."""
+    monkeypatch.setattr(probes, "CLOSED_SECONDS", (0.05, 60 if late == 1 else 0.05))
+    look, box, doors = SimulatedEngine._look, sessions.world.boxes[ada.container], list[bool]()
+
+    def slow(engine: SimulatedEngine, container: str) -> str:
+        if 1 <= len(doors) <= late:  # the first only says what is open in it
+            wait_until(lambda: not box.shut)
+        doors.append(box.shut)
+        return look(engine, container)
+
+    monkeypatch.setattr(SimulatedEngine, "_look", slow)
+    happening(sessions, "shut out", "before", lambda: sessions.world.busy.update([ada.name] if busy else []))
+    result = move(sessions, ada)
+    assert doors == shut and result.moved == shut[-1]
+    assert healthy(sessions, ada if not result.moved else sessions.sessions.store.session(ada.name))
+    if not result.moved:
+        assert result.state is State.deferred and ("train.py" if busy else "can't be seen") in result.reason
+
+
 def test_f15_a_tag_that_moves_meanwhile_moves_nobody(sessions: Fleet, ada: Session) -> None:
     planned = sessions.image("planned")
     happening(sessions, "pull", "before", lambda: sessions.image("newer"))
@@ -448,9 +605,35 @@ def test_f15_a_tag_that_moves_meanwhile_moves_nobody(sessions: Fleet, ada: Sessi
 @pytest.mark.parametrize("when", ["before", "middle"])
 def test_f16_without_a_snapshot_nothing_new_is_started(sessions: Fleet, ada: Session, verb: str, when: str) -> None:
     happening(sessions, verb, when, fail("the copy is not the same"))
-    assert move(sessions, ada).state is State.rolled_back
+    stopped = verb == "snapshot"
+    assert move(sessions, ada).state is (State.rolled_back if stopped else State.deferred)
     assert healthy(sessions, ada)
-    assert bool(sessions.world.stops[ada.container]) == (verb == "snapshot")
+    assert bool(sessions.world.stops[ada.container]) == stopped
+
+
+def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
+    soon = {"deadline_days": 1e-6, "notice_hours": 0}
+    with fleet(tmp_path / "home", waves=[100], sessions=soon) as sessions, sessions.in_charge():
+        ada = sessions.add(1, sessions.image("old"), SILENT)
+        sessions.image("new")
+        sessions.world.busy.add(ada.name)
+        planning = Planning(sessions.settings)
+
+        def told(address: str) -> bool:
+            outside = sessions.settings.model_copy(update={"notify_owners": {"*": (SecretStr(address),)}})
+            teller = Teller(outside, sessions.sessions, sessions.database, lambda *_: "", planning.deadline)
+            return bool(teller.tell(planning.plan([], "", begin=True)))
+
+        assert not told(f"json://127.0.0.1:{free_port()}/")
+        [line] = planning.plan([], "", begin=True)
+        assert (line.action, line.deadline, line.forced) == (Action.wait, None, False)
+        with receiver() as (url, received):
+            assert told(url) and len(received) == 1
+        [line] = planning.plan([], "", begin=True)
+        assert line.deadline and line.forced
+        assert sessions.carrier().carry_out(replace(line, action=Action.migrate)).moved
+        kinds = [event.kind for event in History(sessions.database).events(ada.name) if "notice" in event.kind]
+        assert kinds == [Kind.not_noticed, Kind.noticed]
 
 
 def test_f18_what_the_new_image_would_break_waits_for_its_owner() -> None:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flows import migrate_cli
-from flows.migrations.history import Event, Kind
+from flows.history import Event, Kind
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
 from flows.migrations.planning.waves import Trial
 from flows.migrations.telling import chart

@@ -19,7 +19,7 @@ from flows.migrations.move import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout, Way
 from flows.migrations.planning.waves import Approval, Trial
-from flows.policy import RolloutPolicy, SessionPolicy
+from flows.policy import RolloutPolicy, SessionPolicy, Unavailable
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import Verdict
 from flows.sessions.watching.probes import Seen
@@ -43,6 +43,8 @@ class World:
         ends: session → how its move ends, if not well.
         events: (when, what happens then).
         moves: session → (when it was moved, to what).
+        told: when everybody was told of the new image.
+        lag: by how much the clock oversleeps.
     """
 
     policy: RolloutPolicy
@@ -62,6 +64,8 @@ class World:
     events: list[tuple[datetime, str, object]] = field(default_factory=list)
     killed_at: frozenset[int] = frozenset()
     actions: int = 0
+    told: datetime | None = None
+    lag: timedelta = timedelta()
 
     def now(self) -> datetime:
         return self.time
@@ -69,7 +73,7 @@ class World:
     def wait(self, until: datetime) -> None:
         assert until > self.time, "it would go round and round"
         upcoming = min((event[0] for event in self.events), default=until)
-        self.time = max(self.time, min(until, upcoming))
+        self.time = max(self.time, min(until, upcoming)) + self.lag
         for event in [event for event in self.events if event[0] <= self.time]:
             self.events.remove(event)
             setattr(self, event[1], event[2])
@@ -83,6 +87,7 @@ class World:
             session,
             True,
             policy=self.sessions,
+            notified=self.told,
             seen=seen,
             failed=self.failed.get(name, ""),
             rests_until=rests and rests + self.policy.look_minutes * MINUTE,
@@ -113,7 +118,8 @@ class World:
         self._may_die()
         assert self.images.get(line.session, OLD) == line.old != line.new and line.wave is not None
         self.time += timedelta(seconds=6)
-        end = State.deferred if self.is_busy(line.session) else self.ends.get(line.session, State.cleaned)
+        refuses = self.is_busy(line.session) and not line.consent
+        end = State.deferred if refuses else self.ends.get(line.session, State.cleaned)
         if end is State.cleaned:
             self.images[line.session] = line.new
             self.moves.append((self.time, line.session, line.new))
@@ -309,6 +315,29 @@ def test_whenever_it_is_killed_the_next_run_goes_on(
     if firsts and seconds:
         early = [at for at in firsts if at < min(seconds)]
         assert not early or min(seconds) - max(early) >= 20 * MINUTE
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.3, 7.0])
+def test_f11_of_40_who_work_on_all_are_forced_from_their_deadline_on_and_none_before(lag: float) -> None:
+    policy, told = RolloutPolicy(waves=(100,), unavailable=Unavailable(rollout=4)), NOW - timedelta(days=1, seconds=25)
+    names = [f"s{number}" for number in range(40)]
+    busy = dict.fromkeys(names, NOW + timedelta(days=30))
+    two_days = SessionPolicy(deadline_days=2)
+    world = World(policy, names, busy, sessions=two_days, told=told, lag=timedelta(seconds=lag))
+    assert {result.state for result in world.run()} == {State.cleaned}
+    begun = [at - timedelta(seconds=6) for at, _, _ in world.moves]
+    deadline = told + timedelta(days=2)
+    assert len(begun) == 40 and all(at >= deadline for at in begun)
+    assert max(begun) - deadline < 10 * MINUTE
+
+
+def test_a_home_into_which_somebody_wrote_after_a_good_move_stops_no_other() -> None:
+    line = Decision("ada", Action.migrate, OLD, NEW, wave=1)
+    doubts = Doubts([line])
+    doubts.note(line, Result("ada", OLD, NEW, "", 1.0, State.cleaned, "its home was kept", damaged=True))
+    assert not doubts.about(line)
+    doubts.note(line, Result("ada", OLD, NEW, "", 1.0, State.rolled_back, "", damaged=True))
+    assert doubts.about(line) == "ada is rolled back, and its home may be damaged: first look at that one"
 
 
 @pytest.mark.parametrize("once", [True, False])

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from flows.database import open_database
-from flows.migrations.history import History, Kind
+from flows.history import History, Kind
 from flows.settings import Settings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.database import LeaseLost, lease, open_database
-from flows.migrations.history import History, Kind
+from flows.history import History, Kind
 from flows.migrations.journal import Journal
 from flows.migrations.move import STEPS, Entry, Phase, State
 from flows.migrations.planning.plan import moved

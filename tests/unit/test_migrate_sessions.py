@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -14,14 +16,14 @@ from sqlalchemy import Engine
 
 from flows.database import now, open_database
 from flows.errors import RefitError
-from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, move_wave
+from flows.history import History, Kind
+from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.follow import Doubts
-from flows.migrations.history import History, Kind
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason, Way
 from flows.migrations.telling.standing import Standings
-from flows.plan_migration import Planning, steer, told
+from flows.plan_migration import Planning, _room, steer, told
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.simulated.fleet import fleet
@@ -36,7 +38,7 @@ def database(settings: Settings) -> Engine:
 
 def test_no_more_are_away_at_once_than_the_strictest_cap_lets() -> None:
     assert _at_once(Settings(), 4) == 4
-    tight = Settings.model_validate({"migration": {"unavailable": {"host": 8, "profile": 2}}})
+    tight = Settings.model_validate({"migration": {"unavailable": {"host": 8, "rollout": 2}}})
     assert _at_once(tight, 4) == 2
 
 
@@ -83,6 +85,49 @@ def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypa
         (line,) = planning.plan([], "")
         monkeypatch.setattr("flows.plan_migration.current", away)
         assert not planning.superseded(line)
+
+
+def test_who_only_goes_on_begins_nothing_and_waits_for_nothing_newer(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        ada = sessions.add(1, sessions.image("old"))
+        begun = sessions.image("begun")
+        follower = Planning(sessions.settings, only_begun=True)
+        assert not follower.unfinished()
+        assert [line.action for line in follower.plan([], "", begin=True)] == [Action.skip]
+        Planning(sessions.settings).begin()
+        sessions.image("newer")
+        (line,) = follower.plan([], "", begin=True)
+        assert follower.unfinished() and (line.session, line.new) == (ada.name, begun)
+        assert not follower.superseded(line)
+        Planning(sessions.settings).begin()
+        (line,) = follower.plan([], "", begin=True)
+        assert line.new not in (begun, ada.image)
+
+
+def test_who_finds_a_run_at_work_lets_rollouts_begin_for_it_unless_it_was_only_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge(), disable_run_logger():
+        monkeypatch.setattr("flows.migrate_sessions.load_settings", lambda: sessions.settings)
+        sessions.add(1, sessions.image("old"))
+        new, standings = sessions.image("new"), Standings(sessions.database)
+        assert migrate_sessions.fn(only_begun=True) == ()
+        with _alone(sessions.database):
+            migrate_sessions.fn(only_begun=True)
+            assert standings.all() == {}
+            assert [result.state for result in migrate_sessions.fn()] == [State.planned]
+            assert list(standings.all()) == [new]
+
+
+@pytest.mark.parametrize(("way", "left"), [(Way.paused, True), (Way.aborted, False)], ids=str)
+def test_a_rollout_that_is_over_leaves_nothing_to_go_on_with(tmp_path: Path, way: Way, left: bool) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        new = sessions.image("new")
+        planning = Planning(sessions.settings, only_begun=True)
+        Planning(sessions.settings).begin()
+        Standings(sessions.database).steer(new, way, "root")
+        assert planning.unfinished() is left
 
 
 def moved(
@@ -169,6 +214,84 @@ def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_o
     assert about_held([moved, held]) == f"bob: {held.reason}"
 
 
+def test_what_has_to_be_pulled_is_pulled_before_the_first_is_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.plan_migration._room", lambda _: 10**11)
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        ada = sessions.add(1, sessions.image("old"))
+        new = sessions.image("new", size=10**10)
+        planning = Planning(sessions.settings)
+        (line,) = planning.plan([], "")
+        assert (line.session, line.action, line.reason) == (ada.name, Action.later, Reason.pull)
+        (named,) = planning.plan([ada.name], "")
+        assert named.action is Action.migrate
+        assert planning.fetch([line]) == (new,) and sessions.world.effects["pull"]
+        (line,) = planning.plan([], "")
+        assert (line.action, line.reason) == (Action.migrate, None) and not planning.fetch([line])
+
+
+def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        new = sessions.image("new", size=1000)
+        del sessions.world.images[new]
+        planning = Planning(sessions.settings)
+        assert planning.fetch(planning.plan([], "")) == (new,)
+        assert [line.action for line in planning.plan([], "")] == [Action.migrate]
+
+
+def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.plan_migration._room", lambda _: 10**10)
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        sessions.image("new", size=10**11)
+        planning = Planning(sessions.settings)
+        lines = planning.plan([], "")
+        assert [line.reason for line in lines] == [Reason.room] and not planning.fetch(lines)
+        sessions.image("smaller", size=10**10)
+        assert [line.reason for line in planning.plan([], "")] == [Reason.pull]
+        sessions.image("same layers")
+        assert [line.action for line in planning.plan([], "")] == [Action.migrate]
+
+
+def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> dict[str, int]:
+        raise RefitError("The registry doesn't answer.")
+
+    monkeypatch.setattr("flows.plan_migration.to_pull", silent)
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        sessions.image("new", size=10**9)
+        assert [line.action for line in Planning(sessions.settings).plan([], "")] == [Action.migrate]
+
+
+def test_there_is_room_for_some_of_what_the_disk_has_left(settings: Settings) -> None:
+    free = shutil.disk_usage(settings.folder()).free
+    assert 0 < _room(settings) < free or free < 2 << 30
+
+
+def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        old = sessions.image("old")
+        ada, bob = (sessions.add(number, old) for number in (1, 2))
+        for each in (ada, bob):
+            Wishes(sessions.database).change(each.name, "root", owner="ann")
+        new = sessions.image("new")
+        (_, alone) = Planning(sessions.settings).plan([], "")
+        store = sessions.sessions.store
+        with store.hold(ada.name) as held:
+            sessions.journal.begin(held, ada, replace(ada, image=new, generation=1), "", by="root")
+            begun = now()
+            unfinished, waits = Planning(sessions.settings).plan([], "")
+        assert (unfinished.reason, alone.session, waits.session) == (Reason.unfinished, bob.name, bob.name)
+        assert waits.at and waits.at > begun + timedelta(seconds=sessions.settings.migration.move_seconds / 2)
+
+
 def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         old = sessions.image("old")
@@ -178,3 +301,43 @@ def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
         sessions.image("new")
         at = {line.session: line.at for line in Planning(sessions.settings).plan([], "")}
         assert at[names[0]] != at[names[1]] and at[names[2]] == at[names[3]]
+
+
+@pytest.mark.parametrize(("cap", "most"), [({"owner": 1}, 1), ({"owner": 2}, 2), ({"owner": None, "profile": 1}, 1)])
+def test_while_moves_run_no_more_are_away_than_the_caps_let(
+    tmp_path: Path, cap: Mapping[str, int | None], most: int
+) -> None:
+    with fleet(tmp_path / "home", waves=[100], unavailable=cap) as sessions, sessions.in_charge(), disable_run_logger():
+        old = sessions.image("old")
+        names = [sessions.add(number, old).name for number in range(4)]
+        for name in names:
+            Wishes(sessions.database).change(name, "root", owner="ann")
+        new = sessions.image("new")
+        sessions.world.seconds = {"start": 0.1}
+        lines = [sessions.to(sessions.sessions.store.session(name), new) for name in names]
+        results = move_wave.fn(1, lines, sessions.settings, Doubts(lines))
+        assert {one.state for one in results} == {State.cleaned}
+        assert sessions.world.most_away <= most
+
+
+def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.migrations.turns.LOOK_SECONDS", 0.01)
+    with fleet(tmp_path / "home") as sessions, sessions.in_charge(), disable_run_logger():
+        old = sessions.image("old")
+        ada, bob = (sessions.add(number, old) for number in (1, 2))
+        new = sessions.image("new")
+        for each in (ada, bob):
+            Wishes(sessions.database).change(each.name, "root", owner="ann")
+        away = Event()
+        sessions.world.meanwhile = lambda point: away.set() if point.verb == "stop" else None
+        sessions.world.seconds = {"start": 0.3}
+
+        def run(line: Decision) -> tuple[Result, ...]:
+            return move_wave.fn(1, [line], sessions.settings, Doubts([line]))
+
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(run, sessions.to(ada, new))
+            assert away.wait(60)
+            second = pool.submit(run, sessions.to(bob, new))
+            assert [one.state for one in (*first.result(), *second.result())] == [State.cleaned] * 2
+        assert sessions.world.most_away == 1

@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import SecretStr
 
-from flows import notices
+from flows import hours, notices
 from flows.catalog.model import Access
-from flows.migrations.history import Event, Kind
+from flows.history import Event, Kind
 from flows.migrations.planning.consent import deadline_if_told
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout
 from flows.migrations.telling.notice import (
+    ANSWERS,
     Notice,
+    answers,
+    latest_pin,
     mark,
     moving_from,
     to_be_reminded,
@@ -138,6 +142,35 @@ def test_whoever_was_told_within_the_step_or_has_answered_isnt_reminded() -> Non
 )
 def test_an_answer_is_a_wish_and_nothing_else_is(answer: str, wish: dict[str, object]) -> None:
     assert wish_of(answer, "new", NOW) == wish
+
+
+@pytest.mark.parametrize(
+    ("wish", "deadline", "pin"),
+    [
+        (Wish(), None, date(2026, 11, 28)),
+        (Wish(Mode.pin, date(2026, 11, 25)), NOW + timedelta(days=30), date(2026, 11, 28)),
+        (Wish(), NOW + timedelta(days=7), date(2026, 11, 27)),
+        (Wish(), NOW + timedelta(days=3), date(2026, 11, 23)),
+        (Wish(), NOW + timedelta(days=2), None),
+        (Wish(Mode.ask), None, None),
+        (Wish(Mode.forced_by, date(2026, 12, 24)), NOW + timedelta(days=30), None),
+    ],
+)
+def test_a_button_pins_for_a_week_and_never_past_a_deadline(
+    wish: Wish, deadline: datetime | None, pin: date | None
+) -> None:
+    assert latest_pin(decision(Action.wait, Reason.busy), wish, deadline, NOW) == pin
+    assert latest_pin(decision(Action.wait, Reason.next_start), wish, deadline, NOW) is None
+    offered = answers(pin)
+    assert offered[: len(ANSWERS)] == ANSWERS and len(offered) == len(ANSWERS) + bool(pin)
+    if pin:
+        answer, label = offered[-1]
+        pinned = {"mode": Mode.pin, "until": pin, "agreed": ""}
+        assert label == f"Not before {pin}" and wish_of(answer, "new", NOW, pin) == pinned
+        assert wish_of("pin 2099-01-01", "new", NOW, pin) == pinned
+        assert wish_of("pin tomorrow", "new", NOW, pin) == wish_of(answer, "new", NOW) == {}
+        for zone in ("Pacific/Kiritimati", "Etc/GMT+12"):
+            assert deadline is None or hours.midnight(pin, ZoneInfo(zone)) <= deadline.timestamp()
 
 
 def test_who_was_told_of_an_image_that_is_called_off_is_told_so_and_told_anew_if_it_comes_after_all() -> None:

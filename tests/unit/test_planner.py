@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from flows.catalog.model import Access
 from flows.hours import read_hours
+from flows.migrations.planning import waves
+from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, Health, Host, Reason, Rollout, Way
+from flows.migrations.planning.waves import Trial
 from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import Verdict
@@ -180,7 +183,7 @@ def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], 
         which = known[line.session]
         hours_are_kept_unless_a_deadline_was_told(which, shared, line)
         nobody_who_may_be_busy_moves_without_force_or_consent(which, line)
-        pins_snoozes_and_deadlines_are_kept(which, line)
+        pins_snoozes_and_deadlines_are_kept(which, line, timedelta(seconds=shared.policy.move_seconds))
 
 
 def no_cap_is_ever_exceeded(world: list[Candidate], shared: Rollout, lines: Iterable[Decision]) -> None:
@@ -223,7 +226,7 @@ def nobody_who_may_be_busy_moves_without_force_or_consent(which: Candidate, line
     assert line.action is not Action.migrate or (line.at and (line.reason is None or line.forced))
 
 
-def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision) -> None:
+def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision, length: timedelta) -> None:
     clock, snoozed = ZoneInfo(which.wish.time_zone or which.policy.time_zone), which.wish.snoozed_until
     if line.at and which.wish.until and which.wish.mode is Mode.pin:
         assert line.at.astimezone(clock).date() >= which.wish.until
@@ -233,8 +236,9 @@ def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision) -> Non
         assert which.notified and line.deadline >= which.notified + which.policy.notice_hours * HOUR
         if line.at is None:
             assert line.reason in IMPOSSIBLE
-        elif line.at > line.deadline:
-            assert line.reason is Reason.late and line.detail
+        else:
+            assert line.at >= line.deadline or not line.forced
+            assert line.at - length < line.deadline or (line.reason is Reason.late and line.detail)
 
 
 @settings(max_examples=50, deadline=None)
@@ -273,6 +277,33 @@ def test_an_event_changes_its_session_alone_and_as_a_new_plan_would(
         old = was.get(line.session)
         # Others change only by getting what was left, or where somebody is away who wasn't to be.
         assert line.session == name or (old and old.at is None) or (not leaves and after[name].away_since)
+
+
+TRIALS = st.lists(
+    st.builds(
+        lambda wave, ended, end: Trial(NEW, wave, None if end == "open" else ended, end == "moved", end == "failed"),
+        st.integers(0, 3),
+        MOMENTS.filter(lambda moment: moment <= NOW),
+        st.sampled_from(["open", "moved", "moved", "failed", "deferred"]),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), ROLLOUTS, TRIALS)
+def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_beginning(
+    world: list[Candidate], shared: Rollout, tried: list[Trial]
+) -> None:
+    shared = replace(shared, gates={})
+    patience = shared.now + timedelta(hours=shared.policy.wave_hours)
+    without = Planner(shared, world).decisions
+    left = Counter((each.new, each.wave or 0) for each in without if each.wave is not None and each.at)
+    left -= Counter((each.new, each.wave or 0) for each in without if each.at and each.at >= patience)
+    expected = waves.gates(tried, left, {}, shared.policy, shared.now)
+    lines, gates = plan_after(world, shared, tried, {})
+    assert gates == expected
+    assert lines == Planner(replace(shared, gates=expected), world).decisions
 
 
 # --- One by one -------------------------------------------------------------------------------------------------------
@@ -366,7 +397,8 @@ def test_a_busy_session_is_forced_at_its_deadline_and_not_before() -> None:
     line = only(candidate(verdict=BUSY, policy=policy(deadline_days=3, quiet=["00:00-24:00"]), **TOLD))
     assert (line.action, line.reason, line.forced) == (Action.wait, Reason.busy, True)
     assert line.deadline == NOW + 2 * DAY
-    assert line.at and timedelta() <= line.deadline - line.at < timedelta(minutes=1)
+    assert line.at and timedelta() <= line.at - line.deadline < timedelta(minutes=1)
+    assert line.due == line.deadline
     due = only(candidate(verdict=BUSY, policy=policy(deadline_days=3), **TOLD), rollout(now=line.at))
     assert (due.action, due.at, due.forced) == (Action.migrate, line.at, True)
 
@@ -383,7 +415,7 @@ def test_the_clock_of_a_deadline_begins_with_a_notice_that_was_delivered() -> No
 def test_a_snooze_ends_with_the_deadline() -> None:
     snoozed = Wish(snoozed_until=NOW + 30 * DAY)
     line = only(candidate(wish=snoozed, policy=policy(deadline_days=3), **TOLD))
-    assert line.deadline and line.at and NOW + DAY < line.at <= line.deadline
+    assert line.deadline and line.at and timedelta() <= line.at - line.deadline < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -404,13 +436,27 @@ def test_a_deadline_that_cannot_be_kept_is_called_impossible(
     assert line.deadline and line.at and line.at > line.deadline
 
 
-def test_deadlines_that_are_too_many_for_the_caps_are_called_impossible_for_some() -> None:
-    one = rollout(unavailable={"rollout": 1}, move_seconds=3600)
-    told = policy(deadline_days=1.1)
-    lines = Planner(one, [candidate(f"s{n}", BUSY, policy=told, **TOLD) for n in range(4)]).decisions
-    on_time = [line for line in lines if line.at and line.deadline and line.at <= line.deadline]
-    assert len(on_time) == 2
-    assert [line.reason for line in lines if line not in on_time] == [Reason.late] * 2
+@pytest.mark.parametrize("hours", [-1, 26.4], ids=["it has passed", "it will come"])
+def test_of_40_with_one_deadline_none_is_forced_before_and_those_for_whom_there_is_no_seat_are_late(
+    hours: float,
+) -> None:
+    four = rollout(unavailable={"host": 4})
+    told = {"policy": policy(deadline_days=7), "notified": NOW + hours * HOUR - 7 * DAY, "host": "h1"}
+    lines = Planner(four, [candidate(f"s{n}", BUSY, **told) for n in range(40)]).decisions
+    assert all(line.forced and line.at and line.deadline and line.at >= max(line.deadline, NOW) for line in lines)
+    begins = Counter(line.at for line in lines if line.at)
+    assert list(begins.values()) == [4] * 10
+    assert max(begins) - min(begins) == timedelta(minutes=9)
+    on_time = [line for line in lines if line.reason is Reason.busy]
+    assert [line.at for line in on_time] == [min(begins)] * (4 if hours > 0 else 0)
+    assert {line.reason for line in lines if line not in on_time} == {Reason.late}
+
+
+def test_who_can_be_moved_goes_before_the_deadline_and_only_whoever_cannot_is_forced() -> None:
+    told = {"policy": policy(deadline_days=2, windows=["sun 01:00-05:00"]), **TOLD}
+    assert not only(candidate(**told)).forced  # type: ignore[arg-type]
+    missed = only(candidate(**told, wish=Wish(quiet=(read_hours("sun 00:00-24:00"),))))  # type: ignore[arg-type]
+    assert missed.forced and missed.at and missed.deadline and missed.at >= missed.deadline
 
 
 def test_images_are_pulled_one_after_the_other_if_there_is_room() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.faults import upset
-from flows.migrations.history import History
+from flows.history import History
 from flows.migrations.move import State
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.model import Session
@@ -79,7 +79,7 @@ def test_whatever_goes_wrong_no_home_is_damaged_and_nothing_is_left_over(session
     assert not History(sessions.database).broken()
 
 
-def test_of_two_engines_never_both_act_on_one_session(tmp_path: Path) -> None:
+def test_f07_of_two_engines_never_both_act_on_one_session(tmp_path: Path) -> None:
     check_that_one_acts(tmp_path, f"sqlite:///{tmp_path / 'refit.db'}")
 
 

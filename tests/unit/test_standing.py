@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from flows.database import open_database
 from flows.errors import RefitError, UnknownName
-from flows.migrations.history import History, Kind
+from flows.history import History, Kind
 from flows.migrations.planning.rollout import Health, Way
 from flows.migrations.telling.standing import Standings
 from flows.settings import Settings

@@ -11,7 +11,7 @@ from prefect.logging import disable_run_logger
 
 from flows.change_session import change_session
 from flows.errors import RefitError
-from flows.migrations.history import History, Kind
+from flows.history import History, Kind
 from flows.plan_migration import told
 from flows.policy import Mode
 from flows.sessions.model import Running, Session

@@ -6,12 +6,14 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from flows.catalog.model import Access
 from flows.database import now, open_database
 from flows.errors import RefitError, UnknownName
+from flows.history import EventRow, History, Kind
 from flows.hours import read_hours
 from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
 from flows.sessions.model import Session
@@ -40,6 +42,23 @@ def test_a_wish_is_kept_with_who_said_it(database: Engine) -> None:
     assert wishes.all() == {"ann": Wish(Mode.pin, date(2026, 12, 24), later, "Europe/Zurich", quiet)}
     assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
     assert wishes.changes("ann")[0].what == "mode: pin, until: 2026-12-24, agreed: none"
+
+
+def test_a_wish_is_in_the_chain_of_the_history_and_one_that_was_not_taken_is_not(database: Engine) -> None:
+    wishes, history = Wishes(database), History(database)
+    with pytest.raises(UnknownName):
+        wishes.change("eve", "eve", volunteer=True)
+    with pytest.raises(TypeError):
+        wishes.change("ann", "ann", no_such_field=True)
+    assert history.length() == 0
+    wishes.change("ann", "ann", **chosen_mode("pin", "2026-12-24"))
+    wishes.change("ann", "bob", volunteer=True)
+    told = [(event.kind, event.session, event.by, event.what) for event in history.events()]
+    assert told == [(Kind.wished, "ann", change.by, change.what) for change in wishes.changes("ann")]
+    assert [by for _, _, by, _ in told] == ["ann", "bob"]
+    with database.begin() as connection:
+        connection.execute(sqlalchemy.update(EventRow).where(EventRow.number == 1).values(by="eve"))
+    assert "event 1 was changed" in history.broken()
 
 
 def test_a_session_may_belong_to_somebody(database: Engine) -> None:

@@ -155,5 +155,7 @@ def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
         return Reason.next_start, ""
     if seen is None:
         return Reason.unknown, ""
+    if seen.verdict is not Verdict.busy:
+        return None, ""
     work = [text.removeprefix(f"{Verdict.busy}: ") for text in seen.evidence if not text.startswith(Verdict.idle)]
-    return (Reason.busy, "; ".join(work)) if seen.verdict is Verdict.busy else (None, "")
+    return Reason.busy, "; ".join(work)

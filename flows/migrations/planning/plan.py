@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
@@ -43,13 +42,14 @@ def plan_after(
         trials: the last move of each session.
         approved: image → the last wave that a person has approved, and when.
     """
-    known = tuple(candidates)
-    patience = rollout.now + timedelta(hours=rollout.policy.wave_hours)
-    # Who is left in each wave, and can be moved in time, is what a plan without gates says.
-    first = plan(known, rollout)
-    left = Counter((line.new, line.wave) for line in first if line.wave is not None and line.at and line.at < patience)
-    gates = waves.gates(trials, left, approved, rollout.policy, rollout.now)
-    return plan(known, replace(rollout, gates=gates)), gates
+    known, gates = tuple(trials), dict[tuple[str, int], Gate]()
+
+    def judge(left: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], Gate]:
+        gates.update(waves.gates(known, left, approved, rollout.policy, rollout.now))
+        return gates
+
+    begun = max((trial.wave for trial in known), default=waves.VOLUNTEERS - 1)
+    return Planner(rollout, candidates, judge=judge, begun=begun).decisions, gates
 
 
 def plan_named(

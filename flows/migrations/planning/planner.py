@@ -1,27 +1,43 @@
 """A plan that follows what happens: who moves in which slot, wave by wave. Pure.
 
 Within a wave those come first whose deadline does. Who can be moved gets the first slot in which their hours and all
-caps let it; who can't, the last before the deadline, if there is one. What was announced stays as long as it can: what
-happens to one session moves no other.
+caps let it; who can't, the first from the deadline on, if there is one: nobody is forced before. What was announced
+stays as long as it can: what happens to one session moves no other.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import groupby
+from functools import partial
+from itertools import groupby, takewhile
 
 from flows.migrations.planning import waves
 from flows.migrations.planning.consent import Terms, terms, zone_of
-from flows.migrations.planning.rollout import BLOCKING, Action, Candidate, Decision, Health, Host, Reason, Rollout, Way
-from flows.migrations.planning.timetable import Calendar, Seats, first, last
+from flows.migrations.planning.rollout import (
+    BLOCKING,
+    Action,
+    Candidate,
+    Decision,
+    Gate,
+    Health,
+    Host,
+    Reason,
+    Rollout,
+    Way,
+)
+from flows.migrations.planning.timetable import Calendar, Seats, first
+from flows.policy import SessionPolicy
 
 _NEVER = sys.maxsize
 # What depends on what others leave: looked at again whenever anything changes.
 _SHARED = frozenset({Reason.gpu, Reason.never, Reason.late})
+Judge = Callable[[Mapping[tuple[str, int], int]], Mapping[tuple[str, int], Gate]]
+"""Told image and wave → how many are left in it, and can be moved in time: what is known of the waves."""
 _RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
 
 
@@ -69,13 +85,27 @@ class Planner:
     """Plans once for all sessions, and again for those to which something happens."""
 
     def __init__(
-        self, rollout: Rollout, candidates: Iterable[Candidate], announced: Mapping[str, datetime] | None = None
+        self,
+        rollout: Rollout,
+        candidates: Iterable[Candidate],
+        announced: Mapping[str, datetime] | None = None,
+        judge: Judge | None = None,
+        begun: int = waves.VOLUNTEERS - 1,
     ) -> None:
+        """Plan once.
+
+        Args:
+            rollout: what the sessions share.
+            candidates: the sessions.
+            announced: session → when it moves, as it was told.
+            judge: finds the gates; none: those of the rollout hold.
+            begun: the last wave of which it wants to know who is left.
+        """
         self._rollout, self._policy, self._length = rollout, rollout.policy, rollout.policy.move_seconds
         self._candidates = {candidate.session.name: candidate for candidate in candidates}
-        self._calendars: dict[tuple[object, ...], Calendar] = {}
+        self._calendars: dict[tuple[object, ...], tuple[SessionPolicy, Calendar]] = {}
         self._pulls = {name: _pulls(host) for name, host in rollout.hosts.items()}
-        self._begin(announced or {})
+        self._begin(announced or {}, judge, begun)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -121,7 +151,7 @@ class Planner:
             self._lines[name] for name in sorted(before.keys() & self._lines) if self._lines[name] != before[name]
         )
 
-    def _begin(self, announced: Mapping[str, datetime]) -> None:
+    def _begin(self, announced: Mapping[str, datetime], judge: Judge | None = None, begun: int = 0) -> None:
         self._lines: dict[str, Decision] = {}
         self._places: dict[str, _Place] = {}
         self._starts: dict[tuple[str, int], dict[str, int]] = {}
@@ -131,6 +161,9 @@ class Planner:
         self._shared: set[str] = set()
         self._reserve(self._candidates.values())
         cases = self._cases(self._candidates.values())
+        if judge:
+            gates = judge(self._left(takewhile(lambda case: case.wave <= begun, cases)))
+            self._rollout = replace(self._rollout, gates=gates)
         told = {name: int(at.timestamp()) // self._length for name, at in announced.items()}
         self._settle([case for case in cases if not (case.name in told and self._keep(case, told[case.name]))])
 
@@ -178,13 +211,14 @@ class Planner:
         return _NEVER if seconds is None else math.ceil(self._rollout.now.timestamp() + seconds)
 
     def _calendar(self, candidate: Candidate, hours: bool) -> Calendar:
-        policy, zone = candidate.policy, zone_of(candidate)
-        windows = policy.windows if hours else ()
-        quiet = (*policy.quiet, *candidate.wish.quiet) if hours else ()
-        key = (zone.key, windows, quiet)
+        policy, wish = candidate.policy, candidate.wish
+        # Many have the same policy, and most no hours of their own: that is found out sooner than what both say.
+        key = (id(policy), wish.time_zone, wish.quiet, hours)
         if key not in self._calendars:
-            self._calendars[key] = Calendar(zone, self._policy.freezes, windows, quiet, length=self._length)
-        return self._calendars[key]
+            windows, quiet = (policy.windows, (*policy.quiet, *wish.quiet)) if hours else ((), ())
+            calendar = Calendar(zone_of(candidate), self._policy.freezes, windows, quiet, length=self._length)
+            self._calendars[key] = policy, calendar  # the policy, so that no other gets its id
+        return self._calendars[key][1]
 
     def _seats_of(self, candidate: Candidate) -> tuple[Seats, ...]:
         caps, session = self._policy.unavailable, candidate.session
@@ -233,14 +267,24 @@ class Planner:
             if place.host in self._gpus:
                 self._gpus[place.host] += place.gpus
 
-    def _settle(self, cases: Iterable[_Case]) -> None:
+    def _left(self, cases: Iterable[_Case]) -> Counter[tuple[str, int]]:
+        """Image and wave → how many are still to be moved, and can be in time, were there no gates."""
+        self._settle(cases, self._foresee)
+        patience = self._rollout.now.timestamp() + self._policy.wave_hours * 3600
+        left = Counter(place.wave for place in self._places.values() if place.slot * self._length < patience)
+        for name in tuple(self._places):
+            self._leave(name)
+        return left
+
+    def _settle(self, cases: Iterable[_Case], decide: Callable[[_Case, int], None] | None = None) -> None:
         """Decide for sessions in their order; those before them stand already."""
+        decide = decide or self._decide
         for wave, members in groupby(cases, key=lambda case: case.wave):
             begins: dict[str, int] = {}
             for case in members:
                 if case.new not in begins:
                     begins[case.new] = self._begins(case.new, wave)
-                self._decide(case, begins[case.new])
+                decide(case, begins[case.new])
 
     def _begins(self, image: str, wave: int) -> int:
         """When a wave begins, as far as can be foreseen; nobody waits longer than `wave_hours` for the one before."""
@@ -259,26 +303,33 @@ class Planner:
         return begins
 
     def _decide(self, case: _Case, begins: int) -> None:
+        _, write = self._choose(case, begins)
+        write()
+
+    def _foresee(self, case: _Case, begins: int) -> None:
+        """Take what a session would get, without a word."""
+        slot, _ = self._choose(case, begins)
+        if slot is not None:
+            self._take(case, slot)
+
+    def _choose(self, case: _Case, begins: int) -> tuple[int | None, Callable[[], None]]:
+        """When a session moves, and what writes that down."""
         if obstacle := self._obstacle(case):
-            self._write(case, Action.wait, *obstacle)
-            return
+            return None, partial(self._write, case, Action.wait, *obstacle)
         agreed, slot = case.terms, None
         if not agreed.waits:
-            slot = first(self._slot(max(case.ready, begins)), case.calendar, case.seats)
-            if slot is not None and (agreed.deadline is None or slot <= agreed.deadline // self._length):
-                self._write_regular(case, slot, max(case.ready, begins))
-                return
+            ready = max(case.ready, begins)
+            slot = first(self._slot(ready), case.calendar, case.seats)
+            if slot is not None and (agreed.deadline is None or slot <= self._slot(agreed.deadline)):
+                return slot, partial(self._write_regular, case, slot, ready)
         if agreed.deadline is None:
-            self._write(case, Action.wait, agreed.waits or Reason.never, agreed.detail)
-            return
-        least, latest = self._slot(max(case.least, begins)), agreed.deadline // self._length
-        forced = last(latest, least, self._days(case), case.seats)
-        if forced is not None:
-            self._write_forced(case, forced)
-        else:
-            # As soon as possible then; by force, if nothing else lets it move.
-            late = first(max(least, latest + 1), self._days(case), case.seats) if slot is None else slot
-            self._write_late(case, late, forced=slot is None)
+            return None, partial(self._write, case, Action.wait, agreed.waits or Reason.never, agreed.detail)
+        due = max(agreed.deadline, case.least, begins)
+        forced = first(self._slot(due), self._days(case), case.seats)
+        if forced is not None and forced == self._slot(agreed.deadline):
+            return forced, partial(self._write_forced, case, forced, due)
+        # As soon as possible then; by force, if nothing else lets it move.
+        return forced, partial(self._write_late, case, forced, due, forced=slot is None or forced != slot)
 
     def _keep(self, case: _Case, slot: int) -> bool:
         """Let a session have the slot that was announced, if it can still have it."""
@@ -286,15 +337,16 @@ class Planner:
         if self._obstacle(case) or any(seats.after(slot) != slot for seats in case.seats):
             return False
         of_itself = not agreed.waits and slot >= self._slot(case.ready) and case.calendar.after(slot) == slot
-        by_force = agreed.deadline is not None and slot >= self._slot(case.least)
+        by_force = agreed.deadline is not None and slot >= self._slot(max(agreed.deadline, case.least))
         if not of_itself and not (by_force and self._days(case).after(slot) == slot):
             return False
-        if agreed.deadline is not None and slot > agreed.deadline // self._length:
-            self._write_late(case, slot, forced=not of_itself)
+        due = slot * self._length
+        if agreed.deadline is not None and slot > self._slot(agreed.deadline):
+            self._write_late(case, slot, due, forced=not of_itself)
         elif of_itself:
-            self._write_regular(case, slot, slot * self._length)
+            self._write_regular(case, slot, due)
         else:
-            self._write_forced(case, slot)
+            self._write_forced(case, slot, due)
         return True
 
     def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
@@ -344,13 +396,14 @@ class Planner:
         reason = self._own_reason(case)
         self._write(case, Action.later if reason else Action.migrate, reason, case.terms.detail, slot, due=due)
 
-    def _write_forced(self, case: _Case, slot: int) -> None:
+    def _write_forced(self, case: _Case, slot: int, due: int) -> None:
         reason = case.terms.waits or self._own_reason(case)
-        self._write(case, self._until(case, slot), reason, case.terms.detail, slot, forced=True)
+        self._write(case, self._until(case, slot), reason, case.terms.detail, slot, forced=True, due=due)
 
-    def _write_late(self, case: _Case, slot: int | None, *, forced: bool) -> None:
-        action = self._until(case, slot) if forced else Action.later
-        self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and slot is not None)
+    def _write_late(self, case: _Case, slot: int | None, due: int, *, forced: bool) -> None:
+        action, known = self._until(case, slot) if forced else Action.later, slot is not None
+        moment = due if known else None
+        self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and known, due=moment)
 
     def _until(self, case: _Case, slot: int | None) -> Action:
         """What a session does until it is forced; it moves, if that is now."""
@@ -372,9 +425,9 @@ class Planner:
             return str(Reason.pinned)
         if case.least > deadline:
             return str(Reason.pull)
-        if self._days(case).before(deadline // self._length, self._slot(case.least)) is None:
+        if self._days(case).after(self._slot(deadline)) != self._slot(deadline):
             return str(Reason.frozen)
-        return "earlier waves and others take all the time until then"
+        return "earlier waves and others come first"
 
     def _write(
         self,

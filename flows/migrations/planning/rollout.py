@@ -56,7 +56,7 @@ class Reason(StrEnum):
     state = "it is idle, but something would be lost"
     pinned = "its owner has pinned it"
     snoozed = "its owner has put it off"
-    deferred = "somebody worked in it when it was to be stopped"
+    deferred = "it was put off a moment ago; `refit migrate history` says why"
     pull = "the image has to be pulled first"
     quiet = "it is left alone in these hours"
     window = "it is moved in other hours"

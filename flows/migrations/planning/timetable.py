@@ -34,31 +34,24 @@ class Calendar:
     ) -> None:
         self._zone, self._freezes, self._windows, self._quiet, self._length = zone, freezes, windows, quiet, length
         self._days: dict[date, list[tuple[int, int]]] = {}
+        self._found: dict[int, int | None] = {}
         self._always = not (freezes or windows or quiet)
 
     def after(self, slot: int) -> int | None:
         """The first slot from this one on; none within the horizon."""
         if self._always:
             return slot
+        if slot not in self._found:
+            self._found[slot] = self._look_for(slot)
+        return self._found[slot]
+
+    def _look_for(self, slot: int) -> int | None:
         day = hours.local_day(slot * self._length, self._zone)
         for _ in range(HORIZON):
             for first, last in self._open(day):
                 if slot <= last:
                     return max(slot, first)
             day += _DAY
-        return None
-
-    def before(self, slot: int, least: int) -> int | None:
-        """The last slot up to this one; none from `least` on."""
-        if self._always:
-            return slot if slot >= least else None
-        day, end = (hours.local_day(each * self._length, self._zone) for each in (slot, least))
-        while day >= end - _DAY:
-            for first, last in reversed(self._open(day)):
-                if first <= slot:
-                    found = min(slot, last)
-                    return found if found >= least else None
-            day -= _DAY
         return None
 
     def why(self, slot: int) -> Reason | None:
@@ -94,17 +87,20 @@ class Seats:
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._taken: dict[int, int] = {}
-        # Slot that is full → one before which, or after which, all are: shortens the way for the next who asks.
+        # Slot that is full → one before which all are: shortens the way for the next who asks.
         self._later: dict[int, int] = {}
-        self._sooner: dict[int, int] = {}
 
     def after(self, slot: int) -> int:
         """The first slot with a seat, from this one on."""
-        return self._find(slot, self._later, 1)
-
-    def before(self, slot: int) -> int:
-        """The last slot with a seat, up to this one."""
-        return self._find(slot, self._sooner, -1)
+        if self._taken.get(slot, 0) < self._cap:
+            return slot
+        passed = []
+        while self._taken.get(slot, 0) >= self._cap:
+            passed.append(slot)
+            slot = self._later.get(slot, slot + 1)
+        for full in passed:
+            self._later[full] = slot
+        return slot
 
     def take(self, slot: int) -> bool:
         """Take a seat; false if it is one more than there are."""
@@ -115,17 +111,7 @@ class Seats:
         """Give a seat back."""
         if self._taken[slot] >= self._cap:
             self._later.clear()
-            self._sooner.clear()
         self._taken[slot] -= 1
-
-    def _find(self, slot: int, shortcuts: dict[int, int], step: int) -> int:
-        passed = []
-        while self._taken.get(slot, 0) >= self._cap:
-            passed.append(slot)
-            slot = shortcuts.get(slot, slot + step)
-        for full in passed:
-            shortcuts[full] = slot
-        return slot
 
 
 def first(slot: int, calendar: Calendar, seats: Sequence[Seats]) -> int | None:
@@ -134,18 +120,8 @@ def first(slot: int, calendar: Calendar, seats: Sequence[Seats]) -> int | None:
         allowed = calendar.after(slot)
         if allowed is None:
             return None
-        slot = max((each.after(allowed) for each in seats), default=allowed)
+        slot = allowed
+        for each in seats:
+            slot = each.after(slot)
         if slot == allowed:
             return slot
-
-
-def last(slot: int, least: int, calendar: Calendar, seats: Sequence[Seats]) -> int | None:
-    """The last slot from `least` up to this one that the calendar allows and in which all have a seat."""
-    while slot >= least:
-        allowed = calendar.before(slot, least)
-        if allowed is None:
-            return None
-        slot = min((each.before(allowed) for each in seats), default=allowed)
-        if slot == allowed:
-            return slot
-    return None

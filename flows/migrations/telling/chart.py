@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from flows.migrations.history import Event, Kind
+from flows.history import Event, Kind
 from flows.migrations.move import State
 from flows.migrations.telling.fleet import Fleet, RolloutLine
 from flows.words import short

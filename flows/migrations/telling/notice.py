@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
-from flows.migrations.history import Event, Kind
+from flows.history import Event, Kind
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.policy import Mode
 from flows.sessions.watching.activity import Activity, Verdict
-from flows.sessions.wishes import Wish, read_duration
+from flows.sessions.wishes import Wish, chosen_mode, read_duration
 from flows.words import short
 
 AGREES = "now"
 ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
-"""What an owner may answer by a button, and what that is called."""
+"""What an owner may answer by a button in any case, and what that is called."""
+PIN = "pin "  # and the first day on which it may move
+PIN_DAYS = 7
 FROM = "from "
 # Whoever can't move for these is told when that is over.
 _SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
@@ -35,6 +38,7 @@ class Notice:
         when: when it moves, in words.
         deadline: when it is moved whatever works in it, were this delivered now; none: never.
         left: hours that are left until then, if this is a reminder.
+        answers: what may be answered by a button, and what that is called.
     """
 
     session: str
@@ -45,6 +49,7 @@ class Notice:
     when: str
     deadline: datetime | None
     left: float | None = None
+    answers: tuple[tuple[str, str], ...] = ANSWERS
 
     @property
     def title(self) -> str:
@@ -153,8 +158,36 @@ def mark(line: Decision, step: float) -> str:
     return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
 
 
-def wish_of(answer: str, image: str, now: datetime) -> dict[str, Any]:
-    """The fields of a wish that an answer sets; none for what isn't an answer. Pure."""
+def latest_pin(line: Decision, wish: Wish, deadline: datetime | None, now: datetime) -> date | None:
+    """Until which day an owner may pin a session by a button; none: not at all. Pure.
+
+    No button takes back that somebody is to be asked, or has set a date for force.
+    """
+    if wish.mode not in (None, Mode.when_idle, Mode.pin) or line.reason in (Reason.ask, Reason.next_start):
+        return None
+    week = now + timedelta(days=PIN_DAYS)
+    # The day before a deadline has begun by then on every clock on which its owner may read it.
+    until = (min(week, deadline - timedelta(days=1)) if deadline else week).date()
+    return until if until > (now + timedelta(days=1)).date() else None
+
+
+def answers(pin: date | None) -> tuple[tuple[str, str], ...]:
+    """What an owner may answer who may pin the session until that day. Pure."""
+    return (*ANSWERS, (f"{PIN}{pin}", f"Not before {pin}")) if pin else ANSWERS
+
+
+def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> dict[str, Any]:
+    """The fields of a wish that an answer sets; none for what isn't an answer. Pure.
+
+    Args:
+        answer: what a page says: whoever owns the home may have written anything.
+        image: digest of the image that is to come.
+        now: when it was heard.
+        pin: until which day the session may be pinned now; none: not at all.
+    """
+    if answer.startswith(PIN) and pin:
+        with suppress(ValueError):
+            return chosen_mode(Mode.pin, str(min(date.fromisoformat(answer.removeprefix(PIN)), pin)))
     if answer not in dict(ANSWERS):
         return {}
     return {"agreed": image} if answer == AGREES else {"snoozed_until": now + read_duration(answer)}

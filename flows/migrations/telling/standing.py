@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Table, now
 from flows.errors import RefitError, UnknownName
-from flows.migrations.history import EventRow, Kind, append
+from flows.history import EventRow, Kind, append
 from flows.migrations.planning.rollout import BLOCKING, Health, ImageKey, Way
 from flows.migrations.planning.waves import Approval
 

@@ -12,20 +12,21 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 
 from sqlalchemy import Engine as Database
 
 from flows import notices
 from flows.database import now
 from flows.errors import RefitError
-from flows.migrations.history import Event, History, Kind
+from flows.history import Event, History, Kind
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.telling.notice import (
-    ANSWERS,
     FROM,
     Notice,
+    answers,
     called_off,
+    latest_pin,
     mark,
     to_be_reminded,
     to_be_told,
@@ -111,11 +112,16 @@ class Teller:
             if (pages := self._sessions.pages(self._sessions.that_runs(line.session))) is None:
                 return False
             for notice in pages.notices().values():
-                if changes := wish_of(notice.answer, line.new, now()) if notice.id.startswith(line.new) else {}:
+                if not notice.answer or not notice.id.startswith(line.new):
+                    continue
+                if changes := wish_of(notice.answer, line.new, now(), self._pin(line)):
                     self._wishes.change(line.session, by=f"{line.session}, {pages.where}", **changes)
                     pages.forget_answer(notice.id)
                     return True
         return False
+
+    def _pin(self, line: Decision) -> date | None:
+        return latest_pin(line, self._wishes.of(line.session), self._deadline(line.session), now())
 
     def _tell(self, line: Decision) -> bool:
         outcome = self._deliver(line)
@@ -171,7 +177,7 @@ class Teller:
         try:
             if (pages := self._sessions.pages(session)) is None:
                 return
-            pages.leave_notice(name, notice.title, notice.text, ANSWERS)
+            pages.leave_notice(name, notice.title, notice.text, notice.answers)
             shown = pages.shown(name, _SHOWN_SECONDS if look.connections else 0.0)
         except RefitError as error:  # an image from before there were notices in it has no such page
             outcome.problems.append(error.why or error.what)
@@ -195,7 +201,8 @@ class Teller:
             changes = ""
         seconds = self._settings.migration.move_seconds
         deadline = self._deadline(line.session)
-        return Notice(line.session, line.new, changes, ends, seconds, when(line), deadline, left)
+        buttons = answers(self._pin(line))
+        return Notice(line.session, line.new, changes, ends, seconds, when(line), deadline, left, buttons)
 
 
 def withdraw(settings: Settings, sessions: Sessions, history: History, image: str) -> tuple[str, ...]:

@@ -292,24 +292,31 @@ class LocalHomes:
         """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
         return self._take_all(session, id, copying.mirror)
 
-    def differences(self, session: Session, id: str, except_paths: Collection[str] = ()) -> tuple[str, ...]:
+    def differences(
+        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
+    ) -> tuple[str, ...]:
         """What of home and volumes is not as in the snapshot, by content, owner, mode and attributes; empty: nothing.
 
-        `except_paths` are what may differ in the home: patterns of rsync, from the top of it.
+        Args:
+            session: whose home and volumes.
+            id: the snapshot.
+            except_paths: what may differ in the home: patterns of rsync, from the top of it.
+            at_a_glance: somebody waits: files of the same size and time (ns) count as the same.
         """
-        snapshot = self.snapshot(session.name, id)
-        return tuple(
-            part.named(change)
-            for part in parts(session)
-            for change in self._differences(part, part.beside(snapshot), () if part.volume else except_paths)
-        )
+        snapshot, found = self.snapshot(session.name, id), list[str]()
+        for part in parts(session):
+            excepted = () if part.volume else except_paths
+            found += map(part.named, self._differences(part, part.beside(snapshot), excepted, at_a_glance))
+        return tuple(found)
 
-    def _differences(self, part: Part, snapshot: Path, except_paths: Collection[str]) -> tuple[str, ...]:
+    def _differences(
+        self, part: Part, snapshot: Path, except_paths: Collection[str], at_a_glance: bool
+    ) -> tuple[str, ...]:
         if part.folder in self.pool and self._only_within(part.folder, snapshot, except_paths):
             return ()  # in milliseconds; else every byte is compared, to say what it is
         excluded = [f"--exclude=/{pattern.lstrip('/')}" for pattern in except_paths]
         # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
-        looked_at = ["--dry-run", "--checksum", "--omit-dir-times", "--out-format=%i %n"]
+        looked_at = ["--dry-run", *([] if at_a_glance else ["--checksum"]), "--omit-dir-times", "--out-format=%i %n"]
         seen = copying.mirror(part.folder, snapshot, [*looked_at, *excluded])
         return copying.described(seen.splitlines(), except_paths)
 

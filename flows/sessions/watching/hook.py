@@ -5,6 +5,8 @@ The one may say not now, the other that the new image is no good.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flows.command import OutOfTime, ProgramFailed
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
@@ -47,12 +49,20 @@ def meaning(code: int | None, said: str) -> str:
 
 
 def disproof(engine: Engine, session: Session) -> str:
-    """Why a session shouldn't stay in its new container: it can't write to its home, or its hook objects; else empty.
+    """Why a session shouldn't stay in its new container; see `disproved`."""
+    return disproved(lambda argv: engine.execute(session.container, argv, limit=SECONDS))
+
+
+def disproved(execute: Callable[[list[str]], str]) -> str:
+    """Why a session shouldn't be in a container: it can't write to its home, or its hook objects; else empty.
 
     Whoever has a hook has only 0 for a yes, as before a move.
+
+    Args:
+        execute: runs a program in that container, for `SECONDS` at most, and returns what it prints.
     """
     try:
-        told = engine.execute(session.container, ["sh", "-c", _PROVE], limit=SECONDS)
+        told = execute(["sh", "-c", _PROVE])
     except OutOfTime:
         return f"its hook ~/{PROOF} hasn't answered within {SECONDS:g} s"
     except ProgramFailed as error:

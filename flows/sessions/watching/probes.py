@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from threading import Lock, Timer
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -54,6 +56,9 @@ class Manner:
 
 # Right before a stop, while people are kept waiting.
 LAST = Manner(seconds=0.2, limit=10.0)
+# So long a session is closed for each attempt at a last look. The first finds who works there, also if it ends late:
+# behind a door that is closed for longer, nobody was a moment before.
+CLOSED_SECONDS = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,30 @@ def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activit
         return unknown(begun, error.what.partition(": + ")[0])  # without the whole command
 
 
+class _Door:
+    """The way into a session, closed to new input for some seconds at most."""
+
+    def __init__(self, engine: Engine, session: Session, seconds: float) -> None:
+        self._lock, self._opened = Lock(), False
+        self._timer = Timer(seconds, copy_context().run, [self.open])
+        self._let_in = engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+        if session.doors:
+            self._timer.start()
+
+    def open(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if not self._opened:
+                self._let_in()
+                self._opened = True
+
+    def stays_closed(self) -> bool:
+        """Close it for good, unless its time was up."""
+        self._timer.cancel()
+        with self._lock:
+            return not self._opened
+
+
 class Watch:
     """Looks at sessions, and remembers what it saw in a folder of this machine."""
 
@@ -131,7 +160,8 @@ class Watch:
         """Close a session to new input and look a last time, right before it is stopped.
 
         It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
-        it is open again within about a second, and what was typed meanwhile arrives late.
+        or a look takes longer, it is open again within about a second, and what was typed meanwhile arrives late. Who
+        was not seen then is looked at again.
 
         Args:
             session: one that runs.
@@ -140,20 +170,28 @@ class Watch:
         Returns:
             that objection.
         """
+        for seconds in CLOSED_SECONDS:
+            why, closed = self._look_closed(session, objection, seconds)
+            if why or closed:
+                return why
+        return f"what works in it can't be seen within {CLOSED_SECONDS[-1]:g} s"
+
+    def _look_closed(self, session: Session, objection: Callable[[Seen], str], seconds: float) -> tuple[str, bool]:
+        """The objection to what is seen, and whether the session was closed all the time, and is."""
         with ExitStack() as started:
             try:
                 look = started.enter_context(ready_to_look(self._engine, session, LAST))
             except RefitError:  # maybe another one can be started, else that one says why not
                 look = partial(see, self._engine, session, LAST)
-            reopen = self._engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+            door = _Door(self._engine, session, seconds)
             try:
                 why = objection(self._remember(session, _judged(look, session, self._quiet)))
             except BaseException:
-                reopen()
+                door.open()
                 raise
             if why:
-                reopen()
-            return why
+                door.open()
+            return why, door.stays_closed()
 
     def _remember(self, session: Session, activity: Activity) -> Seen:
         file = self._folder / f"{check_name(session.name)}.json"

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     aborted = "rollout aborted"
     approved = "rollout approved"
     judged = "wave judged"
+    wished = "wish changed"
 
 
 class EventRow(Table):

@@ -1,0 +1,113 @@
+"""Which of several moves begin when: in their order, as soon as all caps let them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from cachetools import TTLCache, cached
+
+from flows import command
+from flows.migrations.carry import Result
+from flows.migrations.planning.rollout import Decision
+from flows.words import some
+
+logger = logging.getLogger("refit.migrations")
+
+# How often it is asked whether sessions are back that others move.
+LOOK_SECONDS = 2.0
+Shared = tuple[str, str]
+"""What a session has in common with others: `owner` and whose it is, for instance."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """How many sessions may be away at the same time.
+
+    Attributes:
+        all: of all.
+        each: what sessions may have in common → how many of those that have the same; missing: as many as there are.
+        of: says what a session has in common with others, by its name.
+    """
+
+    all: int
+    each: Mapping[str, int]
+    of: Callable[[str], Iterable[Shared]]
+
+
+class Turns:
+    """Moves that wait for their turn. Pure."""
+
+    def __init__(self, lines: Iterable[Decision], caps: Caps) -> None:
+        self._caps = caps
+        self._waiting = {line.session: line for line in lines}
+        self._here: set[str] = set()
+        self._taken: Counter[Shared] = Counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether all have begun."""
+        return not self._waiting
+
+    def begin(self, elsewhere: Collection[str] = ()) -> list[Decision]:
+        """Those that begin now, in their order; who has to wait holds nobody up who needs another seat.
+
+        Args:
+            elsewhere: sessions that others move.
+        """
+        others, begun = set(elsewhere) - self._here, list[Decision]()
+        there = Counter(seat for name in others for seat in self._seats(name))
+        for line in self._waiting.values():
+            if len(self._here) + len(others) >= self._caps.all:
+                break
+            seats = self._seats(line.session)
+            if all(self._taken[seat] + there[seat] < self._caps.each[seat[0]] for seat in seats):
+                self._here.add(line.session)
+                self._taken.update(seats)
+                begun.append(line)
+        for line in begun:
+            del self._waiting[line.session]
+        return begun
+
+    def end(self, line: Decision) -> None:
+        """Give back the seats of a session."""
+        self._here.remove(line.session)
+        self._taken.subtract(self._seats(line.session))
+
+    def _seats(self, session: str) -> list[Shared]:
+        return [shared for shared in self._caps.of(session) if shared[0] in self._caps.each and shared[1]]
+
+
+def side_by_side(
+    lines: Sequence[Decision],
+    move: Callable[[Decision], Result],
+    caps: Caps,
+    elsewhere: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+) -> tuple[Result, ...]:
+    """Carry out moves in threads, each as soon as the caps let it.
+
+    Args:
+        lines: the moves, each of another session.
+        move: carries out one.
+        caps: how many may be away at the same time.
+        elsewhere: which sessions others move just now; is told of those that are moved here.
+    """
+    turns, ends, running = Turns(lines, caps), dict[str, Result](), dict[Future[Result], Decision]()
+    look = cached(TTLCache[str, Collection[str]](1, LOOK_SECONDS), key=lambda _: "")(elsewhere)
+    with ThreadPoolExecutor(caps.all) as pool, command.ending_all():
+        while running or not turns.over:
+            away = () if turns.over else look({line.session for line in running.values()})
+            running |= {pool.submit(move, line): line for line in turns.begin(away)}
+            if not running:
+                logger.info("waits for sessions that another run moves: %s", some(sorted(away)))
+                time.sleep(LOOK_SECONDS)
+                continue
+            for done in wait(running, LOOK_SECONDS, FIRST_COMPLETED).done:
+                line = running.pop(done)
+                turns.end(line)
+                ends[line.session] = done.result()
+    return tuple(ends[line.session] for line in lines)
