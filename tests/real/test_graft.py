@@ -93,6 +93,19 @@ def test_the_configuration_is_that_of_the_new_parent_and_the_instructions(
     assert config["config"]["Cmd"] == ["start"]
 
 
+def test_a_new_parent_is_compared_with_the_one_before_of_the_same_stage(base: Built, builder: Builder) -> None:
+    def on(name: str, script: str) -> tuple[Built, Built]:
+        parent = builder.build(Stage(name, Kind.instructions, "base", f"{BEGIN} {script}"), base)
+        return parent, builder.build(replace(environment("compared"), parent=name), parent)
+
+    (one, made), (other, carried) = on("one", "echo 1 > /etc/1"), on("other", "echo 2 > /etc/2")
+    assert (made.how, carried.reason) == ("built", f"its layer stood on {one.digest}")
+    newest, again = on("one", "echo 3 > /etc/1")
+    assert again.reason == f"its layer stood on {one.digest}"
+    assert on("other", "echo 4 > /etc/2")[1].reason == f"its layer stood on {other.digest}"
+    assert on("one", "echo 5 > /etc/1")[1].reason == f"its layer stood on {newest.digest}"
+
+
 @pytest.mark.parametrize(
     ("script", "path"),
     [("chmod 0775 /opt", "/opt"), ("echo other > /opt/app-root/contents", "/opt/app-root/contents")],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
+from threading import Lock
 
 from flows.errors import RefitError
 from flows.images.grafting import graft
@@ -16,7 +19,7 @@ from flows.settings import Settings
 from flows.words import some
 
 KIND = "application/vnd.refit.layer.v1"
-_PARENT, _DIFF_ID = "io.refit.parent", "io.refit.diff-id"
+_PARENT, _PARENTS, _DIFF_ID = "io.refit.parent", "io.refit.parents", "io.refit.diff-id"
 _MOST_NAMED = 3
 
 
@@ -29,12 +32,17 @@ def layer_parent(note: Manifest) -> str:
     return str(note.document.get("annotations", {}).get(_PARENT, ""))
 
 
+def _parents(note: Manifest) -> dict[str, str]:
+    """Stage that is a parent → its newest digest that a layer fits, by what is noted of it."""
+    return dict(json.loads(note.document["annotations"].get(_PARENTS, "{}")))
+
+
 class Layers:
     """The layers of closed stages, in the repository of stages."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._registry, self._repository = registry, registry.stages
-        self._trees = Trees(settings, registry)
+        self._trees, self._noting = Trees(settings, registry), Lock()
 
     def carry(self, stage: Stage, key: str, parent: Manifest) -> tuple[Manifest, str]:
         """Put the layer of a closed stage on a parent; returns the image, and what was done, in words.
@@ -51,11 +59,12 @@ class Layers:
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
-        below = layer_parent(kept)
-        if below != parent.digest:
-            self._check(stored, below, parent)
-            self._note(key, stored, parent)
-        return self._assemble(stage, parent, stored), f"its layer stood on {below}"
+        if parent.digest in _parents(kept).values():
+            return self._assemble(stage, parent, stored), f"its layer stood on {parent.digest}"
+        below = self._below(stage, kept)
+        self._check(stored, below, parent)
+        self._note(key, stored, stage, parent)
+        return self._assemble(stage, parent, stored), f"its layer stood on {below.digest}"
 
     def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
         """Keep the layer of a closed stage that was made on a parent; returns the image.
@@ -64,18 +73,35 @@ class Layers:
             RefitError: the stage has written where it may not.
         """
         stored = self._own(stage, parent, made)
-        self._note(key, stored, parent)
+        self._note(key, stored, stage, parent)
         return self._assemble(stage, parent, stored)
 
-    def _note(self, key: str, stored: Stored, parent: Manifest) -> None:
-        """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned."""
+    def _below(self, stage: Stage, kept: Manifest) -> Manifest:
+        """A parent on which a layer stood; better the one before of the same stage, which is most like the new one."""
+        digests = (_parents(kept).get(stage.parent or ""), layer_parent(kept))
+        found = (self._registry.find(self._repository, digest) for digest in digests if digest)
+        if below := next(filter(None, found), None):
+            return below
+        raise NotCarried(f"the registry no longer has {layer_parent(kept)}, on which its layer stood")
+
+    def _note(self, key: str, stored: Stored, stage: Stage, parent: Manifest) -> None:
+        """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned.
+
+        Of each stage that is a parent the newest is named, too: those of one stage are compared fast.
+        """
+        with self._noting:
+            before = self._registry.find(self._repository, layer_tag(key))
+            known = _parents(before) if before and before.document["layers"][0]["digest"] == stored.digest else {}
+            self._put_note(key, stored, parent, {**known, stage.parent or "": parent.digest})
+
+    def _put_note(self, key: str, stored: Stored, parent: Manifest, parents: Mapping[str, str]) -> None:
         document = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": KIND,
             "config": self._empty,
             "layers": [{**stored.descriptor, "annotations": {_DIFF_ID: stored.diff_id}}],
-            "annotations": {_PARENT: parent.digest},
+            "annotations": {_PARENT: parent.digest, _PARENTS: canonical(parents).decode()},
         }
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
 
@@ -118,10 +144,7 @@ class Layers:
         )
         return append(self._registry, self._repository, parent, [stored] if stored else [], config)
 
-    def _check(self, stored: Stored, below: str, parent: Manifest) -> None:
-        old = self._registry.find(self._repository, below)
-        if old is None:
-            raise NotCarried(f"the registry no longer has {below}, on which its layer stood")
+    def _check(self, stored: Stored, old: Manifest, parent: Manifest) -> None:
         try:
             different = self._trees.differing(self._repository, old, parent)
             found = self._trees.obstacles(self._repository, stored, different)
