@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as all_done
 from contextlib import contextmanager, suppress
@@ -317,11 +317,13 @@ def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120
             _extend(engine, {held: 0.0})
 
 
-def held(engine: Engine, prefix: str) -> tuple[str, ...]:
-    """The names of all leases that begin with `prefix` and are held now, by whomever."""
-    with Session(engine) as session:
-        rows = session.scalars(select(LeaseRow).where(LeaseRow.name.startswith(prefix, autoescape=True)))
-        return tuple(sorted(row.name for row in rows if row.until > now() and not _has_died(row.holder)))
+def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[str, ...]:
+    """The names of all leases that begin with `prefix` and are held now, by whomever; `besides` some that are known."""
+    asked = select(LeaseRow.name, LeaseRow.until, LeaseRow.holder)
+    with engine.connect() as connection:
+        rows = connection.execute(asked.where(LeaseRow.name.startswith(prefix, autoescape=True))).all()
+    unknown = [row for row in rows if row.name not in besides]
+    return tuple(sorted(row.name for row in unknown if row.until > now() and not _has_died(row.holder)))
 
 
 def still_held(session: Session, lease: Lease) -> None:

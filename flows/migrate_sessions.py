@@ -83,8 +83,8 @@ def _caps(carrier: Carrier, settings: Settings) -> Caps:
 
 def _elsewhere(carrier: Carrier, here: Collection[str]) -> frozenset[str]:
     """The sessions that other runs move just now."""
-    leased = {name.removeprefix("session ") for name in held(carrier.journal.database, "session ")}
-    return frozenset(name for name in leased - set(here) if carrier.journal.unfinished(name))
+    leased = held(carrier.journal.database, "session ", besides={f"session {name}" for name in here})
+    return frozenset(filter(carrier.journal.unfinished, (name.removeprefix("session ") for name in leased)))
 
 
 @flow(name="migrate-sessions", flow_run_name="migrate sessions")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from cachetools import TTLCache, cached
 
@@ -96,17 +97,20 @@ def side_by_side(
         caps: how many may be away at the same time.
         elsewhere: which sessions others move just now; is told of those that are moved here.
     """
-    turns, ends, running = Turns(lines, caps), dict[str, Result](), dict[Future[Result], Decision]()
+    turns, running, ends = Turns(lines, caps), dict[Future[Result], Decision](), dict[str, Result]()
+    ended = SimpleQueue[Future[Result]]()
     look = cached(TTLCache[str, Collection[str]](1, LOOK_SECONDS), key=lambda _: "")(elsewhere)
     with ThreadPoolExecutor(caps.all) as pool, command.ending_all():
         while running or not turns.over:
             away = () if turns.over else look({line.session for line in running.values()})
-            running |= {pool.submit(move, line): line for line in turns.begin(away)}
+            for line in turns.begin(away):
+                future = pool.submit(move, line)
+                running[future] = line
+                future.add_done_callback(ended.put)
             if not running:
                 logger.info("waits for sessions that another run moves: %s", some(sorted(away)))
-                time.sleep(LOOK_SECONDS)
-                continue
-            for done in wait(running, LOOK_SECONDS, FIRST_COMPLETED).done:
+            with suppress(Empty):  # those of others are looked at again
+                done = ended.get(timeout=LOOK_SECONDS)
                 line = running.pop(done)
                 turns.end(line)
                 ends[line.session] = done.result()
