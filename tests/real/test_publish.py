@@ -304,4 +304,4 @@ def test_what_the_registry_has_lost_of_an_image_is_published_anew(
         again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared, engine)
         assert (again.tag, again.digest, again.new) == (published.tag, published.digest, False)
     assert [found.tag for found in already([(profile, base.digest)], registry)] == [published.tag]
-    assert evidence.packages(registry, published.digest) == PACKAGES
+    assert PACKAGES.items() <= evidence.packages(registry, published.digest).items()
