@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from multiprocessing import Process
+from multiprocessing import Process, get_context
 from pathlib import Path
 
 import psutil
@@ -158,7 +158,8 @@ def end_all_while_a_program_says_that_all_is_well() -> None:
 
 
 def test_what_was_ended_with_all_has_failed_whatever_it_says() -> None:
-    process = Process(target=end_all_while_a_program_says_that_all_is_well)  # it ends all children of its process
+    # It ends all children of its process; a fork would have what other tests have left in this one.
+    process = get_context("spawn").Process(target=end_all_while_a_program_says_that_all_is_well)
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -237,7 +238,7 @@ def end_all_while_something_waits_for_its_turn(folder: Path) -> None:
 
 
 def test_what_waits_for_its_turn_when_all_is_ended_is_not_started_any_more(tmp_path: Path) -> None:
-    process = Process(target=end_all_while_something_waits_for_its_turn, args=(tmp_path,))
+    process = get_context("spawn").Process(target=end_all_while_something_waits_for_its_turn, args=(tmp_path,))
     process.start()
     process.join()
     assert process.exitcode == 0
