@@ -228,6 +228,7 @@ class Planning:
             statuses = tuple(status for status in statuses if status.session.image == image)
         asked = [status for status in statuses if not names or status.session.name in names]
         digests = self._digests([status.session for status in asked], to)
+        self._newest.cache_clear()  # or what was known before this plan would make its own images seem superseded
         if begin:
             self._begin(asked, digests)
         moves = self._past()

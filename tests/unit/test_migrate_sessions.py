@@ -60,18 +60,30 @@ def test_no_more_of_a_wave_fail_than_may(
     assert all(one.reason.startswith("others of its wave have failed: s0") for one in results[begun:])
 
 
-def test_what_is_published_while_sessions_are_moved_is_taken_instead(tmp_path: Path) -> None:
+def test_what_is_published_while_sessions_are_moved_is_taken_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.plan_migration._NEWEST_SECONDS", 0)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
-        ada = sessions.add(1, sessions.image("old"))
-        first = sessions.image("first")
-        planning = Planning(sessions.settings)
+        sessions.add(1, sessions.image("old"))
+        first, planning = sessions.image("first"), Planning(sessions.settings)
         (line,) = planning.plan([], "")
         doubts = Doubts([line], superseded=planning.superseded)
-        assert (line.session, line.new, doubts.about(line)) == (ada.name, first, "")
+        assert (line.new, doubts.about(line)) == (first, "")
         sessions.image("second")
-        again = Planning(sessions.settings)
-        again.plan([], "")
-        assert Doubts([line], superseded=again.superseded).about(line) == Reason.superseded
+        assert doubts.about(line) == Reason.superseded
+
+
+def test_what_was_the_newest_before_a_plan_supersedes_nothing_in_it(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        sessions.add(1, sessions.image("old"))
+        sessions.image("first")
+        planning = Planning(sessions.settings)
+        (line,) = planning.plan([], "")
+        assert not planning.superseded(line)
+        second = sessions.image("second")
+        (line,) = planning.plan([], "")
+        assert line.new == second and not planning.superseded(line)
 
 
 def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
