@@ -18,6 +18,8 @@ from flows.migrations.steps import Unproven
 PUT_OFF = 3
 NOT_NOW = "it couldn't be moved just now"
 _BEFORE_THE_STOP = frozenset(step.name for step in takewhile(lambda step: step.name != "stop", STEPS))
+# In these the new image runs by itself: what goes wrong is most likely its fault.
+_OF_THE_IMAGE = frozenset({"warm"})
 
 
 def puts_off(step: str, error: BaseException, move: Move, earlier: Iterable[Move]) -> bool:
@@ -29,7 +31,7 @@ def puts_off(step: str, error: BaseException, move: Move, earlier: Iterable[Move
         move: the move.
         earlier: all moves of the session.
     """
-    if step not in _BEFORE_THE_STOP or isinstance(error, NoImage | Unproven):
+    if step not in _BEFORE_THE_STOP - _OF_THE_IMAGE or isinstance(error, NoImage | Unproven):
         return False
     before = [other for other in earlier if other.after.image == move.after.image and was_put_off(other.reason)]
     return len(before) < PUT_OFF

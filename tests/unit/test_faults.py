@@ -263,6 +263,13 @@ def test_f03_an_image_that_isnt_good_is_rolled_back(sessions: Fleet, ada: Sessio
     assert healthy(sessions, ada)
 
 
+def test_f03_an_image_whose_ide_cant_be_imported_is_to_blame(sessions: Fleet) -> None:
+    bob = sessions.add(2, sessions.image("old"), LATE)
+    happening(sessions, "warm", "after", fail())
+    assert move(sessions, bob, sessions.image("new")).state is State.rolled_back
+    assert healthy(sessions, bob)
+
+
 def test_f03_on_the_way_back_the_old_ide_is_imported_before_the_new_one_is_stopped(sessions: Fleet) -> None:
     bob = sessions.add(2, sessions.image("old"), LATE)
     happened: list[str] = []
