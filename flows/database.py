@@ -25,9 +25,9 @@ import alembic.command
 import sqlalchemy
 from alembic.config import Config
 from alembic.util import CommandError
-from sqlalchemy import DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
+from sqlalchemy import Connection, DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeDecorator
 
@@ -165,7 +165,7 @@ def _take_turns(engine: Engine) -> None:
     event.listen(engine, "checkin", give_back)
 
 
-def write(engine: Engine, work: Callable[[Session], Written]) -> Written:
+def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
     """Do `work` in a transaction, and return what it returns once that is on the disk.
 
     Args:
@@ -176,8 +176,8 @@ def write(engine: Engine, work: Callable[[Session], Written]) -> Written:
         Exception: what `work` raises; then nothing of it was written.
     """
     if engine.dialect.name != "sqlite":
-        with Session(engine) as session, session.begin():
-            return work(session)
+        with engine.begin() as connection:
+            return work(connection)
     return _writes[engine].add(engine, work)
 
 
@@ -189,10 +189,10 @@ class _Writes:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "writes")
-        self._waiting: deque[tuple[Callable[[Session], Any], Future[Any]]] = deque()
+        self._waiting: deque[tuple[Callable[[Connection], Any], Future[Any]]] = deque()
         self._called = False
 
-    def add(self, engine: Engine, work: Callable[[Session], Written]) -> Written:
+    def add(self, engine: Engine, work: Callable[[Connection], Written]) -> Written:
         done: Future[Written] = Future()
         self._waiting.append((work, done))
         self._call(engine)
@@ -219,10 +219,10 @@ class _Writes:
             _write_together(engine, together)
 
 
-def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Session], Any], Future[Any]]]) -> None:
+def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection], Any], Future[Any]]]) -> None:
     try:
-        with Session(engine) as session, session.begin():
-            results = [work(session) for work, _ in writes]
+        with engine.begin() as connection:
+            results = [work(connection) for work, _ in writes]
     except BaseException as error:
         if len(writes) == 1:
             writes[0][1].set_exception(error)
@@ -326,14 +326,14 @@ def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[st
     return tuple(sorted(row.name for row in unknown if row.until > now() and not _has_died(row.holder)))
 
 
-def still_held(session: Session, lease: Lease) -> None:
-    """Let the transaction of `session` succeed only while `lease` is ours.
+def still_held(connection: Connection, lease: Lease) -> None:
+    """Let the transaction of `connection` succeed only while `lease` is ours.
 
     Raises:
         LeaseLost: somebody else has taken it.
     """
     # An update locks the row, so that nobody takes the lease before this transaction has ended.
-    if session.connection().execute(_TOUCH, {"mine": lease.name, "at": lease.fence}).rowcount != 1:
+    if connection.execute(_TOUCH, {"mine": lease.name, "at": lease.fence}).rowcount != 1:
         raise LeaseLost(lease)
 
 
@@ -386,11 +386,11 @@ _renewals: WeakKeyDictionary[Engine, _Renewal] = WeakKeyDictionary()
 def _extend(engine: Engine, leases: Mapping[Lease, float]) -> None:
     """Let leases hold for so many seconds from now on."""
 
-    def extend(session: Session) -> None:
+    def extend(connection: Connection) -> None:
         asked = now()
         until = {lease: asked + timedelta(seconds=seconds) for lease, seconds in leases.items()}
         rows = [{"mine": lease.name, "at": lease.fence, "then": then} for lease, then in until.items()]
-        session.connection().execute(_RENEW, rows)
+        connection.execute(_RENEW, rows)
 
     write(engine, extend)
 
@@ -405,8 +405,8 @@ def _state(engine: Engine, name: str) -> tuple[int, datetime] | None:
 def _take(
     engine: Engine, name: str, holder: str, seconds: float, given_up: tuple[int, datetime] | None = None
 ) -> Lease | None:
-    def take(session: Session) -> Lease | None:
-        connection, until = session.connection(), now() + timedelta(seconds=seconds)
+    def take(connection: Connection) -> Lease | None:
+        until = now() + timedelta(seconds=seconds)
         row = connection.execute(_LEASE, {"of": name}).one_or_none()
         if row is None:
             connection.execute(_LEASES.insert(), {"name": name, "holder": holder, "fence": 1, "until": until})

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import cast
 
 import sqlalchemy
-from sqlalchemy import Engine, bindparam, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
@@ -100,10 +100,9 @@ class Event:
 
 
 def append(
-    transaction: Transaction, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = ""
+    connection: Connection, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = ""
 ) -> None:
     """Add an event within a transaction of the caller, who holds the lease of the session that it is about, if any."""
-    connection = transaction.connection()
     # The update comes first: it lets one writer at a time through, on SQLite as on PostgreSQL.
     connection.execute(_NEXT)
     number, before = connection.execute(_LAST).one()
@@ -121,7 +120,7 @@ class History:
 
     def add(self, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = "") -> None:
         """Add an event by itself."""
-        write(self._database, lambda t: append(t, kind, session=session, image=image, by=by, what=what))
+        write(self._database, lambda c: append(c, kind, session=session, image=image, by=by, what=what))
 
     def events(self, session: str = "", image: str = "", kinds: Iterable[Kind] = ()) -> tuple[Event, ...]:
         """The events of a session, of an image, of some kinds, or all; oldest first."""

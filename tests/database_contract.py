@@ -14,8 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, inspect
-from sqlalchemy.orm import Session as Transaction
+from sqlalchemy import Connection, Engine, inspect
 
 from flows import database, history
 from flows.catalog.model import Access
@@ -107,8 +106,8 @@ class DatabaseContract:
 
     def test_of_what_threads_write_at_once_all_is_there_but_what_failed(self, engine: Engine) -> None:
         def add(number: int) -> None:
-            def work(transaction: Transaction) -> None:
-                history.append(transaction, history.Kind.noticed, session=f"s{number}")
+            def work(connection: Connection) -> None:
+                history.append(connection, history.Kind.noticed, session=f"s{number}")
                 if number % 5 == 0:
                     raise RefitError(f"{number} fails.")
 
@@ -173,8 +172,8 @@ class DatabaseContract:
         assert slept
         time.sleep(0.02)
         later = lease(engine, "tag")
-        with later, pytest.raises(LeaseLost), Transaction(engine) as transaction, transaction.begin():
-            database.still_held(transaction, slept)
+        with later, pytest.raises(LeaseLost), engine.begin() as connection:
+            database.still_held(connection, slept)
 
     def test_a_journal_tells_a_move_in_order(self, engine: Engine) -> None:
         journal, before = Journal(engine), a_session()

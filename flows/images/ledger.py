@@ -71,7 +71,7 @@ class Ledger:
             LeaseLost: another builder has taken the stage over.
         """
         with Session(self._database) as session, session.begin():
-            still_held(session, lease)
+            still_held(session.connection(), lease)
             if row := session.get(StageRow, entry.key):
                 return row.digest
             inputs = json.dumps(entry.inputs, sort_keys=True)
@@ -83,7 +83,7 @@ class Ledger:
     def forget(self, key: str, lease: Lease) -> None:
         """Let the next digest of this key count: the registry has lost what was recorded."""
         with Session(self._database) as session, session.begin():
-            still_held(session, lease)
+            still_held(session.connection(), lease)
             if row := session.get(StageRow, key):
                 session.delete(row)
 

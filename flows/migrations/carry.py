@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
 
-from sqlalchemy.orm import Session as Transaction
+from sqlalchemy import Connection
 
 from flows import command
 from flows.database import Lease, LeaseTaken, now, open_database
@@ -225,7 +225,8 @@ class Carrier:
     def _drive(self, held: Lease, move: Move) -> Result:
         """Take the next step until there is none."""
         interrupted: BaseException | None = None
-        while not isinstance(chosen := self._decide(move), End):
+        recorded = self._on_record(move)  # for as long as this run holds the session, nobody else changes it
+        while not isinstance(chosen := self._decide(move, recorded), End):
             try:
                 self._turn(held, move, chosen)
             except (KeyboardInterrupt, SystemExit) as error:
@@ -258,8 +259,8 @@ class Carrier:
                 raise
             return
 
-        def commit(transaction: Transaction) -> None:
-            record(transaction, move.after)
+        def commit(connection: Connection) -> None:
+            record(connection, move.after)
 
         done = Entry(name, Phase.done, note)
         if name == "commit":
@@ -299,11 +300,11 @@ class Carrier:
             f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
         )
 
-    def _decide(self, move: Move) -> Next:
+    def _decide(self, move: Move, recorded: tuple[bool, bool]) -> Next:
         entries = self.journal.entries(move)
         if given_up(entries):  # on the way back only that matters which is on record
-            return decide(entries, Seen(*self._on_record(move), old=None, new=None))
-        return decide(entries, self._foreseen(move, entries) or self._look(move, entries))
+            return decide(entries, Seen(*recorded, old=None, new=None))
+        return decide(entries, self._foreseen(move, entries) or self._look(move, entries, recorded))
 
     def _foreseen(self, move: Move, entries: Sequence[Entry]) -> Seen | None:
         """What the world says while people wait, without asking the engine, which takes longer than the steps.
@@ -314,22 +315,20 @@ class Carrier:
         last, known = next(reversed(entries), None), self._seen.get(move.id)
         if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
             return None
-        recorded, wanted = self._on_record(move)
         old = known.old if last.step == "look" else Running.stopped
-        return replace(known, session=recorded, wanted=wanted, old=old, fresh=_is_fresh(entries))
+        return replace(known, old=old, fresh=_is_fresh(entries))
 
     def _on_record(self, move: Move) -> tuple[bool, bool]:
         """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
         session, wanted = self.sessions.store.find(move.before.name) or (None, False)
         return session == move.before, session == move.before and wanted
 
-    def _look(self, move: Move, entries: Sequence[Entry] = ()) -> Seen:
+    def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
         before, after = move.before, move.after
         found = {container.name: container for container in self.steps.containers(before.name)}
-        (recorded, wanted), lines = self._on_record(move), entries or self.journal.entries(move)
-        fresh, again = _is_fresh(lines), _started_again(found.get(before.container), lines)
+        fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
         old, new = (found[name].running if name in found else None for name in (before.container, after.container))
-        seen = Seen(recorded, wanted, old, new, fresh, starts=move.consent == STARTS, again=again)
+        seen = Seen(*recorded, old, new, fresh, starts=move.consent == STARTS, again=again)
         if before.late_home:
             self._seen[move.id] = seen
         return seen

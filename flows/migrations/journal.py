@@ -24,7 +24,7 @@ from flows.history import Kind, append
 from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
 
-Also = Callable[[Transaction], None]
+Also = Callable[[Connection], None]
 """What else is written in the same transaction."""
 
 
@@ -155,9 +155,9 @@ class Journal:
         told = "; ".join(filter(None, (f"from {before.image}", packages, consent)))
         row = {**vars(move), "session": before.name, "before": before.to_json(), "after": after.to_json()}
 
-        def begin(transaction: Transaction) -> None:
-            transaction.connection().execute(_BEGIN, row)
-            append(transaction, Kind.move_begun, session=before.name, image=after.image, by=by, what=told)
+        def begin(connection: Connection) -> None:
+            connection.execute(_BEGIN, row)
+            append(connection, Kind.move_begun, session=before.name, image=after.image, by=by, what=told)
 
         self._write(held, move, (), begin)
         self._lines[id] = ()
@@ -171,12 +171,11 @@ class Journal:
         """
         entry = replace(entry, at=now())
 
-        def add(transaction: Transaction) -> None:
+        def add(connection: Connection) -> None:
             if entry.phase is Phase.reopened:
-                connection = transaction.connection()
                 connection.execute(_REACH, {"of": move.id, "reached": state(_entries(connection, move.id))})
             if also:
-                also(transaction)
+                also(connection)
 
         known = self._lines.get(move.id)
         self._write(held, move, (*self._noted.get(move.id, ()), entry), add)
@@ -202,9 +201,9 @@ class Journal:
         told = "; ".join(filter(None, (str(final), took, reason)))
         row = {"of": move.id, "reached": final, "because": reason, "harm": damaged, "at": now()}
 
-        def end(transaction: Transaction) -> None:
-            transaction.connection().execute(_END, row)
-            append(transaction, Kind.move_ended, session=name, image=move.after.image, what=told)
+        def end(connection: Connection) -> None:
+            connection.execute(_END, row)
+            append(connection, Kind.move_ended, session=name, image=move.after.image, what=told)
 
         self._write(held, move, self._noted.get(move.id, ()), end)
         return self.move(move.id)
@@ -271,14 +270,13 @@ class Journal:
         rows = [{"move": move.id, "step": e.step, "phase": e.phase, "at": e.at, "note": e.note} for e in lines]
         reached = next(filter(None, map(leads_to, reversed(lines))), None)
 
-        def write_lines(transaction: Transaction) -> None:
-            still_held(transaction, held)
-            connection = transaction.connection()
+        def write_lines(connection: Connection) -> None:
+            still_held(connection, held)
             if rows:
                 connection.execute(_ADD, rows)
             if reached:
                 connection.execute(_REACH, {"of": move.id, "reached": reached})
-            also(transaction)
+            also(connection)
 
         self._forget(move.id)
         write(self.database, write_lines)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import cast
 
 import sqlalchemy
-from sqlalchemy import Engine, ForeignKey, bindparam, select, update
+from sqlalchemy import Connection, Engine, ForeignKey, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
@@ -209,7 +209,7 @@ class Store:
     def update(self, session: Session) -> None:
         """From now on the session is this one: another image, another generation, no port of its own any more."""
         with Transaction(self._database) as transaction, transaction.begin():
-            record(transaction, session)
+            record(transaction.connection(), session)
             transaction.execute(update(SessionRow).where(SessionRow.name == session.name).values(port=session.port))
 
     def forget(self, name: str) -> None:
@@ -229,9 +229,9 @@ def _belongs_elsewhere(session: Session) -> RefitError:
     )
 
 
-def record(transaction: Transaction, session: Session) -> None:
+def record(connection: Connection, session: Session) -> None:
     """Within a transaction of the caller: from now on the session is this one."""
-    written = transaction.connection().execute(_RECORD, {"of": session.name, "made": session.to_json()})
+    written = connection.execute(_RECORD, {"of": session.name, "made": session.to_json()})
     if written.rowcount != 1:
         raise UnknownName("session", session.name, ())
 

@@ -127,7 +127,7 @@ class Wishes:
             what = ", ".join(f"{name}: {_text(value)}" for name, value in changes.items())
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
             transaction.flush()
-            append(transaction, Kind.wished, session=session, by=by, what=what)
+            append(transaction.connection(), Kind.wished, session=session, by=by, what=what)
         return wish
 
     def length(self) -> int:

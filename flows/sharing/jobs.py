@@ -201,7 +201,7 @@ class Jobs:
             LeaseLost: somebody else is at it.
         """
         with Session(self._database) as session, session.begin():
-            still_held(session, mine)
+            still_held(session.connection(), mine)
             if row := session.get(JobRow, (self.run, stage)):
                 row.outcome, row.note = _OUTCOME.dump_json(outcome).decode(), note
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy.orm import Session
 
 from flows import command
 from flows.database import lease, open_database, still_held
@@ -117,8 +116,8 @@ def test_a_server_that_was_restarted(cluster: Cluster, url: str) -> None:
                 open_database(url)
         finally:
             cluster.start()
-        with Session(engine) as session, session.begin():
-            still_held(session, held)
+        with engine.begin() as connection:
+            still_held(connection, held)
     with lease(engine, "released") as second:
         assert second.fence == first.fence + 1
 

@@ -8,9 +8,8 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import TimeoutError as NoConnection
-from sqlalchemy.orm import Session
 
 from flows import database
 from flows.errors import RefitError
@@ -38,8 +37,8 @@ class TestSqlite(DatabaseContract):
         monkeypatch.setattr(database._Writes, "_write", counted)
         others, history, begun = 5, History(engine), Event()
 
-        def until_all_wait(transaction: Session) -> None:
-            append(transaction, Kind.noticed)
+        def until_all_wait(connection: Connection) -> None:
+            append(connection, Kind.noticed)
             begun.set()
             until = monotonic() + 10
             while len(database._writes[engine]._waiting) < others and monotonic() < until:

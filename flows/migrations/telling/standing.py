@@ -107,14 +107,14 @@ class Standings:
                 raise RefitError(f"The rollout of {image} is over.", why=f"It was {row.way} by that of a newer image.")
             if row.way != way:
                 row.way = way
-                append(transaction, _TOLD[way], image=image, by=by)
+                append(transaction.connection(), _TOLD[way], image=image, by=by)
 
     def approve(self, image: str, wave: int, by: str, what: str) -> None:
         """Write down that a person has looked at the waves of this image up to this one, and lets the next begin."""
         with Transaction(self._database) as transaction, transaction.begin():
             further = (StandingRow.image == image, StandingRow.approved < wave)
             transaction.execute(update(StandingRow).where(*further).values(approved=wave))
-            append(transaction, Kind.approved, image=image, by=by, what=what)
+            append(transaction.connection(), Kind.approved, image=image, by=by, what=what)
 
     def judge(self, image: str, title: str, health: Health) -> bool:
         """Write down what a wave says of an image, if that is another thing than it said last; whether it is."""
@@ -123,7 +123,7 @@ class Standings:
             begun = transaction.get_one(StandingRow, image).begun
             if _judged(transaction, image, title, begun) == what:
                 return False
-            append(transaction, Kind.judged, image=image, what=what)
+            append(transaction.connection(), Kind.judged, image=image, what=what)
             return True
 
     def waiting(self, standing: Standing, titles: Sequence[str]) -> tuple[int, ...]:
@@ -172,9 +172,9 @@ class Standings:
             transaction.merge(StandingRow(image=image, profile=profile, release=release, **begun))
         # Rows first, then events: whoever locks both does it in this order.
         for other in others:
-            append(transaction, Kind.superseded, image=other.image, by=by, what=f"by {image}")
+            append(transaction.connection(), Kind.superseded, image=other.image, by=by, what=f"by {image}")
         if begins:
-            append(transaction, Kind.rollout_begun, image=image, by=by, what=f"{profile} {release}")
+            append(transaction.connection(), Kind.rollout_begun, image=image, by=by, what=f"{profile} {release}")
 
 
 def _judged(transaction: Transaction, image: str, title: str, since: datetime) -> str:
