@@ -319,11 +319,11 @@ def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120
 
 def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[str, ...]:
     """The names of all leases that begin with `prefix` and are held now, by whomever; `besides` some that are known."""
-    asked = select(LeaseRow.name, LeaseRow.until, LeaseRow.holder)
     with engine.connect() as connection:
-        rows = connection.execute(asked.where(LeaseRow.name.startswith(prefix, autoescape=True))).all()
-    unknown = [row for row in rows if row.name not in besides]
-    return tuple(sorted(row.name for row in unknown if row.until > now() and not _has_died(row.holder)))
+        names = connection.scalars(select(_LEASES.c.name).where(_LEASES.c.name.startswith(prefix, autoescape=True)))
+        unknown = sorted(set(names).difference(besides))
+        rows = connection.execute(select(_LEASES).where(_LEASES.c.name.in_(unknown))).all() if unknown else ()
+    return tuple(sorted(row.name for row in rows if row.until > now() and not _has_died(row.holder)))
 
 
 def still_held(connection: Connection, lease: Lease) -> None:
@@ -334,6 +334,23 @@ def still_held(connection: Connection, lease: Lease) -> None:
     """
     # An update locks the row, so that nobody takes the lease before this transaction has ended.
     if connection.execute(_TOUCH, {"mine": lease.name, "at": lease.fence}).rowcount != 1:
+        raise LeaseLost(lease)
+
+
+def held_insert(table: sqlalchemy.Table, names: Sequence[str]) -> sqlalchemy.Insert:
+    """A statement for `insert_held`, which inserts rows with columns of these names."""
+    new = (bindparam(f"new_{name}", type_=table.c[name].type) for name in names)
+    ours = select(*new).where(_LEASES.c.name == bindparam("mine"), _LEASES.c.fence == bindparam("at"))
+    return sqlalchemy.insert(table).from_select(names, ours.with_for_update()).execution_options(preserve_rowcount=True)
+
+
+def insert_held(
+    connection: Connection, statement: sqlalchemy.Insert, rows: Sequence[Mapping[str, object]], lease: Lease
+) -> None:
+    """Insert rows, and ask in the same statement what `still_held` asks; raises as that does."""
+    ours = {"mine": lease.name, "at": lease.fence}
+    new = [{**{f"new_{name}": value for name, value in row.items()}, **ours} for row in rows]
+    if connection.execute(statement, new).rowcount != len(rows):
         raise LeaseLost(lease)
 
 

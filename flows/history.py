@@ -69,8 +69,7 @@ class ChainRow(Table):
 # Made once: to make a statement takes longer than to execute it.
 _EVENTS, _CHAIN = (cast(sqlalchemy.Table, row.__table__) for row in (EventRow, ChainRow))
 _ADD = insert(_EVENTS)
-_NEXT = update(_CHAIN).values(number=_CHAIN.c.number + 1)
-_LAST = select(_CHAIN.c.number, _CHAIN.c.digest)
+_NEXT = update(_CHAIN).values(number=_CHAIN.c.number + 1).returning(_CHAIN.c.number, _CHAIN.c.digest)
 _CHAIN_TO = update(_CHAIN).values(digest=bindparam("latest"))
 
 
@@ -104,8 +103,7 @@ def append(
 ) -> None:
     """Add an event within a transaction of the caller, who holds the lease of the session that it is about, if any."""
     # The update comes first: it lets one writer at a time through, on SQLite as on PostgreSQL.
-    connection.execute(_NEXT)
-    number, before = connection.execute(_LAST).one()
+    number, before = connection.execute(_NEXT).one()
     event = Event(number, now(), kind, session, image, by, what, "")
     digest = _digest(event, before)
     connection.execute(_ADD, {**vars(event), "digest": digest})

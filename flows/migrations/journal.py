@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, ForeignKey, Row, bindparam, insert, o
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import Instant, Lease, Table, now, still_held, write
+from flows.database import Instant, Lease, Table, held_insert, insert_held, now, still_held, write
 from flows.history import Kind, append
 from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
@@ -62,7 +62,7 @@ class StepRow(Table):
 
 # Made once: to make a statement takes longer than to execute it, and each move has a hundred.
 _STEPS, _MOVES = (cast(sqlalchemy.Table, row.__table__) for row in (StepRow, MoveRow))
-_ADD = insert(_STEPS)
+_ADD = held_insert(_STEPS, ("move", "step", "phase", "at", "note"))
 _BEGIN = insert(_MOVES)
 _REACH = update(_MOVES).where(_MOVES.c.id == bindparam("of")).values(state=bindparam("reached"))
 _END = _REACH.values(reason=bindparam("because"), damaged=bindparam("harm"), ended=bindparam("at"))
@@ -271,9 +271,10 @@ class Journal:
         reached = next(filter(None, map(leads_to, reversed(lines))), None)
 
         def write_lines(connection: Connection) -> None:
-            still_held(connection, held)
             if rows:
-                connection.execute(_ADD, rows)
+                insert_held(connection, _ADD, rows, held)
+            else:
+                still_held(connection, held)
             if reached:
                 connection.execute(_REACH, {"of": move.id, "reached": reached})
             also(connection)

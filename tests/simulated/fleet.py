@@ -127,7 +127,7 @@ class Fleet:
         return Session(name, PROFILE, RELEASE, image, uid, port, self.home(name), token, access, late_home=late)
 
     def _token(self) -> Path:
-        token = self.settings.folder("sessions") / "token"
+        token = self.settings.folder("sessions", "ssh").parent / "token"
         token.touch()
         return token
 
