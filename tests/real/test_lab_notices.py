@@ -24,6 +24,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.conftest import wait_until
+from tests.real.drafts import check_drafts, type_drafts
 from tests.real.moving import kernels, opened, to
 from tests.real.test_form import QUIET
 from tests.real.variants import JUPYTER, variant
@@ -44,11 +45,11 @@ def session(sessions: Sessions, jupyter_image: str) -> Session:
 
 @pytest.fixture
 def page(sessions: Sessions, session: Session) -> Iterator[Page]:
-    """JupyterLab as its owner has it open."""
+    """JupyterLab as its owner has it open, with nothing of what was open in it before."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
         opened = browser.new_page()
-        opened.goto(sessions.address(NAME))
+        opened.goto(f"{sessions.address(NAME)}&reset")
         expect(opened.get_by_role("tab", name="Launcher").first).to_be_visible(timeout=120_000)
         yield opened
         browser.close()
@@ -107,9 +108,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.goto(f"{session.url}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
     (old,) = wait_for_kernels(sessions, session)
-    # JupyterLab may say that it had no server for a moment.
-    away = page.locator(".jp-Dialog", has_text="Server Connection Error")
-    page.add_locator_handler(away, lambda: away.get_by_role("button", name="Close").click())
+    never_mind_the_server(page)
     new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
     result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
@@ -124,6 +123,32 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42", timeout=60_000)
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
+def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_saved(
+    shared: Settings, sessions: Sessions, jupyter_image: str, registry: Registry, page: Page, asleep: bool
+) -> None:
+    session = sessions.store.session(NAME)
+    stem = "asleep" if asleep else "awake"
+    drafts = type_drafts(page, sessions.jupyter(session), session.url, stem)
+    never_mind_the_server(page)
+    page.context.set_offline(asleep)  # a laptop that is closed hears nothing of the move, and is back after it
+    new = variant(shared, registry, jupyter_image, shared.repository, f"for those who are {stem}")
+    result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    assert result.state is State.cleaned, result.reason
+    page.context.set_offline(False)
+    notice = page.locator(".refit-notice")
+    expect(notice).to_contain_text("has its new image", timeout=90_000)
+    notice.get_by_role("button", name="Close").click()
+    check_drafts(page, drafts, session.home)
+
+
+def never_mind_the_server(page: Page) -> None:
+    """Close what JupyterLab may say in a dialog: that it had no server for a moment."""
+    away = page.locator(".jp-Dialog", has_text="Server Connection Error")
+    page.add_locator_handler(away, lambda: away.get_by_role("button", name="Close").click())
 
 
 def wait_for_kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
