@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from flows.sessions.ide.jupyter import Jupyter
 
 TYPED = "typed = 'and not saved'"
+PATIENCE = 60_000  # milliseconds, on a machine with much to do
 
 
 def type_drafts(page: Page, jupyter: Jupyter, url: str, stem: str) -> dict[str, Locator]:
@@ -23,7 +24,7 @@ def type_drafts(page: Page, jupyter: Jupyter, url: str, stem: str) -> dict[str, 
     drafts = {text: page.locator(".jp-FileEditor .cm-content"), notebook: page.locator(".jp-Cell .cm-content").first}
     for name, lines in drafts.items():
         look_at(page, name, lines)
-        expect(lines).to_contain_text("answer")
+        expect(lines).to_contain_text("answer", timeout=PATIENCE)
         page.keyboard.press("Control+End")
         page.keyboard.type(f"\n{TYPED}")
     expect(unsaved(page)).to_have_count(len(drafts))
@@ -38,7 +39,7 @@ def check_drafts(page: Page, drafts: Mapping[str, Locator], home: Path) -> None:
         look_at(page, name, lines)
         expect(lines).to_contain_text(TYPED)
         page.keyboard.press("Control+s")
-        expect(unsaved(page).filter(has_text=name)).to_have_count(0)
+        expect(unsaved(page).filter(has_text=name)).to_have_count(0, timeout=PATIENCE)
         assert TYPED in (home / name).read_text()
     expect(page.locator(".jp-Dialog")).to_have_count(0)
 

@@ -35,6 +35,7 @@ from tests.conftest import free_port, wait_until
 from tests.faults.test_kill import DeadlyJournal
 from tests.machine import FIRST, RegistryServer, private_home
 from tests.processes import in_a_process
+from tests.real.drafts import check_drafts, type_drafts
 from tests.real.moving import to
 from tests.real.variants import JUPYTER, variant
 
@@ -244,6 +245,29 @@ def test_f10_a_page_that_is_open_says_why_its_session_is_away_and_goes_on_when_i
         expect(notice).to_have_count(0, timeout=60_000)
         expect(page.locator(".jp-Launcher")).to_be_visible()
         assert not page.get_by_text("Server Connection Error").count()
+        browser.close()
+
+
+@pytest.mark.long
+def test_who_saves_while_a_session_is_away_hears_why_that_cant_be_and_can_when_it_is_back(
+    sessions: Sessions, ada: str
+) -> None:
+    session = sessions.store.session(NAME)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(sessions.address(NAME))
+        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)
+        drafts = type_drafts(page, sessions.jupyter(session), ada, "away")
+        sessions.stop(NAME)
+        page.keyboard.press("Control+s")
+        error = page.locator(".jp-Dialog")
+        expect(error).to_contain_text("File Save Error for away.ipynb", timeout=60_000)
+        expect(error).to_contain_text(f"{NAME} was stopped by its owner")
+        error.get_by_role("button", name="Close").click()
+        sessions.start(NAME)
+        expect(page.locator(".refit-notice")).to_have_count(0, timeout=60_000)
+        check_drafts(page, drafts, session.home)
         browser.close()
 
 
