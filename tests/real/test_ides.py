@@ -6,10 +6,11 @@ import json
 import re
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 from websockets.sync.client import connect
 
 from flows.catalog.model import Catalog
@@ -162,3 +163,55 @@ def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Setti
         wait_until(lambda: teller.hear([line]) == ("grace",))
         browser.close()
     assert Wishes(database).all()["grace"].snoozed_until
+
+
+@pytest.mark.parametrize("opened", ["vscode"], indirect=True)
+def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loaded_again_after_a_move(
+    opened: Opened, shared: Settings
+) -> None:
+    sessions, home = opened.sessions, opened.session.home
+    # By itself, VS Code in a browser saves whatever has a name after a second.
+    settings = (
+        """echo '{"files.autoSave": "off"}' | install -D /dev/stdin .local/share/code-server/User/settings.json"""
+    )
+    sessions.execute("grace", ["sh", "-euc", f"cd; {settings}; echo 'a first line' >notes.txt"])
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
+        page = browser.new_page()
+        page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
+        page.goto(sessions.address("grace"))
+        page.get_by_role("treeitem", name="notes.txt").dblclick(timeout=120_000)
+        expect(lines(page)).to_contain_text("first", timeout=120_000)
+        lines(page).click()
+        page.keyboard.type("unsaved")
+        page.keyboard.press("F1")
+        page.locator(".quick-input-widget input").first.fill(">New Untitled Text File")
+        page.locator(".quick-input-list .monaco-list-row", has_text=": New Untitled Text File").first.click()
+        page.get_by_role("tab", name="Untitled-1").wait_for()
+        page.keyboard.type("nameless")
+        wait_until(lambda: all(typed in backed_up(home) for typed in ("unsaved", "nameless")), 60)
+
+        result = Carrier.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
+        assert result.moved, result.reason
+        page.get_by_role("button", name="Reload Window").click(timeout=120_000)  # it can't reconnect
+        expect(page.locator(".tab.dirty")).to_have_count(2, timeout=120_000)
+        page.get_by_role("tab", name="nameless").click()
+        expect(lines(page)).to_have_text("nameless", timeout=120_000)
+        page.get_by_role("tab", name="notes.txt").click()
+        expect(lines(page)).to_contain_text("unsaved", timeout=120_000)
+        lines(page).click()
+        page.keyboard.press("Control+s")
+        wait_until(lambda: (home / "notes.txt").read_text() == "a first line\nunsaved")
+        browser.close()
+    assert not asked  # whether unsaved changes may be lost
+
+
+def lines(page: Page) -> Locator:
+    """The text in VS Code's editor."""
+    return page.locator(".editor-instance .view-lines")
+
+
+def backed_up(home: Path) -> str:
+    """What VS Code keeps in the home until somebody saves it."""
+    return "".join(file.read_text() for file in home.glob(".local/share/code-server/User/Backups/*/*/*"))
