@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
@@ -170,15 +170,29 @@ def log_in_from_outside(room: Room) -> None:
 def open_a_tab(room: Room) -> None:
     """Open JupyterLab in a real browser, with a notebook, and leave it."""
     room.sessions.jupyter(room.session).write_notebook("open.ipynb", ["1 + 1"])
+    page = open_page(room, "open.ipynb")
+    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    kernels = f"{room.session.url}/api/kernels?token={room.sessions.token(room.session)}"
+    wait_until(lambda: httpx.get(kernels).json(), 60)
+
+
+def type_a_text(room: Room) -> None:
+    """Type into a text file in JupyterLab, which saves it by itself after two minutes; no kernel knows of it."""
+    room.run("cd; echo a >text; touch -d yesterday text")
+    page = open_page(room, "text")
+    page.locator(".jp-FileEditor .cm-content").click(timeout=120_000)
+    page.keyboard.type("more")
+    page.keyboard.press("Control+s")
+
+
+def open_page(room: Room, path: str) -> Page:
+    """JupyterLab in a real browser, with a document."""
     playwright = room.things.enter_context(sync_playwright())
     browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
     room.things.callback(browser.close)
     page = browser.new_page()
-    token = room.sessions.token(room.session)
-    page.goto(f"{room.session.url}/lab/tree/open.ipynb?token={token}")
-    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
-    kernels = f"{room.session.url}/api/kernels?token={token}"
-    wait_until(lambda: httpx.get(kernels).json(), 60)
+    page.goto(f"{room.session.url}/lab/tree/{path}?token={room.sessions.token(room.session)}")
+    return page
 
 
 @dataclass(frozen=True)
@@ -377,6 +391,14 @@ ROWS = (
         lambda room: open_jupyter_terminal(room, "sleep 900"),
         "pgrep -fx 'sleep 900'",
         "sleep 900",
+    ),
+    Row(
+        "somebody types into a text file of JupyterLab",
+        BUSY,
+        type_a_text,
+        "grep -q more text && grep -q text .jupyter/lab/workspaces/*",
+        "a document was saved",
+        quiet=900,
     ),
     Row("a server that hangs", BUSY, "pkill -STOP -x launch-jupyter", because="not known: Jupyter"),
     # --- Nothing works, and something would be lost

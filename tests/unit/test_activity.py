@@ -202,7 +202,7 @@ def test_a_kernel_works_on_after_its_cell_by_itself_or_by_a_copy_of_itself() -> 
         ({"gpu": 0.93}, "93%"),
         ({"gpu": None, "problems": ("the GPU: there is no nvidia-smi",)}, "not known: the GPU"),
         ({"terminals": {"/dev/pts/3": NOW - 40}}, "somebody typed in pts/3 40 s ago"),
-        ({"saved": NOW - 130}, "a notebook was saved 2 min ago"),
+        ({"saved": NOW - 130}, "a document was saved 2 min ago"),
         ({"heartbeat": NOW - 10}, "the IDE was used 10 s ago"),
         ({"hold": (NOW - 3600, "8h training")}, "its owner holds it for 420 min: training"),
         ({"hold": (NOW - 3600, "until I am back")}, "its owner holds it for 1380 min: until I am back"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from pydantic import TypeAdapter
 from flows import command
 from flows.sessions.watching import look
 from flows.sessions.watching.activity import PROBE, Look
+from tests.conftest import serving
 from tests.terminal import Terminal
 
 CALL = (sys.executable, *PROBE[1:])
@@ -44,6 +47,35 @@ def test_what_hides_or_doesnt_answer_is_a_problem_and_no_crash(tmp_path: Path) -
     (tmp_path / "token").write_text("secret")
     seen = looked(tmp_path, protocol="jupyter", port=1)
     assert len(seen.problems) == 1 and seen.problems[0].startswith("Jupyter: ConnectionRefusedError")
+
+
+class Idle(BaseHTTPRequestHandler):
+    """A Jupyter server without kernels."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_text_that_a_page_of_jupyterlab_has_open_was_saved_when_its_file_was(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    workspaces = tmp_path / ".jupyter/lab/workspaces"
+    workspaces.mkdir(parents=True)
+    for name, saved in (("notes.txt", 1000), ("old.txt", 500), ("nobody's.txt", 2000)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (saved, saved))
+    with serving(Idle) as port:
+        assert looked(tmp_path, protocol="jupyter", port=port).saved is None
+        for name in ("notes.txt", "old.txt", "gone.txt"):
+            widget = {f"editor:{name}": {"data": {"path": name, "factory": "Editor"}}, "path": None, "more": [1]}
+            (workspaces / f"{name}.jupyterlab-workspace").write_text(json.dumps({"data": widget}))
+        (workspaces / "torn.jupyterlab-workspace").write_text('{"data": {"edi')
+        seen = looked(tmp_path, protocol="jupyter", port=port)
+    assert seen.saved == 1000 and not seen.problems
 
 
 def test_a_heartbeat_is_when_its_file_was_touched(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Look:
         terminals: terminal → when something was last typed there.
         network: bytes a second, in and out.
         connections: how many are connected to the IDE.
-        saved: when a notebook that is open was last saved.
+        saved: when a document of Jupyter's that is open was last saved.
         heartbeat: when the IDE last said that somebody works in it.
         gpu: what share of the GPU is used, if a process here has one open.
         hold: when its owner wrote into `~/.config/refit/hold`, and what; none: there is no such file.
@@ -256,7 +256,7 @@ def _signs(look: Look) -> Iterator[tuple[str, float]]:
     for kernel in look.kernels:
         yield f"a kernel ({kernel.name}) was used", kernel.last_activity.timestamp()
     if look.saved:
-        yield "a notebook was saved", look.saved
+        yield "a document was saved", look.saved
     began = min((process.started for process in look.processes), default=0.0)
     if look.heartbeat and look.heartbeat - began > _FIRST_HEARTBEAT:
         yield "the IDE was used", look.heartbeat

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ _FIRST_TERMINAL = 136
 _CONNECTED, _LOOPBACK = "01", "0100007F"
 _GPU = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 _HOLD, _LONGEST = ".config/refit/hold", 200
+# Where JupyterLab notes which documents its pages have open; its server knows of those alone that have a kernel.
+_WORKSPACES = ".jupyter/lab/workspaces/*.jupyterlab-workspace"
 _COUNTED = ("cpu", "waited", "moved")
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. What has no
@@ -230,9 +232,27 @@ def _gpu() -> float:
 def _jupyter(asked: Row) -> Row:
     token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
     kernels = _get(asked["port"], "/api/kernels", token)
-    notebooks = [Path.home() / session["path"] for session in _get(asked["port"], "/api/sessions", token)]
-    saved = [notebook.stat().st_mtime for notebook in notebooks if notebook.is_file()]
+    with_kernel = {session["path"] for session in _get(asked["port"], "/api/sessions", token)}
+    documents = [Path.home() / path for path in with_kernel | _on_pages()]
+    saved = [document.stat().st_mtime for document in documents if document.is_file()]
     return {"kernels": kernels, "saved": max(saved, default=None)}
+
+
+def _on_pages() -> set[str]:
+    """The documents that pages of JupyterLab have or had open, as it notes them for the next page."""
+    found: set[str] = set()
+    for file in Path.home().glob(_WORKSPACES):
+        with contextlib.suppress(OSError, ValueError):  # it may be written just now
+            found.update(_paths(json.loads(file.read_text())))
+    return found
+
+
+def _paths(noted: Any) -> Iterator[str]:
+    """Whatever is called a path in it, however deep."""
+    if isinstance(noted, dict) and isinstance(noted.get("path"), str):
+        yield noted["path"]
+    for inner in noted.values() if isinstance(noted, dict) else noted if isinstance(noted, list) else ():
+        yield from _paths(inner)
 
 
 def _get(port: int, path: str, token: str) -> Any:
