@@ -16,13 +16,14 @@ from typing import Any
 
 ANSWER_SECONDS = 5.0
 POLL_SECONDS = 0.1
-# Run by the kernel's own Python: it is the one that surely has what speaks with kernels.
+# Run by the kernel's own Python: it is the one that surely has what speaks with kernels. It asks for no heartbeats:
+# a kernel that begins a second later than who asks would count as dead, as on a machine where others have the cores.
 CELL = """
 import sys
 from jupyter_client import BlockingKernelClient
 client = BlockingKernelClient(connection_file=sys.argv[1])
 client.load_connection_file()
-client.start_channels()
+client.start_channels(hb=False)
 client.wait_for_ready(timeout=float(sys.argv[2]))
 reply = client.execute_interactive(sys.argv[3], timeout=float(sys.argv[2]))
 client.stop_channels()
@@ -57,7 +58,7 @@ def ide(asked: dict[str, Any]) -> str:
 
 def kernel(asked: dict[str, Any]) -> dict[str, str]:
     """Let the server start its kernel; returns that kernel's Python, and the file by which it is reached."""
-    status, told = _ask("POST", asked["port"], f"{asked['prefix']}/api/kernels")
+    status, told = _ask("POST", asked["port"], f"{asked['prefix']}/api/kernels", asked["limit"])
     if status != http.client.CREATED:
         raise ConnectionError(f"/api/kernels answers {status}")
     until = time.monotonic() + asked["limit"]
@@ -70,9 +71,9 @@ def kernel(asked: dict[str, Any]) -> dict[str, str]:
     raise TimeoutError(f"no kernel runs after {asked['limit']:g} s")
 
 
-def _ask(method: str, port: int, path: str) -> tuple[int, bytes]:
+def _ask(method: str, port: int, path: str, limit: float = ANSWER_SECONDS) -> tuple[int, bytes]:
     token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
     try:
         body = "{}" if method == "POST" else None
         connection.request(method, path, body=body, headers={"Authorization": f"token {token}"})

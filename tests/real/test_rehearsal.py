@@ -40,6 +40,9 @@ WRITES = '[ "$REFIT_REHEARSAL" = 1 ] && echo "$1" >~/asked'
 # It goes well in the rehearsal, and not in the session itself.
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
 
+# What a kernel reads before it listens.
+SETTINGS, SLOW = ".ipython/profile_default/ipython_kernel_config.py", "import time\ntime.sleep(10)\n"
+
 
 class Scene(moving.Scene):
     """A session whose home is copied."""
@@ -118,6 +121,17 @@ def test_jupyterlab_executes_a_cell_in_a_rehearsal(scene: Scene, jupyter_image: 
     found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
     assert not found.failed, found.findings
     assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "hook", "steady"]
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_a_kernel_that_is_slow_to_begin_isnt_taken_for_dead(scene: Scene, jupyter_image: str) -> None:
+    session = scene.create(jupyter_image, JUPYTER)
+    write = f"mkdir -p $(dirname {SETTINGS}) && cat >{SETTINGS}"
+    scene.sessions.execute(NAME, ["sh", "-euc", write], stdin=SLOW)
+    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
+    assert not found.failed, found.findings
+    assert "cell" in {finding.check for finding in found.findings}
     scene.check_nothing_is_left()
 
 
