@@ -31,6 +31,7 @@ from flows.migrations.move import (
     Seen,
     State,
     Undo,
+    committed,
     decide,
     given_up,
     unsettled,
@@ -302,7 +303,7 @@ class Carrier:
 
     def _decide(self, move: Move, recorded: tuple[bool, bool]) -> Next:
         entries = self.journal.entries(move)
-        if given_up(entries):  # on the way back only that matters which is on record
+        if given_up(entries) or committed(entries):  # only that matters then which is on record
             return decide(entries, Seen(*recorded, old=None, new=None))
         return decide(entries, self._foreseen(move, entries) or self._look(move, entries, recorded))
 

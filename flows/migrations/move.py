@@ -160,7 +160,7 @@ Next = Do | Undo | GiveUp | End
 
 def decide(entries: Sequence[Entry], seen: Seen) -> Next:
     """What comes next, after what the journal says and with what is seen."""
-    if _has(entries, "commit", Phase.done):
+    if committed(entries):
         return _finish(entries)
     if given_up(entries):
         return _back(entries, seen)
@@ -173,7 +173,7 @@ def decide(entries: Sequence[Entry], seen: Seen) -> Next:
 
 def state(entries: Sequence[Entry]) -> State:
     """The state that the journal's lines amount to, before the move has ended."""
-    if given_up(entries) and not _has(entries, "commit", Phase.done):
+    if given_up(entries) and not committed(entries):
         return State.rolling_back
     done = (step.reaches for step in STEPS if _has(entries, step.name, Phase.done))
     return max(done, key=list(State).index, default=State.planned)
@@ -193,6 +193,11 @@ def given_up(entries: Sequence[Entry]) -> Entry | None:
     """The line with which the move was given up: the first step that failed, or the reason to skip or defer it."""
     forward = {step.name for step in STEPS}
     return next((e for e in entries if e.step in forward and e.phase in _GIVEN_UP), None)
+
+
+def committed(entries: Sequence[Entry]) -> bool:
+    """Whether the session is on its new image for good; then nothing counts any more of what the world says."""
+    return _has(entries, "commit", Phase.done)
 
 
 def _finish(entries: Sequence[Entry]) -> Next:

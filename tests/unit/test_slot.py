@@ -5,18 +5,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows import command
 from flows.catalog import load
 from flows.catalog.model import Access
+from flows.command import Completed
 from flows.migrations.steps import no_room, stays_cold
-from flows.sessions.containers.slot import VARIABLE, Mounted, mounted, objection, with_warm
+from flows.sessions.containers import slot
+from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
+from flows.settings import Settings
 from tests.conftest import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +113,27 @@ def test_what_is_mounted_is_shared_or_not() -> None:
     line = "40 30 254:0 /s /srv/a\\040b rw shared:1 master:2 - ext4 /dev/vda rw\n"
     lines = f"{line}41 40 254:0 /t /t rw - ext4 shared:1 rw\n"
     assert mounted(lines) == (Mounted(Path("/srv/a b"), True), Mounted(Path("/t"), False))
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_to_wait_for_a_launcher_takes_one_program_at_most(
+    uid: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says, execute, started = tmp_path / "waits", command.run, list[Sequence[str | Path]]()
+
+    def run(argv: Sequence[str | Path], *, root: bool, **options: Any) -> Completed:
+        started.append(argv)
+        return execute(argv, **options)
+
+    monkeypatch.setattr(slot, "WAITING", str(says).lstrip("/"))  # seen from a process that is no container's: ours
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert not Slots(settings).waits(os.getpid(), 0.3)
+    assert len(started) <= 1
+    later = Timer(0.3, says.touch)
+    later.start()
+    assert Slots(settings).waits(os.getpid(), 60)
+    assert len(started) <= 2
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,9 @@ class Podman:
         self._slots.take(session.container)
         self._start(session.container)
         until = time.monotonic() + self._settings.ready_limit * session.access.patience
-        while found := self.containers(session.name):
-            if (first := self._firsts.get(session.container)) is None or not first.alive:
-                break
+        found = self.containers(session.name)
+        first = self._firsts.get(session.container)
+        while first and first.alive:  # the kernel says so, which takes less than to ask Podman again
             if not wait or self._slots.waits(first.pid, _WAIT):
                 self._waiting[session.container] = _Waiting(session, first, found)
                 self._inspect(session.container)  # while there is time
