@@ -29,9 +29,15 @@ Content = Mapping[str, bytes]
 
 
 def run() -> list[Row]:
-    """40 real sessions with JupyterLab get a new image by the flow, and every byte in their homes is looked at."""
+    """40 real sessions with JupyterLab get a new image by the flow, and every byte in their homes is looked at.
+
+    Prefect's server is up already, as where there are sessions.
+    """
+    from prefect.server.api.server import SubprocessASGIServer  # noqa: PLC0415 - takes seconds
+
     # In one wave: the first ones of a rollout are there to be waited for.
-    with lab(migration=RolloutPolicy(waves=(100,), unavailable=Unavailable(rollout=None, host=None))) as found:
+    policy = RolloutPolicy(waves=(100,), unavailable=Unavailable(rollout=None, host=None))
+    with SubprocessASGIServer(), lab(migration=policy) as found:
         names = [f"person-{number:02}" for number in range(SESSIONS)]
         with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
             list(pool.map(lambda name: _create(found, name), names))
