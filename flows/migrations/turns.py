@@ -21,6 +21,9 @@ logger = logging.getLogger("refit.migrations")
 
 # How often it is asked whether sessions are back that others move.
 LOOK_SECONDS = 2.0
+# So many begin together, and after a moment as many again: who begins together does everything at the same time, and
+# hundreds would wait for each other at every step.
+TOGETHER, MOMENT_SECONDS = 20, 0.5
 Shared = tuple[str, str]
 """What a session has in common with others: `owner` and whose it is, for instance."""
 
@@ -55,7 +58,9 @@ class Turns:
         return not self._waiting
 
     def begin(self, elsewhere: Collection[str] = ()) -> list[Decision]:
-        """Those that begin now, in their order; who has to wait holds nobody up who needs another seat.
+        """Those that begin now, `TOGETHER` at most, in their order.
+
+        Who has to wait holds nobody up who needs another seat.
 
         Args:
             elsewhere: sessions that others move.
@@ -63,7 +68,7 @@ class Turns:
         others, begun = set(elsewhere) - self._here, list[Decision]()
         there = Counter(seat for name in others for seat in self._seats(name))
         for line in self._waiting.values():
-            if len(self._here) + len(others) >= self._caps.all:
+            if len(begun) == TOGETHER or len(self._here) + len(others) >= self._caps.all:
                 break
             seats = self._seats(line.session)
             if all(self._taken[seat] + there[seat] < self._caps.each[seat[0]] for seat in seats):
@@ -103,14 +108,15 @@ def side_by_side(
     with ThreadPoolExecutor(caps.all) as pool, command.ending_all():
         while running or not turns.over:
             away = () if turns.over else look({line.session for line in running.values()})
-            for line in turns.begin(away):
+            begun = turns.begin(away)
+            for line in begun:
                 future = pool.submit(move, line)
                 running[future] = line
                 future.add_done_callback(ended.put)
             if not running:
                 logger.info("waits for sessions that another run moves: %s", some(sorted(away)))
             with suppress(Empty):  # those of others are looked at again
-                done = ended.get(timeout=LOOK_SECONDS)
+                done = ended.get(timeout=MOMENT_SECONDS if len(begun) == TOGETHER else LOOK_SECONDS)
                 line = running.pop(done)
                 turns.end(line)
                 ends[line.session] = done.result()
