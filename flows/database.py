@@ -15,6 +15,7 @@ from concurrent.futures import wait as all_done
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, TypeVar, cast
@@ -24,6 +25,8 @@ from weakref import WeakKeyDictionary
 import alembic.command
 import sqlalchemy
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
@@ -37,6 +40,7 @@ from flows.errors import RefitError
 
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
+_SCHEMA = Path(__file__).parent / "schema"
 _upgrading = threading.Lock()
 # Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.
 WAIT_SECONDS = 300.0
@@ -239,10 +243,17 @@ _writes: WeakKeyDictionary[Engine, _Writes] = WeakKeyDictionary()
 
 def _upgrade(engine: Engine) -> None:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "schema"))
+    config.set_main_option("script_location", str(_SCHEMA))
     with _one_at_a_time(engine), engine.begin() as connection:
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, "head")
+        if MigrationContext.configure(connection).get_current_revision() != _newest():
+            config.attributes["connection"] = connection
+            alembic.command.upgrade(config, "head")
+
+
+@cache
+def _newest() -> str | None:
+    """The newest version of the schema: to look takes longer than most of what is asked of a database."""
+    return ScriptDirectory(_SCHEMA).get_current_head()
 
 
 @contextmanager
@@ -290,8 +301,17 @@ class LeaseLost(RefitError):
 
 
 @contextmanager
-def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120.0) -> Iterator[Lease]:
+def lease(
+    engine: Engine,
+    name: str,
+    *,
+    seconds: float = 60.0,
+    wait: float = 120.0,
+    waits: Callable[[], object] = lambda: None,
+) -> Iterator[Lease]:
     """Hold the lease `name` inside the `with` block; it is renewed for as long as this process lives.
+
+    Whoever has to wait for it is told so by `waits`.
 
     A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`: by the clock,
     or because it hasn't renewed it for as long as that while we waited, wherever its clock stood or stands now.
@@ -304,6 +324,8 @@ def lease(engine: Engine, name: str, *, seconds: float = 60.0, wait: float = 120
     while (held := _take(engine, name, holder, seconds, seen if time.monotonic() > since + seconds else None)) is None:
         if time.monotonic() > began + wait:
             raise LeaseTaken(name, wait)
+        if seen is None:
+            waits()
         if (state := _state(engine, name)) != seen:
             seen, since = state, time.monotonic()
         time.sleep(0.05)

@@ -129,6 +129,16 @@ class DatabaseContract:
         with lease(engine, "tag") as second:
             assert second.fence == first.fence + 1
 
+    def test_whoever_waits_for_a_lease_is_told_so(self, engine: Engine) -> None:
+        told: list[str] = []
+        with (
+            lease(engine, "mine", waits=lambda: told.append("first")),
+            pytest.raises(LeaseTaken),
+            lease(engine, "mine", wait=0.2, waits=lambda: told.append("second")),
+        ):
+            pass
+        assert told == ["second"]
+
     def test_a_crashed_holder_loses_the_lease(self, engine: Engine) -> None:
         crashed = database._take(engine, "tag", "crashed", seconds=0.3)
         assert crashed is not None

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import cast
 
-from sqlalchemy import Engine, func, select, update
+import sqlalchemy
+from sqlalchemy import Connection, Engine, bindparam, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.database import Instant, Lease, Table, now, still_held
+from flows.database import Instant, Lease, Table, now, still_held, write
 from flows.images.stages import Inputs
 
 _AT_ONCE = 500  # names in one question: SQLite takes a limited number of them
@@ -35,6 +37,12 @@ class StageRow(Table):
     inputs: Mapped[str]
     seconds: Mapped[float]
     built: Mapped[datetime] = mapped_column(Instant)
+
+
+# Made once: to make a statement takes longer than to execute it.
+_STAGES = cast(sqlalchemy.Table, StageRow.__table__)
+_DIGEST = select(_STAGES.c.digest).where(_STAGES.c.key == bindparam("of"))
+_NEWEST = select(func.max(_STAGES.c.built)).where(_STAGES.c.name == bindparam("of"))
 
 
 class TallyRow(Table):
@@ -70,15 +78,17 @@ class Ledger:
         Raises:
             LeaseLost: another builder has taken the stage over.
         """
-        with Session(self._database) as session, session.begin():
-            still_held(session.connection(), lease)
-            if row := session.get(StageRow, entry.key):
-                return row.digest
-            inputs = json.dumps(entry.inputs, sort_keys=True)
-            newest = session.scalar(select(func.max(StageRow.built)).where(StageRow.name == name))
+
+        def work(connection: Connection) -> str:
+            still_held(connection, lease)
+            if first := connection.scalar(_DIGEST, {"of": entry.key}):
+                return str(first)
+            inputs, newest = json.dumps(entry.inputs, sort_keys=True), connection.scalar(_NEWEST, {"of": name})
             built = max(now(), newest + timedelta(microseconds=1)) if newest else now()
-            session.add(StageRow(**{**vars(entry), "inputs": inputs}, name=name, built=built))
-        return entry.digest
+            connection.execute(_STAGES.insert(), {**vars(entry), "inputs": inputs, "name": name, "built": built})
+            return entry.digest
+
+        return write(self._database, work)
 
     def forget(self, key: str, lease: Lease) -> None:
         """Let the next digest of this key count: the registry has lost what was recorded."""
