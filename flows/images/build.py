@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 from flows import progress
-from flows.database import Lease, held, lease, open_database
+from flows.database import Lease, lease, open_database
 from flows.errors import RefitError
 from flows.images import plan, stages
 from flows.images.grafting.carried import Layers, NotCarried
@@ -96,10 +96,8 @@ class Builder:
         inputs = self._inputs(stage, parent.digest if parent else None)
         key, layer = key_of(inputs), self._layer_key(stage, parent.layer if parent else None)
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
-        name = f"stage {key}"
-        if held(self._database, name):
-            progress.report(stage.name, State.waiting, "another run builds it")
-        with lease(self._database, name, wait=self._patience(stage)) as mine:
+        waits = partial(progress.report, stage.name, State.waiting, "another run builds it")
+        with lease(self._database, f"stage {key}", wait=self._patience(stage), waits=waits) as mine:
             if digest := self._find(stage, key) or self._finish(stage, key):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
@@ -120,10 +118,10 @@ class Builder:
         Raises:
             RefitError: it can't be made.
         """
-        below = self._registry.manifest(self._registry.stages, parent.digest)
+        below, image = (self._registry.manifest(self._registry.stages, each.digest) for each in (parent, grafted))
         log = self._settings.folder("logs", "stages") / f"{stage.name}-{grafted.key[:12]}-again.log"
         made, _ = self._make(stage, parent, log)
-        return self._layers.compare(stage, below, grafted.digest, made)
+        return self._layers.compare(stage, below, image, made)
 
     def plan(self, graph: Graph, *, thorough: bool = False) -> Plan:
         """What building these stages would do; nothing is started for it.
@@ -185,8 +183,8 @@ class Builder:
 
     def _finish(self, stage: Stage, key: str) -> str | None:
         """Let a stage be found by its key whose builder died right before it did that; returns its digest."""
-        entry = self._ledger.of([key]).get(key)
-        manifest = self._whole(entry.digest) if entry else None
+        digest = self._ledger.digests([key]).get(key)
+        manifest = self._whole(digest) if digest else None
         if manifest is None:
             return None
         self._registry.put_manifest(self._registry.stages, key, manifest.content, manifest.media_type)
@@ -205,7 +203,7 @@ class Builder:
                 before = self._ledger.latest([stage.name]).get(stage.name)
                 self._layers.look_at(made, before.digest if before else "")
             return made, False, told
-        below = self._registry.manifest(self._registry.stages, parent.digest)
+        below = self._registry.manifest(self._registry.stages, parent.digest, recall=True)
         with suppress(NotCarried):
             return self._carry(stage, layer, below)
         # The same layer may be wanted on another parent just now, here or elsewhere: it is made once for both.
@@ -236,7 +234,7 @@ class Builder:
         if counts != made.digest:
             before, first = counts, self._whole(counts)
             if first:
-                manifest, what = first, f"that one counts; they differ in {self._differing(before, made)}"
+                manifest, what = first, f"that one counts; they differ in {self._differing(first, made)}"
             else:
                 self._ledger.forget(entry.key, mine)
                 counts, what = self._ledger.record(stage.name, entry, mine), "which the registry has lost"
@@ -245,10 +243,10 @@ class Builder:
         self._registry.put_manifest(self._registry.stages, entry.key, manifest.content, manifest.media_type)
         return counts, doubt
 
-    def _differing(self, before: str, made: Manifest) -> str:
+    def _differing(self, before: Manifest, made: Manifest) -> str:
         """What two images of one stage have otherwise, in words."""
         try:
-            found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made.digest)]
+            found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made)]
         except RefitError as error:  # the stage is there all the same
             return f"nobody knows what: {error.what}"
         return some(found, _SHOWN)

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
-from typing import IO, Any
+from threading import Lock
+from typing import IO, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from cachetools import LRUCache
 
 from flows.errors import RefitError
 from flows.settings import Settings, authorities
@@ -38,6 +40,8 @@ AT_ONCE = 8  # questions
 _CHUNK = 1 << 18  # bytes
 _UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_REMEMBERED = 256  # manifests, and configurations
+Content = TypeVar("Content")
 
 
 class RegistryError(RefitError):
@@ -128,7 +132,7 @@ class Registry:
             trust_env=self.secure,
         )
         self._is_registry = False
-        self._config = lru_cache(256)(self._read_config)
+        self._manifests, self._configs = _Memory[Manifest](), _Memory[Mapping[str, Any]]()
 
     def ping(self) -> None:
         """Make sure that a registry answers at the address of the settings and lets us in."""
@@ -153,8 +157,13 @@ class Registry:
             found = pool.map(lambda reference: self.digest(repository, reference), references)
             return {reference: digest for reference, digest in zip(references, found, strict=True) if digest}
 
-    def find(self, repository: str, reference: str) -> Manifest | None:
-        """The manifest that a tag or digest names; none if the registry has it not."""
+    def find(self, repository: str, reference: str, *, recall: bool = False) -> Manifest | None:
+        """The manifest that a tag or digest names; none if the registry has it not.
+
+        With `recall` it isn't asked for one that it had before, and may have lost since: what it says is the same.
+        """
+        if recall and (known := self._manifests.get(repository, reference)):
+            return known
         answer = self._ask("GET", f"{repository}/manifests/{reference}")
         if answer.status_code == 404:
             return None
@@ -167,11 +176,12 @@ class Registry:
             raise self._garbage(f"the content of {repository}@{wanted} has the digest {manifest.digest}")
         if not _is_manifest(self._json(answer)):
             raise self._garbage(f"{repository}@{reference} is no manifest")
+        self._manifests.put(repository, manifest.digest, manifest)
         return manifest
 
-    def manifest(self, repository: str, reference: str) -> Manifest:
+    def manifest(self, repository: str, reference: str, *, recall: bool = False) -> Manifest:
         """As `find`, where it has to be there."""
-        manifest = self.find(repository, reference)
+        manifest = self.find(repository, reference, recall=recall)
         if manifest is None:
             raise NoImage(
                 f"The registry {self.host} has no {repository}:{reference}.",
@@ -182,16 +192,21 @@ class Registry:
 
     def config(self, repository: str, manifest: Manifest) -> Mapping[str, Any]:
         """The configuration of an image, not to be changed; its `config` is an object. Asked for once."""
-        return self._config(repository, str(manifest.document.get("config", {}).get("digest")))
-
-    def _read_config(self, repository: str, digest: str) -> Mapping[str, Any]:
+        digest = str(manifest.document.get("config", {}).get("digest"))
+        if (known := self._configs.get(repository, digest)) is not None:
+            return known
         try:
             found = json.loads(self.blob(repository, digest))
         except ValueError:
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
             raise self._garbage(f"{digest} of {repository} is no configuration of an image")
+        self._configs.put(repository, digest, found)
         return found
+
+    def put_config(self, repository: str, content: bytes) -> None:
+        """Store the configuration of an image, which nobody has to ask for then."""
+        self._configs.put(repository, self.put_blob(repository, content), json.loads(content))
 
     def missing(self, repository: str, manifest: Manifest) -> tuple[str, ...]:
         """The digests of the configuration and the layers that a manifest names and the repository has lost."""
@@ -278,6 +293,7 @@ class Registry:
         digest = digest_of(content)
         if answer.headers.get("docker-content-digest", digest) != digest:
             raise self._garbage(f"it stored {digest} as {answer.headers['docker-content-digest']}")
+        self._manifests.put(repository, digest, Manifest(digest, media_type, content))
         return digest
 
     def delete(self, repository: str, digest: str) -> bool:
@@ -468,6 +484,22 @@ class Registry:
             if isinstance(found, list) and all(map(belongs, found)):
                 return found
         raise self._garbage(f"its answer to {answer.request.url.path} has no list of {name}")
+
+
+class _Memory(Generic[Content]):
+    """What blobs and manifests say, of those that were asked for or stored last: no digest ever says anything else."""
+
+    def __init__(self) -> None:
+        self._known = LRUCache[tuple[str, str], Content](_REMEMBERED)
+        self._lock = Lock()
+
+    def get(self, repository: str, digest: str) -> Content | None:
+        with self._lock:
+            return self._known.get((repository, digest))
+
+    def put(self, repository: str, digest: str, content: Content) -> None:
+        with self._lock:
+            self._known[repository, digest] = content
 
 
 class _Whole:

@@ -145,6 +145,10 @@ def tags(pattern: str) -> Callable[..., bool]:
 POINTS: dict[str, tuple[Callable[[], None], tuple[int, int, int]]] = {
     "after the push, before the ledger": (lambda: deadly(Ledger, "record"), (2, 1, 1)),
     "after the ledger, before the key's tag": (lambda: deadly(Ledger, "record", after=True), (1, 1, 1)),
+    "after the ledger, before the image of a closed stage is there": (
+        lambda: deadly(Ledger, "record", after=True, when=lambda _, name, *rest: name == "closed"),
+        (1, 1, 1),
+    ),
     "after the key's tag": (lambda: deadly(Registry, "put_manifest", after=True, when=tags(KEY.pattern)), (1, 1, 1)),
     "before a layer is kept": (lambda: deadly(Registry, "put_manifest", when=tags("layer-.*")), (1, 2, 1)),
     "after a layer is kept, before its image has a name": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -15,7 +15,7 @@ import pytest
 from flows import command, host
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import TIMESTAMP, Config, configured, written
-from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
+from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
 from flows.images.registry import MANIFEST, Manifest, Registry, canonical, digest_of
 from flows.images.workshop.making import local_name
 from flows.settings import Settings
@@ -94,7 +94,13 @@ class Workshop:
         """Put what stands above one parent onto another, whatever the rule says."""
         (part,) = self.carried(old, old_parent)
         config = configured(self.config(parent), text, part.diff_id, origin=local_name(parent.digest))
-        return append(self.registry, self.repository, parent, [part], self.with_copies(config, old))
+        return self.append(parent, [part], self.with_copies(config, old))
+
+    def append(self, parent: Manifest, layers: Sequence[Stored], config: Config) -> Manifest:
+        """The image that layers give on top of a parent, in the registry."""
+        image = composed(self.registry, self.repository, parent, layers, config)
+        self.registry.put_manifest(self.repository, image.digest, image.content, image.media_type)
+        return image
 
     def with_copies(self, config: Config, built: Manifest) -> Config:
         """A configuration with each COPY as buildah has recorded it: by the hash of what was copied."""
@@ -164,7 +170,7 @@ def test_a_grafted_image_is_what_a_rebuilt_one_is(
     assert _obstacles(workshop, trees, child, parent, patched) == []
     grafted = workshop.graft(child, parent, patched, CHILD)
     rebuilt = workshop.build(CHILD, patched)
-    assert compare(trees, workshop.repository, grafted.digest, rebuilt.digest) == ()
+    assert compare(trees, workshop.repository, grafted, rebuilt) == ()
     assert grafted == rebuilt  # byte by byte
 
 
@@ -174,11 +180,11 @@ def test_to_append_a_layer_takes_no_time(workshop: Workshop, trees: Trees, paren
     for number in range(5):
         labelled = {**config, "config": {"Labels": {"number": str(number)}}}
         started = monotonic()
-        image = append(workshop.registry, workshop.repository, parent, carried, labelled)
+        image = workshop.append(parent, carried, labelled)
         seconds.append(monotonic() - started)
     print(f"append: {min(seconds) * 1000:.0f} ms")
     assert min(seconds) < APPEND_SECONDS
-    told = compare(trees, workshop.repository, child.digest, image.digest)
+    told = compare(trees, workshop.repository, child, image)
     assert {difference.sort for difference in told} == {"config"}
     assert "config.Labels" in {difference.name for difference in told}
 
@@ -190,7 +196,7 @@ def test_what_the_rule_forbids_would_have_been_wrong(
     assert ["/opt" in obstacle for obstacle in _obstacles(workshop, trees, child, parent, other)] == [True]
     grafted = workshop.graft(child, parent, other, CHILD)
     rebuilt = workshop.build(CHILD, other)
-    told = compare(trees, workshop.repository, grafted.digest, rebuilt.digest)
+    told = compare(trees, workshop.repository, grafted, rebuilt)
     assert [(difference.sort, difference.name) for difference in told] == [("files", "opt")]
 
 
@@ -265,8 +271,8 @@ def test_an_image_with_an_appended_layer_can_be_used(
     stored = store(workshop, folder)
     text = "ENV PATH=/opt/app-root:$PATH\nUSER 1001:0"
     config = configured(workshop.config(parent), text, stored.diff_id, origin=local_name(parent.digest))
-    image = append(workshop.registry, workshop.repository, parent, [stored], config)
-    assert append(workshop.registry, workshop.repository, parent, [stored], config) == image
+    image = workshop.append(parent, [stored], config)
+    assert workshop.append(parent, [stored], config) == image
     reference = f"docker://{workshop.registry.host}/{workshop.repository}@{image.digest}"
     container = workshop.buildah("from", "--tls-verify=false", reference).strip()
     try:
@@ -281,7 +287,7 @@ def test_an_image_with_an_appended_layer_can_be_used(
 
 def test_a_configuration_of_other_layers_is_refused(workshop: Workshop, parent: Manifest, child: Manifest) -> None:
     with pytest.raises(ValueError, match="are not those of the image"):
-        append(workshop.registry, workshop.repository, parent, [], workshop.config(child))
+        workshop.append(parent, [], workshop.config(child))
 
 
 def test_a_layer_is_downloaded_once(workshop: Workshop, trees: Trees, folder: Path) -> None:

@@ -153,7 +153,7 @@ def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Se
         here = settings.model_copy(update={"registry_port": port})
         registry = Registry(here)
         registry.put_manifest(registry.stages, "base", parent.content, MANIFEST)
-        Layers(here, registry)._note("key", carried, Stage("layer", Kind.closed, "base", ""), parent)
+        Layers(here, registry)._note("key", carried, Stage("layer", Kind.closed, "base", ""), parent, {})
         _, stages = observe(registry, database, None)
     assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key")}
     top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if wanted else {})

@@ -306,6 +306,32 @@ def test_what_the_registry_has_lost_of_an_image_is_found(settings: Settings) -> 
     assert "refit build" in caught.value.fix
 
 
+def test_what_is_known_by_its_digest_is_asked_for_once_unless_it_may_be_lost(settings: Settings) -> None:
+    config, asked = canonical({"config": {}}), list[str]()
+    mine = image(config, b"layer")
+
+    def forgetful(request: BaseHTTPRequestHandler) -> Answer:
+        if ping(request):
+            return HELLO
+        asked.append(f"{request.command} {request.path.split('/')[-2]}")
+        if request.command == "POST":
+            return 202, {"Location": "/v2/images/blobs/uploads/1"}, b""
+        return (201, {}, b"") if request.command == "PUT" else _NO
+
+    with server(forgetful) as port:
+        registry = client(settings, port)
+        registry.put_config("images", config)
+        registry.put_manifest("images", "tag", mine.content, MANIFEST)
+        asked.clear()
+        assert registry.find("images", mine.digest, recall=True) == mine
+        assert registry.config("images", mine) == {"config": {}}
+        assert asked == []
+        assert registry.find("images", mine.digest) is None  # it has lost it
+        assert registry.find("elsewhere", mine.digest, recall=True) is None
+        assert registry.missing("images", mine)
+        assert asked[:2] == ["GET manifests"] * 2
+
+
 class Unsteady:
     """A registry that holds blobs, and whose connections break: by what it got or gave, as often as it is told."""
 

@@ -11,7 +11,7 @@ from threading import Lock
 from flows.errors import RefitError
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import configured, has_layer
-from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, append, compare, layers_of
+from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
 from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifest, Registry, canonical, descriptor
 from flows.images.stages import Difference, Stage, layer_tag
 from flows.images.workshop.making import local_name
@@ -43,9 +43,10 @@ class Layers:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._registry, self._repository = registry, registry.stages
         self._trees, self._noting = Trees(settings, registry), Lock()
+        self._noted: dict[tuple[str, str], dict[str, str]] = {}  # by layers' keys and digests, what `_parents` says
 
     def carry(self, stage: Stage, key: str, parent: Manifest) -> tuple[Manifest, str]:
-        """Put the layer of a closed stage on a parent; returns the image, and what was done, in words.
+        """Put the layer of a closed stage on a parent; returns the image, still to be stored, and what was done.
 
         Raises:
             NotCarried: there is no such layer, or it doesn't fit this parent: the stage has to be made.
@@ -59,40 +60,45 @@ class Layers:
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
-        if parent.digest in _parents(kept).values():
+        parents = _parents(kept)
+        if parent.digest in parents.values():
             return self._assemble(stage, parent, stored), f"its layer stood on {parent.digest}"
         below = self._below(stage, kept)
         self._check(stored, below, parent)
-        self._note(key, stored, stage, parent)
+        self._note(key, stored, stage, parent, parents)
         return self._assemble(stage, parent, stored), f"its layer stood on {below.digest}"
 
     def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
-        """Keep the layer of a closed stage that was made on a parent; returns the image.
+        """Keep the layer of a closed stage that was made on a parent; returns the image, still to be stored.
 
         Raises:
             RefitError: the stage has written where it may not.
         """
         stored = self._own(stage, parent, made)
-        self._note(key, stored, stage, parent)
+        before = self._registry.find(self._repository, layer_tag(key))
+        same = before and before.document["layers"][0]["digest"] == stored.digest
+        self._note(key, stored, stage, parent, _parents(before) if before and same else {})
         return self._assemble(stage, parent, stored)
 
     def _below(self, stage: Stage, kept: Manifest) -> Manifest:
         """A parent on which a layer stood; better the one before of the same stage, which is most like the new one."""
         digests = (_parents(kept).get(stage.parent or ""), layer_parent(kept))
-        found = (self._registry.find(self._repository, digest) for digest in digests if digest)
+        found = (self._registry.find(self._repository, digest, recall=True) for digest in digests if digest)
         if below := next(filter(None, found), None):
             return below
         raise NotCarried(f"the registry no longer has {layer_parent(kept)}, on which its layer stood")
 
-    def _note(self, key: str, stored: Stored, stage: Stage, parent: Manifest) -> None:
+    def _note(self, key: str, stored: Stored, stage: Stage, parent: Manifest, before: Mapping[str, str]) -> None:
         """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned.
 
-        Of each stage that is a parent the newest is named, too: those of one stage are compared fast.
+        Of each stage that is a parent the newest is named, too, `before` the others: those of one stage are compared
+        fast.
         """
         with self._noting:
-            before = self._registry.find(self._repository, layer_tag(key))
-            known = _parents(before) if before and before.document["layers"][0]["digest"] == stored.digest else {}
-            self._put_note(key, stored, parent, {**known, stage.parent or "": parent.digest})
+            # What other threads have noted since counts as well.
+            noted = self._noted.setdefault((key, stored.digest), {})
+            noted[stage.parent or ""] = parent.digest
+            self._put_note(key, stored, parent, {**before, **noted})
 
     def _put_note(self, key: str, stored: Stored, parent: Manifest, parents: Mapping[str, str]) -> None:
         document = {
@@ -118,14 +124,13 @@ class Layers:
         self._registry.put_blob(self._repository, EMPTY)
         return descriptor(EMPTY_KIND, EMPTY)
 
-    def differences(self, one: str, other: str) -> tuple[Difference, ...]:
+    def differences(self, one: Manifest, other: Manifest) -> tuple[Difference, ...]:
         """In what two images in the repository of stages differ."""
         return compare(self._trees, self._repository, one, other)
 
-    def compare(self, stage: Stage, parent: Manifest, grafted: str, made: Manifest) -> tuple[Difference, ...]:
+    def compare(self, stage: Stage, parent: Manifest, grafted: Manifest, made: Manifest) -> tuple[Difference, ...]:
         """What a grafted image has otherwise than one whose layer was made on the same parent; keeps nothing."""
-        rebuilt = self._assemble(stage, parent, self._own(stage, parent, made))
-        return compare(self._trees, self._repository, grafted, rebuilt.digest)
+        return self.differences(grafted, self._assemble(stage, parent, self._own(stage, parent, made)))
 
     def _own(self, stage: Stage, parent: Manifest, made: Manifest) -> Stored:
         """The layer of a stage that was made on a parent; raises as `keep` does."""
@@ -142,7 +147,7 @@ class Layers:
             stored.diff_id if stored else None,
             origin=local_name(parent.digest),
         )
-        return append(self._registry, self._repository, parent, [stored] if stored else [], config)
+        return composed(self._registry, self._repository, parent, [stored] if stored else [], config)
 
     def _check(self, stored: Stored, old: Manifest, parent: Manifest) -> None:
         try:

@@ -229,10 +229,10 @@ def _kept(note: Path) -> Layer | None:
         return None
 
 
-def append(
+def composed(
     registry: Registry, repository: str, parent: Manifest | None, added: Sequence[Stored], config: Config
 ) -> Manifest:
-    """Write the image that layers give on top of a parent; no tag points at it.
+    """The image that layers give on top of a parent: its configuration is stored, its manifest is still to be.
 
     Args:
         registry: holds the parent and the layers.
@@ -243,14 +243,14 @@ def append(
 
     Raises:
         ValueError: the configuration isn't one of these layers.
-        RegistryError: the registry lacks one of them, or doesn't do its part.
+        RegistryError: the registry doesn't do its part.
     """
     below = parent.document["layers"] if parent else ()
     diff_ids = config["rootfs"]["diff_ids"]
     if len(diff_ids) != len(below) + len(added) or diff_ids[len(below) :] != [part.diff_id for part in added]:
         raise ValueError("the layers of the configuration are not those of the image")
     blob = written(config)
-    registry.put_blob(repository, blob)
+    registry.put_config(repository, blob)
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -258,18 +258,16 @@ def append(
         "layers": [*below, *(part.descriptor for part in added)],
     }
     content = canonical(document)
-    return Manifest(registry.put_manifest(repository, digest_of(content), content, MANIFEST), MANIFEST, content)
+    return Manifest(digest_of(content), MANIFEST, content)
 
 
-def compare(trees: Trees, repository: str, one: str, other: str) -> tuple[Difference, ...]:
-    """In what two images differ, given by their digests: `files`, `config` and `history`. Nothing: in nothing.
+def compare(trees: Trees, repository: str, one: Manifest, other: Manifest) -> tuple[Difference, ...]:
+    """In what two images differ: `files`, `config` and `history`. Nothing: in nothing.
 
     Dates and the order of files in a layer are no differences.
     """
-    registry = trees.registry
-    images = [registry.manifest(repository, digest) for digest in (one, other)]
-    old_tree, new_tree = (trees.tree(repository, image) for image in images)
-    old, new = (registry.config(repository, image) for image in images)
+    old_tree, new_tree = (trees.tree(repository, image) for image in (one, other))
+    old, new = (trees.registry.config(repository, image) for image in (one, other))
     files = graft.differing(old_tree, new_tree)
     return stages.differences(_told(old, old_tree, files), _told(new, new_tree, files))
 
