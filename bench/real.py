@@ -18,14 +18,13 @@ import yaml
 
 from bench.docker import Unavailable, daemon
 from bench.matrix import LAYERS, Run, build_with_refit, scratch
-from bench.patch import LIMIT, PATCH, grafted
+from bench.patch import PATCH
 from bench.results import Row
 from flows import command, host
 from flows.catalog import load
 from flows.images import plain
 from flows.images.build import Builder
 from flows.images.registry import Registry
-from flows.images.stages import Graph
 from flows.plan_release import ReleasePlan, plan_release
 from flows.settings import Settings
 
@@ -41,11 +40,11 @@ Contexts = Mapping[str, Path]  # image → folder with its Containerfile
 def run() -> list[Row]:
     """Four bundles with three IDEs, cold, warm, and on a patched base: Refit, buildah, and `docker buildx bake`."""
     with scratch() as settings:
-        catalog = _catalog(settings.folder("catalog"))
-        planned = _plan(catalog, settings)
+        catalog = make_catalog(settings.folder("catalog"))
+        planned = plan(catalog, settings)
         [base] = (stage for stage in planned.graph.stages.values() if stage.parent is None)
         old = Builder(settings, Registry(settings)).build(base, None).digest
-        again, patched = partial(_plan, catalog, settings), partial(_patch, catalog, settings)
+        again, patched = partial(plan, catalog, settings), partial(patch, catalog, settings)
         runs = build_with_refit([again, again, patched], settings)
         new = runs[-1].stages[base.name].digest
         peers, skipped = _peers(*(_contexts(planned, digest, settings) for digest in (old, new)))
@@ -65,31 +64,23 @@ def rows(
     """
     graph, last = planned.graph, runs[-1]
     bases = sum(last.stages[name].seconds for name, stage in graph.stages.items() if stage.parent is None)
-    bundles = dict.fromkeys(profile.bundle.name for profile in planned.profiles)
-    ides = dict.fromkeys(profile.ide.name for profile in planned.profiles)
-    what = f"{len(planned.profiles)} real images ({' '.join(bundles)} × {' '.join(ides)})"
     found = []
     for number, case in enumerate(("cold", "nothing changed", "on a patched base")):
         ours = runs[number].seconds - (bases if runs[number] is last else 0)
         others = {name: seconds[number] for name, seconds in peers.items() if number < len(seconds)}
         fastest = ours < min(others.values())
-        found.append(Row(f"{what}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
-    each = 1000 * max(_grafting(graph, top, last) for top in graph.tops.values())
-    share = grafted(graph, last)
-    return [
-        *found,
-        Row(f"{what}: what was grafted of an image, the slowest", "ms", f"≤ {LIMIT:g} ms", each, each <= LIMIT),
-        Row(f"{what}: grafted", "% of closed stages", "all", share, share == 100),
-    ]
+        found.append(Row(f"{told(planned)}, {case}", "s", "fastest of all", ours, fastest, others, skipped))
+    return found
 
 
-def _grafting(graph: Graph, top: str, run: Run) -> float:
-    """Seconds that the grafted stages of an image took."""
-    made = [run.stages[stage.name] for stage in graph.ancestry(top)]
-    return sum(stage.seconds for stage in made if stage.grafted)
+def told(planned: ReleasePlan) -> str:
+    """How many images these are, and of what."""
+    bundles = dict.fromkeys(profile.bundle.name for profile in planned.profiles)
+    ides = dict.fromkeys(profile.ide.name for profile in planned.profiles)
+    return f"{len(planned.profiles)} real images ({' '.join(bundles)} × {' '.join(ides)})"
 
 
-def _catalog(folder: Path) -> Path:
+def make_catalog(folder: Path) -> Path:
     """A copy of the catalog with a release of the images that are wanted."""
     for part in ("base", "bundles", "ides", "snippets"):
         shutil.copytree(ROOT / part, folder / part)
@@ -102,19 +93,19 @@ def _catalog(folder: Path) -> Path:
     return folder
 
 
-def _plan(catalog: Path, settings: Settings) -> ReleasePlan:
-    """The plan of those that are locked; the others are named."""
-    planned = plan_release(RELEASE, (), catalog, settings, thorough=True, tolerant=True)
+def plan(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> ReleasePlan:
+    """The plan of these profiles, or of all, as far as they are locked; the others are named."""
+    planned = plan_release(RELEASE, profiles, catalog, settings, thorough=True, tolerant=True)
     for stem, why in {**planned.problems, **planned.unbuildable}.items():
         print(f"left out: {stem}: {why}", file=sys.stderr)
     return planned
 
 
-def _patch(catalog: Path, settings: Settings) -> ReleasePlan:
-    """The plan after the base's recipe has got another file of the system."""
+def patch(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> ReleasePlan:
+    """The same after the base's recipe has got another file of the system."""
     with (catalog / "base" / OS / "base.snippet.j2").open("a") as recipe:
         recipe.write(f"\n{PATCH}")
-    return _plan(catalog, settings)
+    return plan(catalog, settings, profiles)
 
 
 def _contexts(planned: ReleasePlan, base: str, settings: Settings) -> Contexts:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import downtime, fleet, kills, matrix, patch, real, results
+from bench import downtime, fleet, grafts, kills, matrix, patch, real, results
 from bench.cli import BENCHMARKS, README, main
 from bench.lab import Answer, Client
 from bench.matrix import Measured, Run
@@ -136,12 +136,26 @@ def test_real_images_are_to_be_the_fastest_of_all_in_each_case() -> None:
     planned = ReleasePlan((load.load_catalog(ROOT).releases["2026a"].profiles[0],), GRAPH, Plan({}))
     runs = [Run(30.0, {}), Run(1.0, {}), PATCHED]
     found = real.rows(planned, runs, {"naive": [40.0], "layers": [29.0, 1.5, 30.0]}, {"bake": "no daemon"})
-    assert [(row.ours, row.reached, len(row.peers)) for row in found[:3]] == [
+    assert [(row.ours, row.reached, len(row.peers)) for row in found] == [
         (30, False, 2),
         (1, True, 1),
         (2, True, 1),
     ]
-    assert [(row.ours, row.reached) for row in found[3:]] == [(50.0, True), (100.0, True)]
+
+
+def test_real_images_are_grafted_within_the_limit_without_the_base() -> None:
+    profiles = load.load_catalog(ROOT).releases["2026a"].profiles[:20]
+    planned = ReleasePlan(tuple(profiles), GRAPH, Plan({}))
+    each, share = grafts.rows(planned, PATCHED)
+    assert (each.ours, each.reached, each.peers) == (2000 / len(profiles), 2000 / len(profiles) <= 100, {})
+    assert (share.ours, share.reached) == (100.0, True)
+    assert not grafts.rows(replace(planned, profiles=planned.profiles[:1]), PATCHED)[0].reached
+
+
+def test_images_that_can_be_grafted_have_nothing_but_closed_stages_above_their_base() -> None:
+    above = replace(CLOSED, name="above", parent="open")
+    graph = Graph({**GRAPH.stages, "above": above}, {"image": "closed", "other": "open", "third": "above"})
+    assert grafts.closed(graph) == ("image",)
 
 
 def test_a_session_is_away_between_the_last_answer_of_the_old_server_and_the_first_of_the_new() -> None:
