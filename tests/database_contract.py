@@ -177,6 +177,16 @@ class DatabaseContract:
         with first, pytest.raises(LeaseTaken), second:
             pass
 
+    def test_who_asks_which_leases_are_held_hears_of_no_others(self, engine: Engine) -> None:
+        with lease(engine, "session given_back"):
+            pass
+        assert database._take(engine, "session ran out", "slept too long", seconds=0.01)
+        time.sleep(0.02)
+        with lease(engine, "session ann"), lease(engine, "session bob"), lease(engine, "stage 1"):
+            assert database.held(engine, "session ") == ("session ann", "session bob")
+            assert database.held(engine, "session ", besides={"session ann"}) == ("session bob",)
+        assert database.held(engine, "session ") == ()
+
     def test_who_has_lost_the_lease_writes_nothing(self, engine: Engine) -> None:
         slept = database._take(engine, "tag", "slept too long", seconds=0.01)
         assert slept

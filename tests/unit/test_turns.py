@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flows.migrations.carry import Result
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.turns import Caps, Turns, side_by_side
+from flows.migrations.turns import TOGETHER, Caps, Turns, side_by_side
 
 OWNERS = {"a1": "ann", "a2": "ann", "a3": "ann", "b1": "bob", "b2": "bob", "n1": "", "n2": ""}
 
@@ -42,6 +42,13 @@ def test_those_whom_another_run_moves_have_seats_too() -> None:
     turns = Turns(map(line, ["a1", "b1", "n1"]), caps(3, owner=1))
     assert begun(turns, {"a2", "n2"}) == ["b1"]
     assert begun(turns, {"b1"}) == ["a1", "n1"] and turns.over
+
+
+def test_of_many_that_may_begin_some_begin_a_moment_later() -> None:
+    names = [f"s{number}" for number in range(TOGETHER + 2)]
+    turns = Turns(map(line, names), Caps(600, {}, lambda _: ()))
+    assert begun(turns) == names[:TOGETHER] and not turns.over
+    assert begun(turns) == names[TOGETHER:] and turns.over
 
 
 def test_without_a_cap_nobody_waits() -> None:
