@@ -383,6 +383,7 @@ def status(as_json: Json = False) -> None:
 def serve() -> None:
     """Offer the flows in the Prefect UI, each with a form."""
     with running_flows(quiet=True) as settings:
+        from flows.approve_wave import approve_wave
         from flows.build_profiles import build_profiles
         from flows.build_stages import build_stages
         from flows.change_session import change_session
@@ -397,7 +398,7 @@ def serve() -> None:
 
         verbs = (
             *(lock_requirements, build_profiles, build_stages, cut_release, night),
-            *(create, change_session, migrate_sessions, steer_migration, resume, prune_images),
+            *(create, change_session, migrate_sessions, steer_migration, approve_wave, resume, prune_images),
         )
         recipes = _catalog(settings)
         # Without one, nothing is known of releases: their nights stay as they are.

@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from sqlalchemy import Engine
 
 from flows import notices
+from flows.approve_wave import ask
 from flows.database import LeaseTaken, held, lease, now
 from flows.errors import RefitError
 from flows.history import History, Kind
@@ -24,6 +25,7 @@ from flows.migrations.follow import ROUNDS, Course, Doubts, follow, foreseen
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.telling import chart
+from flows.migrations.telling.fleet import Fleet, questions
 from flows.migrations.telling.teller import Teller
 from flows.migrations.turns import Caps, Shared, side_by_side
 from flows.plan_migration import Planning, steer
@@ -125,6 +127,7 @@ def migrate_sessions(
         resumed = Carrier.open(settings).resume_all()  # what a run that was killed had begun
         _alert(resumed, settings)
         if only_begun and not planning.unfinished():
+            ask(())
             return resumed
         course, hear = _course(planning, to, settings)
         results = follow(course, _Watch(planning.database, hear), settings.migration, once=once)
@@ -163,7 +166,9 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
         for news in planning.news():
             for failure in notices.send("A rollout has to be looked at", news, settings):
                 logger.warning("%s", failure)
-        _show_fleet(planning)
+        found = planning.fleet()
+        _show_fleet(found, History(planning.database))
+        ask(questions(found))
         if until:
             logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
 
@@ -254,10 +259,9 @@ class _Differences:
         return evidence.packages(self._registry, digest)
 
 
-def _show_fleet(planning: Planning) -> None:
+def _show_fleet(found: Fleet, history: History) -> None:
     """How the rollouts go, with a picture, and who is on what image."""
-    found = planning.fleet()
-    told = chart.markdown(found, History(planning.database).events(kinds=[Kind.move_ended]), now())
+    told = chart.markdown(found, history.events(kinds=[Kind.move_ended]), now())
     create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
     rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
     create_table_artifact(rows, key="fleet", description="Who is on what image, who is behind, and why")

@@ -349,7 +349,7 @@ class Planning:
                 )
 
 
-def steer(what: str, image: str, settings: Settings, by: str) -> str:
+def steer(what: str, image: str, settings: Settings, by: str, wave: str = "") -> str:
     """Pause, resume or abort the rollout of an image, or approve the waves that it has behind it; says what was done.
 
     Args:
@@ -357,6 +357,7 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
         image: digest, or its first digits, or tag; empty: the only rollout that goes on.
         settings: those in force.
         by: who wants it.
+        wave: title of the wave up to which it is approved; empty: of the last one that waits.
 
     Raises:
         RefitError: there is no such rollout, it is over, or it has nothing that could be approved.
@@ -366,7 +367,7 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
     digest = evidence.find(Registry(settings), image).digest if "_" in image else image
     standing = standings.find(digest)
     if what == "approve":
-        return _approve(standing, database, settings, by)
+        return _approve(standing, wave, database, settings, by)
     way = {"pause": Way.paused, "resume": Way.running, "abort": Way.aborted}[what]
     standings.steer(standing.image, way, by)
     if way is Way.aborted:
@@ -374,13 +375,14 @@ def steer(what: str, image: str, settings: Settings, by: str) -> str:
     return f"The rollout of {short(standing.image)} is {way}."
 
 
-def _approve(standing: Standing, database: Engine, settings: Settings, by: str) -> str:
+def _approve(standing: Standing, wave: str, database: Engine, settings: Settings, by: str) -> str:
     percents, standings = settings.migration.waves, Standings(database)
-    titles = [waves.title(wave, percents) for wave in range(len(percents) + 1)]
-    waiting = standings.waiting(standing, titles)
+    titles = [waves.title(number, percents) for number in range(len(percents) + 1)]
+    waiting = [number for number in standings.waiting(standing, titles) if wave in ("", titles[number])]
     if not waiting:
+        after = f" after the wave {wave}" if wave else ""
         raise RefitError(
-            f"The rollout of {short(standing.image)} doesn't wait for an approval.",
+            f"The rollout of {short(standing.image)} doesn't wait for an approval{after}.",
             fix="`refit migrate status` shows what it waits for.",
         )
     title = titles[max(waiting)]

@@ -26,7 +26,7 @@ LAYERS = (
     ("doctor", "plan_release", "plan_migration", "queues"),
     ("metrics",),
     ("show_profile", "shipped", "start_sessions", "switch_session", "wizard"),
-    ("admission", "build_stages"),
+    ("admission", "approve_wave", "build_stages"),
     (
         *("lock_requirements", "build_profiles", "create_session", "change_session", "migrate_sessions"),
         *("prune_images", "deploy", "work"),
@@ -40,7 +40,7 @@ LAYERS = (
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-VERBS = {*LAYERS[HEIGHT["build_profiles"]], "nightly", "demo", "cut_release", "queues", "admission", "build_stages"}
+VERBS = {*LAYERS[HEIGHT["build_profiles"]], *LAYERS[HEIGHT["admission"]], "nightly", "demo", "cut_release", "queues"}
 MODULES = sorted(FLOWS.rglob("*.py"))
 
 

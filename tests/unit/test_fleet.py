@@ -14,7 +14,7 @@ from flows.history import Event, Kind
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
 from flows.migrations.planning.waves import Trial
 from flows.migrations.telling import chart
-from flows.migrations.telling.fleet import Fleet, fleet
+from flows.migrations.telling.fleet import Fleet, Question, fleet, questions
 from flows.migrations.telling.standing import Standing
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -50,6 +50,22 @@ def test_a_rollout_has_a_line_for_each_wave_and_one_that_is_over_is_not_shown() 
     assert not rollout.complete and replace(rollout, waves=rollout.waves[:1]).complete
     told = [(wave.title, wave.moved, wave.failed, wave.left, wave.health) for wave in rollout.waves]
     assert told == [("50 %", 1, 0, 0, Health.passed), ("100 %", 0, 1, 2, None)]
+
+
+@pytest.mark.parametrize("health", [Health.unapproved, Health.failed, Health.inconclusive], ids=str)
+def test_a_rollout_that_waits_for_a_person_asks_about_the_last_wave_that_does(health: Health) -> None:
+    found = fleet(DECISIONS, {(NEW, 1): Gate(health, NOW)}, TRIALS, STANDINGS, (50, 100), NOW)
+    assert questions(found) == (Question(NEW, "50 %", f"{health}. p0 2026a: moved 1, failed 0, 2 wait."),)
+    both = fleet(DECISIONS, {(NEW, wave): Gate(health, NOW) for wave in (1, 2)}, TRIALS, STANDINGS, (50, 100), NOW)
+    assert [one.wave for one in questions(both)] == ["100 %"]
+
+
+def test_nobody_is_asked_where_nothing_waits_for_the_answer() -> None:
+    gates = {(NEW, 1): Gate(Health.unapproved, NOW)}
+    assert questions(shown()) == ()
+    assert questions(fleet(DECISIONS[:1], gates, TRIALS, STANDINGS, (50, 100), NOW)) == ()
+    paused = {NEW: replace(STANDINGS[NEW], way=Way.paused)}
+    assert questions(fleet(DECISIONS, gates, TRIALS, paused, (50, 100), NOW)) == ()
 
 
 def test_the_picture_counts_how_moves_have_ended() -> None:

@@ -21,7 +21,8 @@ from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate
 from flows.migrations.carry import Carrier, Result
 from flows.migrations.follow import Doubts
 from flows.migrations.move import State
-from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.planning.rollout import Action, Decision, Health, Reason, Way
+from flows.migrations.planning.waves import title
 from flows.migrations.telling.standing import Standings
 from flows.plan_migration import Planning, _room, steer, told
 from flows.sessions.wishes import Wishes
@@ -120,10 +121,12 @@ def test_who_finds_a_run_at_work_lets_rollouts_begin_for_it_unless_it_was_only_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge(), disable_run_logger():
+        asked = list[object]()
         monkeypatch.setattr("flows.migrate_sessions.load_settings", lambda: sessions.settings)
+        monkeypatch.setattr("flows.migrate_sessions.ask", asked.append)
         sessions.add(1, sessions.image("old"))
         new, standings = sessions.image("new"), Standings(sessions.database)
-        assert migrate_sessions.fn(only_begun=True) == ()
+        assert migrate_sessions.fn(only_begun=True) == () and asked == [()]  # nobody is asked any more
         with _alone(sessions.database):
             migrate_sessions.fn(only_begun=True)
             assert standings.all() == {}
@@ -205,6 +208,18 @@ def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_a
         assert [event.kind for event in history.events(ada.name)] == [Kind.noticed, Kind.withdrawn]
         history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
         assert list(told(sessions.database)) == [(ada.name, ada.image)] and not history.broken()
+
+
+def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, database: Engine) -> None:
+    standings, waves = Standings(database), settings.migration.waves
+    standings.begin({("p0", "2026a"): IMAGE}, {}, "root")
+    standings.judge(IMAGE, title(2, waves), Health.unapproved)
+    with pytest.raises(RefitError, match=f"doesn't wait for an approval after the wave {title(1, waves)}"):
+        steer("approve", IMAGE, settings, "ann", title(1, waves))
+    assert not standings.all()[IMAGE].approved
+    steer("approve", IMAGE, settings, "ann", title(2, waves))
+    approved = standings.all()[IMAGE].approved
+    assert approved and approved[0] == 2
 
 
 def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engine) -> None:

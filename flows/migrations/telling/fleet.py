@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flows.migrations.planning import waves
-from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
+from flows.migrations.planning.rollout import BLOCKING, Action, Decision, Gate, Health, Reason, Way
 from flows.migrations.planning.waves import Trial
 from flows.migrations.telling.standing import Standing
 
@@ -94,6 +94,33 @@ def fleet(
         tuple(_rollout(one, decisions, gates, trials, percents) for one in sorted(shown, key=lambda one: one.begun)),
         tuple(_session(line, standings.get(line.new), now) for line in decisions),
     )
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a rollout that goes on asks a person: may it do so after this wave?
+
+    Attributes:
+        image: its digest.
+        wave: title of the wave.
+        shown: what that has shown, and who waits.
+    """
+
+    image: str
+    wave: str
+    shown: str
+
+
+def questions(found: Fleet) -> tuple[Question, ...]:
+    """What is asked, by rollout; nothing where nobody is left who would move."""
+    going = [one for one in found.rollouts if one.way is Way.running and not one.complete]
+    blocked = {one: wave for one in going for wave in one.waves if wave.health in BLOCKING}
+    return tuple(Question(one.image, wave.title, _shown(one, wave)) for one, wave in blocked.items())
+
+
+def _shown(line: RolloutLine, wave: WaveLine) -> str:
+    left = sum(one.left for one in line.waves)
+    return f"{wave.health}. {line.profile} {line.release}: moved {wave.moved}, failed {wave.failed}, {left} wait."
 
 
 def _rollout(

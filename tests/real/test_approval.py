@@ -1,0 +1,110 @@
+"""A wave that waits for a person: the form in Prefect's UI, with the real server, worker and browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+
+from flows import services
+from flows.migrate_sessions import migrate_sessions
+from flows.migrations.planning.rollout import Way
+from flows.migrations.telling.standing import Standings
+from flows.plan_migration import steer
+from flows.settings import variables
+from flows.words import short
+from tests.conftest import free_port, prefect_client, wait_until
+from tests.real.test_form import page
+from tests.real.test_services import DEPLOY
+from tests.simulated.fleet import Fleet, fleet
+
+__all__ = ["page"]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A fleet of two, each in a wave of its own, between which a person is asked."""
+
+    fleet: Fleet
+    prefect: httpx.Client
+
+    def migrate(self) -> int:
+        """Move whoever may be moved now; how many were."""
+        with self.fleet.in_charge():
+            return sum(one.moved for one in migrate_sessions(once=True))
+
+    def asked(self, state: str = "PAUSED") -> list[dict[str, Any]]:
+        """The runs that ask, of those in this state."""
+        wanted = {"flows": {"name": {"any_": ["approve-wave"]}}, "flow_runs": {"state": {"type": {"any_": [state]}}}}
+        found = self.prefect.post("/flow_runs/filter", json=wanted).raise_for_status().json()
+        return list(found)
+
+    @property
+    def standings(self) -> Standings:
+        return Standings(self.fleet.database)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
+    home = tmp_path_factory.mktemp("approval") / "home"
+    with fleet(home, waves=[50, 100], approval=True) as sessions, pytest.MonkeyPatch.context() as patched:
+        registry = f"127.0.0.1:{sessions.settings.registry_port}"
+        more = {"registry": registry, "prefect_port": free_port(), "gateway": False, "catalog": home}
+        sessions.settings = sessions.settings.model_copy(update=more)
+        sessions.settings.model_fields_set.update(more)
+        patched.setattr("flows.migrate_sessions.load_settings", lambda: sessions.settings)
+        for number in range(2):
+            sessions.add(number, sessions.image("old"))
+        services.up(sessions.settings)
+        try:
+            mine = {"PATH": os.environ["PATH"], "REFIT_HOME": str(home), **variables(sessions.settings)}
+            code = DEPLOY.format(module="flows.approve_wave", flow="approve_wave")
+            subprocess.run([sys.executable, "-c", code], env=mine, check=True)
+            api = sessions.settings.prefect_api
+            there = {PREFECT_API_URL: api, PREFECT_LOGGING_TO_API_ENABLED: False}
+            with temporary_settings(there), prefect_client(api) as client:
+                yield Waiting(sessions, client)
+        finally:
+            services.down(sessions.settings)
+
+
+def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Waiting, page: Page) -> None:
+    image = waiting.fleet.image("new")
+    assert waiting.migrate() == 1
+    assert waiting.migrate() == 0  # asked again, and yet there is one question
+    wait_until(waiting.asked, 120)
+    [run] = waiting.asked()
+    assert run["state"]["name"] == "Suspended" and run["parameters"]["image"] == image
+    assert run["name"] == f"approve 50 % of {short(image)}"
+
+    ui = f"http://127.0.0.1:{waiting.fleet.settings.prefect_port}"
+    page.goto(f"{ui}/flow-runs/flow-run/{run['id']}")
+    page.get_by_role("button", name="Resume").click(timeout=60_000)
+    expect(page.get_by_text("proven, and not approved yet")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("moved 1, failed 0, 1 wait.")).to_be_visible()
+    page.get_by_role("button", name="Submit").click()
+
+    wait_until(lambda: waiting.asked("COMPLETED"), 120)
+    assert waiting.standings.all()[image].approved
+    assert waiting.migrate() == 1 and not waiting.asked()
+
+
+def test_a_question_that_is_settled_in_the_shell_is_taken_back(waiting: Waiting, tmp_path: Path) -> None:
+    image = waiting.fleet.image("newer")
+    assert waiting.migrate() == 1
+    wait_until(waiting.asked, 120)
+    steer("abort", image, waiting.fleet.settings, "ann")
+    assert waiting.migrate() == 0
+    assert not waiting.asked()
+    [run] = waiting.asked("CANCELLED")
+    assert run["parameters"]["image"] == image and waiting.standings.way(image) is Way.aborted
