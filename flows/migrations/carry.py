@@ -130,9 +130,11 @@ class Carrier:
         if decision.action is not Action.migrate:
             return replace(stays, reason=decision.why)
         with self.sessions.alone(decision.session) as held:
-            if reason := self._outdated(decision):
+            if (found := self.sessions.store.find(decision.session)) is None:
+                return replace(stays, reason="the session was deleted meanwhile")
+            before, wanted = found
+            if reason := self._outdated(decision, before):
                 return replace(stays, reason=reason)
-            before = self.sessions.store.session(decision.session)
             after = becomes(moved(before, decision.new, self._access(decision.new)))
             try:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
@@ -141,7 +143,7 @@ class Carrier:
             after = self._had(after, before) or after
             consent, wave = decision.consent, decision.wave
             move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
-            return self._drive(held, move)
+            return self._drive(held, move, (True, wanted))
 
     def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
@@ -176,7 +178,7 @@ class Carrier:
                 if step or happened:
                     note = happened or "what still ran of it was ended"
                     self.journal.write(held, move, Entry(step, Phase.interrupted, note))
-                return self._drive(held, move)
+                return self._drive(held, move, self._on_record(move))
         except LeaseTaken:
             return None
 
@@ -193,22 +195,19 @@ class Carrier:
             if move.state is not State.held:
                 return None
             self.journal.write(held, move, Entry("", Phase.reopened, self._unseen(move)))
-            return self._drive(held, move)
+            return self._drive(held, move, self._on_record(move))
 
     def _had(self, after: Session, before: Session) -> Session | None:
         """The session in a container that it has had and that is as it was made, if that fits."""
         had = former.had(after, self.steps.containers(before.name), before.generation)
         return None if had is None or self.sessions.engine.by_hand(had) else had
 
-    def _outdated(self, decision: Decision) -> str:
+    def _outdated(self, decision: Decision, session: Session) -> str:
         """What has changed since the plan was made; empty: nothing that matters."""
-        found = self.sessions.store.find(decision.session)
         last = self.journal.last(decision.session)
-        if found is None:
-            return "the session was deleted meanwhile"
-        if found[0].image != decision.old:
+        if session.image != decision.old:
             return "it was given another image meanwhile"
-        if changes := self.sessions.engine.by_hand(found[0]):
+        if changes := self.sessions.engine.by_hand(session):
             return f"its container was changed by hand: {some(changes)}"
         way = Standings(self.journal.database).way(decision.new)
         if way is not Way.running and not decision.agreed:
@@ -223,10 +222,12 @@ class Carrier:
         found = self.steps.containers(move.before.name)
         return unseen.since(entries, next((each for each in found if each.name == move.after.container), None))
 
-    def _drive(self, held: Lease, move: Move) -> Result:
-        """Take the next step until there is none."""
+    def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
+        """Take the next step until there is none.
+
+        What is on record (`recorded`) nobody else changes for as long as this run holds the session.
+        """
         interrupted: BaseException | None = None
-        recorded = self._on_record(move)  # for as long as this run holds the session, nobody else changes it
         while not isinstance(chosen := self._decide(move, recorded), End):
             try:
                 self._turn(held, move, chosen)

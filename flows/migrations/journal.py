@@ -137,6 +137,7 @@ class Journal:
         # What this process has begun and written it needn't read: as long as it holds the lease, nobody else writes.
         self._lines: dict[str, tuple[Entry, ...]] = {}
         self._noted: dict[str, tuple[Entry, ...]] = {}
+        self._reached: dict[str, State] = {}
 
     def begin(
         self,
@@ -178,6 +179,8 @@ class Journal:
                 also(connection)
 
         known = self._lines.get(move.id)
+        if entry.phase is Phase.reopened:
+            self._reached.pop(move.id, None)
         self._write(held, move, (*self._noted.get(move.id, ()), entry), add)
         if known is not None:
             self._lines[move.id] = (*known, entry)
@@ -206,6 +209,7 @@ class Journal:
             append(connection, Kind.move_ended, session=name, image=move.after.image, what=told)
 
         self._write(held, move, self._noted.get(move.id, ()), end)
+        self._forget(move.id)
         return self.move(move.id)
 
     def take_over(self, id: str) -> Move:
@@ -268,23 +272,25 @@ class Journal:
     def _write(self, held: Lease, move: Move, lines: Sequence[Entry], also: Also) -> None:
         """Write lines, and what state they lead to; what was known of the move may be out of date then."""
         rows = [{"move": move.id, "step": e.step, "phase": e.phase, "at": e.at, "note": e.note} for e in lines]
-        reached = next(filter(None, map(leads_to, reversed(lines))), None)
+        reached, known = next(filter(None, map(leads_to, reversed(lines))), None), self._reached.get(move.id)
 
         def write_lines(connection: Connection) -> None:
             if rows:
                 insert_held(connection, _ADD, rows, held)
             else:
                 still_held(connection, held)
-            if reached:
+            if reached and reached is not known:  # many steps lead to the same state
                 connection.execute(_REACH, {"of": move.id, "reached": reached})
             also(connection)
 
         self._forget(move.id)
         write(self.database, write_lines)
+        if latest := reached or known:
+            self._reached[move.id] = latest
 
     def _forget(self, id: str) -> None:
-        self._lines.pop(id, None)
-        self._noted.pop(id, None)
+        for known in (self._lines, self._noted, self._reached):
+            known.pop(id, None)
 
 
 def downtime(entries: Sequence[Entry]) -> float | None:

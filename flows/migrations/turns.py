@@ -21,9 +21,9 @@ logger = logging.getLogger("refit.migrations")
 
 # How often it is asked whether sessions are back that others move.
 LOOK_SECONDS = 2.0
-# So many begin together, and after a moment as many again: who begins together does everything at the same time, and
-# hundreds would wait for each other at every step.
-TOGETHER, MOMENT_SECONDS = 20, 0.5
+# So many begin together, and after a moment as many again: who begins together does everything at the same time, round
+# for round, and hundreds would wait for each other at every step.
+TOGETHER, MOMENT_SECONDS = 20, 1.0
 Shared = tuple[str, str]
 """What a session has in common with others: `owner` and whose it is, for instance."""
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,6 +109,10 @@ class Point:
     when: str
 
 
+def nothing(_: Point) -> None:
+    """What happens at most moments."""
+
+
 @dataclass
 class World:
     """What is there, and what was seen of it.
@@ -125,6 +129,7 @@ class World:
         current: says which generation of a session is on record; none: it was deleted.
         seconds: effect → seconds that it takes.
         meanwhile: what happens at a moment; may raise what the effect fails with.
+        passed: the effects that have passed a moment, in their order.
         most_away: most sessions that were away at the same time, of those that have ever run.
         violations: what has happened that never may.
         step: the step of a move that is done just now, the last one that was begun.
@@ -142,8 +147,8 @@ class World:
     consents: dict[str, str] = field(default_factory=dict)
     current: Callable[[str], int | None] = lambda _: None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    meanwhile: Callable[[Point], None] = lambda _: None
-    effects: Counter[str] = field(default_factory=Counter)
+    meanwhile: Callable[[Point], None] = nothing
+    passed: deque[str] = field(default_factory=deque)
     stops: Counter[str] = field(default_factory=Counter)
     away: set[str] = field(default_factory=set)
     most_away: int = 0
@@ -161,9 +166,15 @@ class World:
             raise Killed
         if when == "before" and (seconds := self.seconds.get(verb)):
             time.sleep(seconds)
-        with self.lock:
-            self.effects[verb] += 1
-            self.meanwhile(Point(verb, session, when))
+        self.passed.append(verb)  # without the lock, for which hundreds of threads would queue each time
+        if self.meanwhile is not nothing:
+            with self.lock:
+                self.meanwhile(Point(verb, session, when))
+
+    @property
+    def effects(self) -> Counter[str]:
+        """How many effects of each kind have passed a moment so far."""
+        return Counter(self.passed)
 
     def never(self, what: str) -> Violation:
         """Remember what never may happen: whoever carries moves out takes it for a failure like any other."""
