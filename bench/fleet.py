@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +17,15 @@ from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.move import State
 from flows.policy import RolloutPolicy, Unavailable
+from flows.sessions.watching.probes import look_at
 from flows.settings import variables
+from tests.conftest import wait_until
 from tests.real.moving import furnish
 
 # Each takes about 100 MB of memory: on a smaller machine, let this variable say another number.
 SESSIONS = int(os.environ.get("REFIT_BENCH_SESSIONS", "40"))
 CREATED_AT_ONCE = 4
+SETTLED_SECONDS = 120.0
 BUSY = 0.8  # share of the CPU from which on it is what everything waits for
 
 Content = Mapping[str, bytes]
@@ -41,6 +44,7 @@ def run() -> list[Row]:
         names = [f"person-{number:02}" for number in range(SESSIONS)]
         with ThreadPoolExecutor(CREATED_AT_ONCE) as pool:
             list(pool.map(lambda name: _create(found, name), names))
+        wait_until(lambda: _rests(found, names), SETTLED_SECONDS)  # who has just started is busy with that
         before = {name: _content(found, name) for name in names}
         _publish(found, found.image("the next"))
         busy, started = _busy(), monotonic()
@@ -72,6 +76,12 @@ def rows(moved: int, lost: int, seconds: float, cpu: float) -> list[Row]:
 def _create(found: Lab, name: str) -> None:
     found.create(name)
     furnish(found.sessions, name)
+
+
+def _rests(found: Lab, names: Sequence[str]) -> bool:
+    """Whether nothing works in any of these sessions."""
+    sessions = [found.sessions.store.session(name) for name in names]
+    return all(seen.may_interrupt for seen in look_at(found.settings, found.sessions.engine, sessions))
 
 
 def _content(found: Lab, name: str) -> Content:
