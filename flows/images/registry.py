@@ -390,7 +390,8 @@ class Registry:
             except (httpx.RequestError, httpx.InvalidURL) as error:
                 raise self._garbage(str(error)) from None
             else:
-                if answer.status_code not in _BUSY:
+                last = number == ATTEMPTS - 1
+                if answer.status_code not in _BUSY and (last or not _may_be_unfinished(answer)):
                     return answer
                 problem, speaks_http = f"it answers {answer.status_code}", True
         if not speaks_http:
@@ -552,6 +553,14 @@ class _Challenge(httpx.Auth):
         if self._login and (urlsplit(realm).scheme == "https" or not self._secure):
             request.headers["Authorization"] = self._login
         return request
+
+
+def _may_be_unfinished(answer: httpx.Response) -> bool:
+    """Whether it may say no more than that somebody is writing just then what we wanted to read.
+
+    docker-registry writes the files in place in which it notes what a tag points at, and what a repository has.
+    """
+    return answer.status_code == 500 and answer.request.method in ("GET", "HEAD")
 
 
 def _repository(path: str) -> str:

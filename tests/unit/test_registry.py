@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from tempfile import TemporaryFile
 
@@ -103,6 +103,41 @@ def test_a_blob_that_somebody_else_stores_just_then_is_waited_for(settings: Sett
     with server(unknown_at_first) as port:
         assert client(settings, port).put_manifest("images", "tag", b"{}", MANIFEST) == digest_of(b"{}")
     assert len(asked) == 2
+
+
+def unfinished(request: BaseHTTPRequestHandler) -> Answer:
+    said = b'{"errors":[{"code":"UNKNOWN","message":"unknown error","detail":{}}]}'
+    return HELLO if ping(request) else (500, {}, said)
+
+
+@pytest.mark.parametrize("reads", [Registry.digest, Registry.find, Registry.has_blob, Registry.tags, Registry.get_file])
+def test_what_somebody_is_just_writing_is_read_a_moment_later(settings: Settings, reads: Callable[..., object]) -> None:
+    asked: list[str] = []
+
+    def unfinished_at_first(request: BaseHTTPRequestHandler) -> Answer:
+        asked.append(request.path)
+        return unfinished(request) if len(asked) < 4 else _NO
+
+    with server(unfinished_at_first) as port, TemporaryFile() as target, suppress(BlobLost):
+        given = {Registry.tags: (), Registry.get_file: (digest_of(b""), target)}.get(reads, (digest_of(b""),))
+        assert not reads(client(settings, port), "images", *given)
+    assert len(asked) == 4
+
+
+def test_what_can_not_be_read_for_long_is_broken_and_what_can_not_be_stored_at_once(settings: Settings) -> None:
+    asked: list[str] = []
+
+    def broken(request: BaseHTTPRequestHandler) -> Answer:
+        asked.append(request.command)
+        return unfinished(request)
+
+    with server(broken) as port:
+        registry = client(settings, port)
+        with pytest.raises(RegistryError, match="is broken"):
+            registry.find("images", "tag")
+        with pytest.raises(RegistryError, match="is broken"):
+            registry.put_manifest("images", "tag", b"{}", MANIFEST)
+    assert asked == ["GET", *["GET"] * 4, "PUT"]
 
 
 @pytest.mark.parametrize(
