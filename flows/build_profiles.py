@@ -3,7 +3,7 @@
 import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from flows.images import picture
 from flows.images.build import Builder, Built
 from flows.images.ledger import Ledger
 from flows.images.order import Order
-from flows.images.plan import Action, Plan, jobs, urgency
+from flows.images.plan import Action, Plan, jobs, together, urgency
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.images.workshop.gate import building
@@ -113,11 +113,21 @@ def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, setti
 
 
 @task(task_run_name="stage {stage.name}", cache_policy=NO_CACHE)
-def build_stage(stage: Stage, parent: Built | None, builder: Builder | Handover) -> Built:
-    """Find the stage by its key, or build it."""
-    built = builder.build(stage, parent)
-    get_run_logger().info("%s: %s as %s", stage.name, built.how, built.digest)
-    return built
+def build_stage(
+    stage: Stage, parent: Built | None, builder: Builder | Handover, above: Sequence[Stage] = ()
+) -> Mapping[str, Built]:
+    """Find the stage by its key, or build it; then graft those above it, for a task takes as long as a graft.
+
+    Returns what is there. Those that can't be grafted, or fail, are left to tasks of their own.
+    """
+    made = {stage.name: builder.build(stage, parent)}
+    for other in above:
+        if (below := made.get(other.parent or "")) and isinstance(builder, Builder):
+            with suppress(Exception):
+                made[other.name] = builder.graft(other, below)
+    for built in made.values():
+        get_run_logger().info("%s: %s as %s", built.stage, built.how, built.digest)
+    return made
 
 
 @task(task_run_name="publish {profile.stem}", cache_policy=NO_CACHE)
@@ -282,6 +292,7 @@ def carry_out(
     stages = jobs(graph, planned.plan)
     missing = [name for name in stages if name not in outcomes]
     order, here = _order(planned, stages.values(), outcomes, graft), host.builds_at_once(settings)
+    above = together(graph, planned.plan) if graft and not settings.builders else {}
     running: dict[str, PrefectFuture[Any]] = {}
     ended: SimpleQueue[str] = SimpleQueue()
 
@@ -294,7 +305,8 @@ def carry_out(
 
     def submit(job: str, builder: Builder | Handover) -> PrefectFuture[Any]:
         if stage := stages.get(job):
-            return build_stage.submit(stage, cast("Built | None", outcomes.get(stage.parent or "")), builder)
+            parent = cast("Built | None", outcomes.get(stage.parent or ""))
+            return build_stage.submit(stage, parent, builder, above.get(job, ()))
         profile = profiles[job.removeprefix(PUBLISH)]
         ancestry = graph.ancestry(graph.tops[profile.stem])
         built = tuple(cast("Built", outcomes[stage.name]) for stage in ancestry)
@@ -309,11 +321,14 @@ def carry_out(
                 _count(outcomes, settings)
                 return outcomes
             job = ended.get()
-            outcomes[job] = outcome = running.pop(job).result(raise_on_failure=False)
-            if isinstance(outcome, Built | Published):
-                order.done(job)
+            outcome = running.pop(job).result(raise_on_failure=False)
+            made = {job: outcome} if isinstance(outcome, Published) else outcome
+            if isinstance(made, Mapping):
+                outcomes |= made
+                for one in made:
+                    order.done(one)
             else:
-                outcomes |= dict.fromkeys(order.failed(job), outcome)
+                outcomes |= dict.fromkeys((job, *order.failed(job)), outcome)
 
 
 def _count(outcomes: Mapping[str, object], settings: Settings) -> None:

@@ -7,7 +7,7 @@ so it is the same whether the layer was made on this parent or carried over from
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,6 +71,10 @@ class Built:
         return "reused" if self.reused else "grafted" if self.grafted else "built"
 
 
+# The image of a stage that isn't there, whether it was grafted, and why or why not: see `Builder._obtain`.
+_Obtain = Callable[[Stage, Built | None, str | None, Path], tuple[Manifest, bool, str]]
+
+
 class Builder:
     """Brings stages into the registry; one for all threads of a run.
 
@@ -92,16 +96,28 @@ class Builder:
         Raises:
             RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
         """
+        return self._bring(stage, parent, self._obtain, self._patience(stage))
+
+    def graft(self, stage: Stage, parent: Built) -> Built:
+        """Find a stage by its key, or graft it; waits for nobody.
+
+        Raises:
+            NotCarried: it has to be made.
+            RefitError: another run is at it, or the registry doesn't do its part.
+        """
+        return self._bring(stage, parent, self._grafted, 0)
+
+    def _bring(self, stage: Stage, parent: Built | None, obtain: _Obtain, patience: float) -> Built:
         started = monotonic()
         inputs = self._inputs(stage, parent.digest if parent else None)
         key, layer = key_of(inputs), self._layer_key(stage, parent.layer if parent else None)
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
         waits = partial(progress.report, stage.name, State.waiting, "another run builds it")
-        with lease(self._database, f"stage {key}", wait=self._patience(stage), waits=waits) as mine:
+        with lease(self._database, f"stage {key}", wait=patience, waits=waits) as mine:
             if digest := self._find(stage, key) or self._finish(stage, key):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
-            manifest, grafted, reason = self._obtain(stage, parent, layer, log)
+            manifest, grafted, reason = obtain(stage, parent, layer, log)
             seconds = monotonic() - started
             digest, doubt = self._name(stage, manifest, Entry(key, manifest.digest, inputs, seconds), mine)
         progress.report(stage.name, State.done, doubt or ("grafted" if grafted else ""))
@@ -203,23 +219,27 @@ class Builder:
                 before = self._ledger.latest([stage.name]).get(stage.name)
                 self._layers.look_at(made, before.digest if before else "")
             return made, False, told
-        below = self._registry.manifest(self._registry.stages, parent.digest, recall=True)
         with suppress(NotCarried):
-            return self._carry(stage, layer, below)
+            return self._grafted(stage, parent, layer, log)
         # The same layer may be wanted on another parent just now, here or elsewhere: it is made once for both.
         with lease(self._database, f"layer {layer}", wait=self._patience(stage)):
             try:
-                return self._carry(stage, layer, below)
+                return self._grafted(stage, parent, layer, log)
             except NotCarried as obstacle:
+                below = self._below(parent)
                 made, told = self._make(stage, parent, log)
                 reason = f"{obstacle}; {told}" if told else str(obstacle)
                 return self._layers.keep(stage, layer, below, made), False, reason
 
-    def _carry(self, stage: Stage, layer: str, below: Manifest) -> tuple[Manifest, bool, str]:
-        if not self._graft:
-            raise NotCarried("grafting was not wanted")
-        image, origin = self._layers.carry(stage, layer, below)
+    def _grafted(self, stage: Stage, parent: Built | None, layer: str | None, _: Path) -> tuple[Manifest, bool, str]:
+        """As `_obtain`, where nothing has to be made."""
+        if not self._graft or layer is None or parent is None:
+            raise NotCarried("grafting was not wanted" if layer and parent else "only closed stages are grafted")
+        image, origin = self._layers.carry(stage, layer, self._below(parent))
         return image, True, origin
+
+    def _below(self, parent: Built) -> Manifest:
+        return self._registry.manifest(self._registry.stages, parent.digest, recall=True)
 
     def _make(self, stage: Stage, parent: Built | None, log: Path) -> tuple[Manifest, str]:
         """Make a stage, and before it its wheels, where nobody has; returns it, and with which wheels, in words."""

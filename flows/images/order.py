@@ -36,7 +36,12 @@ class Order:
         return chosen
 
     def done(self, job: str) -> None:
-        """A job that was started is done: those that needed nothing else are ready, nobody waits for what it made."""
+        """A job is done: those that needed nothing else are ready, nobody waits for what it made.
+
+        It was started, or was ready and has been done along with another.
+        """
+        if job in self._ready:
+            self._ready.remove(job)
         if thing := self._makes.get(job):
             self._makes = {other: made for other, made in self._makes.items() if made != thing}
             self._making.remove(thing)

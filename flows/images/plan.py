@@ -121,6 +121,22 @@ def jobs(graph: Graph, plan: Plan) -> Mapping[str, Stage]:
     }
 
 
+def together(graph: Graph, plan: Plan) -> Mapping[str, tuple[Stage, ...]]:
+    """What is grafted in one go: stage → the stages above it, lower ones first.
+
+    All are grafted, and their layers are there.
+    """
+    unmade = {step.layer for step in plan.steps.values() if step.action is Action.build}
+    found: dict[str, list[Stage]] = {}
+    lowest: dict[str, str] = {}  # stage → the one with which it goes
+    for stage in graph.stages.values():
+        step = plan.steps[stage.name]
+        if step.action is Action.graft and step.layer not in unmade:
+            lowest[stage.name] = lowest.get(stage.parent or "", stage.name)
+            found.setdefault(lowest[stage.name], []).append(stage)
+    return {name: tuple(above) for name, (_, *above) in found.items()}
+
+
 def _wheels(
     made: Iterable[Stage],
     steps: Mapping[str, Step],

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
 import pytest
+from prefect.logging.loggers import disable_run_logger
 from pydantic import TypeAdapter
 
+from flows import build_profiles
 from flows.build_profiles import (
     PUBLISH,
     Attempt,
     BuildFailed,
     BuildReport,
+    build_stage,
     carry_out,
     has_failed,
     insist,
@@ -26,7 +29,8 @@ from flows.catalog.load import load_catalog
 from flows.command import ProgramFailed
 from flows.database import open_database
 from flows.errors import RefitError, Vanished
-from flows.images.build import Built
+from flows.images.build import Builder, Built
+from flows.images.grafting.carried import NotCarried
 from flows.images.ledger import Ledger
 from flows.images.plan import Action, Plan, Step
 from flows.images.stages import Graph, Kind, Stage
@@ -154,6 +158,74 @@ def test_that_it_went_is_known_from_other_builders_too() -> None:
     with pytest.raises(RefitError) as caught:
         Outcome.failed(RefitError("no disk"), "b2").result()
     assert not isinstance(caught.value, Vanished)
+
+
+BASE = Stage("base", Kind.bootstrap, None, "ADD base.tar /")
+CLOSED = {
+    name: Stage(name, Kind.closed, parent, "RUN true")
+    for name, parent in (("python", "base"), ("files", "python"), ("odd", "python"), ("on odd", "odd"))
+}
+
+
+class Grafting(Builder):
+    """Builds whatever it is asked for, and grafts all but what is odd."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def build(self, stage: Stage, parent: Built | None) -> Built:
+        self.asked.append(f"build {stage.name}")
+        return Built(stage.name, f"key of {stage.name}", "layer", "sha256:a")
+
+    def graft(self, stage: Stage, parent: Built) -> Built:
+        self.asked.append(f"graft {stage.name}")
+        if stage.name == "odd":
+            raise NotCarried("it doesn't fit")
+        return Built(stage.name, f"key of {stage.name}", "layer", "sha256:a", reused=False)
+
+
+@dataclass
+class Done:
+    """A task that has ended, as Prefect shows it."""
+
+    outcome: object
+
+    def add_done_callback(self, call: Callable[[Done], None]) -> None:
+        call(self)
+
+    def result(self, *, raise_on_failure: bool) -> object:
+        return self.outcome
+
+
+def test_what_cannot_be_grafted_along_is_left_to_a_task_of_its_own() -> None:
+    builder, above = Grafting(), [CLOSED[name] for name in ("files", "odd", "on odd")]
+    with disable_run_logger():
+        made = build_stage.fn(CLOSED["python"], None, builder, above)
+    assert builder.asked == ["build python", "graft files", "graft odd"]
+    assert [*made] == ["python", "files"] and made["files"].grafted
+
+
+@pytest.mark.parametrize("graft", [True, False])
+def test_stages_that_are_grafted_on_each_other_are_one_task(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, graft: bool
+) -> None:
+    steps = {name: Step(name, Action.graft, layer="layer") for name in CLOSED}
+    graph, builder, tasks = Graph({"base": BASE, **CLOSED}, {}), Grafting(), list[list[str]]()
+
+    def submit(stage: Stage, parent: Built | None, _: Builder, above: Sequence[Stage]) -> Done:
+        tasks.append([one.name for one in (stage, *above)])
+        assert (parent.stage if parent else None) == stage.parent
+        return Done(build_stage.fn(stage, parent, builder, above))
+
+    monkeypatch.setattr(build_profiles.build_stage, "submit", submit)
+    planned = ReleasePlan((), graph, Plan({"base": Step("base", Action.build), **steps}))
+    with server(lambda _: HELLO) as port, disable_run_logger():
+        here = settings.model_copy(update={"registry_port": port})
+        outcomes = carry_out(planned, date(2026, 11, 22), here, graft=graft)
+    assert sorted(outcomes) == sorted(graph.stages)
+    assert all(isinstance(outcome, Built) for outcome in outcomes.values())
+    together = [["base"], ["python", "files", "odd", "on odd"], ["odd"], ["on odd"]]
+    assert tasks == (together if graft else [["base"], ["python"], ["files"], ["odd"], ["on odd"]])
 
 
 def test_stages_are_counted_whoever_carries_a_plan_out(settings: Settings) -> None:

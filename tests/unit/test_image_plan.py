@@ -150,6 +150,25 @@ def test_a_layer_that_two_images_want_is_made_with_the_first() -> None:
     assert (step.reason, step.seconds) == ("its layer is made with bundle-files", 0.0)
 
 
+def test_what_is_grafted_above_a_graft_goes_together_with_it() -> None:
+    patched, other = replace(BASE, system=("tmux=3.4",)), replace(FILES, parent="base", name="other")
+    graph = Graph({**CLOSED.stages, "base": patched, "other": other}, CLOSED.tops)
+    found = planned_closed(patched, PYTHON, FILES)
+    steps = {**found.steps, "other": replace(found.steps["files"], stage="other")}
+    names = {name: [one.name for one in above] for name, above in plan.together(graph, Plan(steps)).items()}
+    assert names == {"python": ["files", "runtime"], "other": []}
+    # What waits is left out, and so is what stands on it.
+    waiting = planned_closed(patched, FILES)
+    assert actions(waiting)["python"] == "wait"
+    assert {name: [*above] for name, above in plan.together(CLOSED, waiting).items()} == {"files": [], "runtime": []}
+
+
+def test_what_is_grafted_with_a_layer_that_is_still_to_be_made_goes_by_itself() -> None:
+    pair = [replace(FILES, name=f"{parent}-files", parent=parent) for parent in ("bundle", "other")]
+    graph = Graph({**GRAPH.stages, **{stage.name: stage for stage in pair}}, {})
+    assert plan.together(graph, planned(graph, {})) == {}
+
+
 WHEELS = Stage("wheels", Kind.wheels, "base", "RUN pip wheel", system=("gcc=12.2",))
 
 

@@ -54,6 +54,14 @@ def test_what_needs_two_starts_after_both() -> None:
     assert order.start() == "both"
 
 
+def test_what_was_done_along_with_another_never_starts() -> None:
+    order = Order({"below": (), "along": ("below",), "left": ("below",), "above": ("along",)}, {})
+    assert [order.start(), order.start()] == ["below", None]
+    order.done("below")
+    order.done("along")
+    assert [order.start() for _ in range(3)] == ["left", "above", None]
+
+
 @given(GRAPHS, st.integers(1, 4), st.randoms(), st.integers(1, 9))
 def test_every_job_starts_once_and_after_what_it_needs(
     graph: list[set[int]], at_once: int, random: object, things: int
