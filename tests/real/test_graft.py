@@ -143,8 +143,12 @@ def test_nothing_is_grafted_where_that_is_not_wanted(
     assert (again.how, again.reason) == ("built", "grafting was not wanted")
 
 
-def test_a_layer_that_the_registry_lost_is_made_again(
-    parents: tuple[Built, Built], builder: Builder, registry: Registry, registry_server: RegistryServer
+def test_a_layer_that_the_registry_lost_is_made_again_by_the_next_run(
+    parents: tuple[Built, Built],
+    builder: Builder,
+    shared: Settings,
+    registry: Registry,
+    registry_server: RegistryServer,
 ) -> None:
     stage = environment("lost")
     first = builder.build(stage, parents[0])
@@ -152,7 +156,7 @@ def test_a_layer_that_the_registry_lost_is_made_again(
     links = registry_server.storage.rglob(f"_layers/sha256/{layer.removeprefix('sha256:')}/link")
     for link in [*links]:
         link.unlink()
-    again = builder.build(stage, parents[1])
+    again = Builder(shared, registry).build(stage, parents[1])
     assert (again.how, again.reason) == ("built", "the registry has lost its layer")
 
 

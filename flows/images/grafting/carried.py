@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
 
@@ -37,13 +38,28 @@ def _parents(note: Manifest) -> dict[str, str]:
     return dict(json.loads(note.document["annotations"].get(_PARENTS, "{}")))
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A layer that is there.
+
+    Attributes:
+        stored: where.
+        parent: the digest of the parent on which it stood last.
+        parents: stage that is a parent → its newest digest that the layer fits.
+    """
+
+    stored: Stored
+    parent: str
+    parents: Mapping[str, str]
+
+
 class Layers:
     """The layers of closed stages, in the repository of stages."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._registry, self._repository = registry, registry.stages
         self._trees, self._noting = Trees(settings, registry), Lock()
-        self._noted: dict[tuple[str, str], dict[str, str]] = {}  # by layers' keys and digests, what `_parents` says
+        self._kept: dict[str, _Kept] = {}  # by their keys, those that are there
 
     def carry(self, stage: Stage, key: str, parent: Manifest) -> tuple[Manifest, str]:
         """Put the layer of a closed stage on a parent; returns the image, still to be stored, and what was done.
@@ -53,20 +69,13 @@ class Layers:
         """
         if not has_layer(stage.text):
             return self._assemble(stage, parent, None), "it has no layer of its own"
-        kept = self._registry.find(self._repository, layer_tag(key))
-        if kept is None:
-            raise NotCarried("its layer was never made")
-        (part,) = kept.document["layers"]
-        stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
-        if not self._registry.has_blob(self._repository, stored.digest):
-            raise NotCarried("the registry has lost its layer")
-        parents = _parents(kept)
-        if parent.digest in parents.values():
-            return self._assemble(stage, parent, stored), f"its layer stood on {parent.digest}"
+        kept = self._find(key)
+        if parent.digest in kept.parents.values():
+            return self._assemble(stage, parent, kept.stored), f"its layer stood on {parent.digest}"
         below = self._below(stage, kept)
-        self._check(stored, below, parent)
-        self._note(key, stored, stage, parent, parents)
-        return self._assemble(stage, parent, stored), f"its layer stood on {below.digest}"
+        self._check(kept.stored, below, parent)
+        self._note(key, kept.stored, stage, parent, kept.parents)
+        return self._assemble(stage, parent, kept.stored), f"its layer stood on {below.digest}"
 
     def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
         """Keep the layer of a closed stage that was made on a parent; returns the image, still to be stored.
@@ -80,13 +89,30 @@ class Layers:
         self._note(key, stored, stage, parent, _parents(before) if before and same else {})
         return self._assemble(stage, parent, stored)
 
-    def _below(self, stage: Stage, kept: Manifest) -> Manifest:
+    def _find(self, key: str) -> _Kept:
+        """The layer with this key. It is looked for until it was there once: as long as a run lasts nobody prunes it.
+
+        Raises:
+            NotCarried: it isn't there.
+        """
+        if known := self._kept.get(key):
+            return known
+        note = self._registry.find(self._repository, layer_tag(key))
+        if note is None:
+            raise NotCarried("its layer was never made")
+        (part,) = note.document["layers"]
+        stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
+        if not self._registry.has_blob(self._repository, stored.digest):
+            raise NotCarried("the registry has lost its layer")
+        return self._kept.setdefault(key, _Kept(stored, layer_parent(note), _parents(note)))
+
+    def _below(self, stage: Stage, kept: _Kept) -> Manifest:
         """A parent on which a layer stood; better the one before of the same stage, which is most like the new one."""
-        digests = (_parents(kept).get(stage.parent or ""), layer_parent(kept))
+        digests = (kept.parents.get(stage.parent or ""), kept.parent)
         found = (self._registry.find(self._repository, digest, recall=True) for digest in digests if digest)
         if below := next(filter(None, found), None):
             return below
-        raise NotCarried(f"the registry no longer has {layer_parent(kept)}, on which its layer stood")
+        raise NotCarried(f"the registry no longer has {kept.parent}, on which its layer stood")
 
     def _note(self, key: str, stored: Stored, stage: Stage, parent: Manifest, before: Mapping[str, str]) -> None:
         """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned.
@@ -96,18 +122,20 @@ class Layers:
         """
         with self._noting:
             # What other threads have noted since counts as well.
-            noted = self._noted.setdefault((key, stored.digest), {})
-            noted[stage.parent or ""] = parent.digest
-            self._put_note(key, stored, parent, {**before, **noted})
+            since = self._kept.get(key)
+            others = since.parents if since and since.stored == stored else {}
+            noted = _Kept(stored, parent.digest, {**before, **others, stage.parent or "": parent.digest})
+            self._put_note(key, noted)
+            self._kept[key] = noted
 
-    def _put_note(self, key: str, stored: Stored, parent: Manifest, parents: Mapping[str, str]) -> None:
+    def _put_note(self, key: str, noted: _Kept) -> None:
         document = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": KIND,
             "config": self._empty,
-            "layers": [{**stored.descriptor, "annotations": {_DIFF_ID: stored.diff_id}}],
-            "annotations": {_PARENT: parent.digest, _PARENTS: canonical(parents).decode()},
+            "layers": [{**noted.stored.descriptor, "annotations": {_DIFF_ID: noted.stored.diff_id}}],
+            "annotations": {_PARENT: noted.parent, _PARENTS: canonical(noted.parents).decode()},
         }
         self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
 

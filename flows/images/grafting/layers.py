@@ -7,7 +7,7 @@ import json
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Condition
@@ -56,13 +56,13 @@ class Stored:
     Attributes:
         digest: of the blob.
         size: bytes of the blob, compressed.
-        diff_id: digest of the tar inside.
+        diff_id: digest of the tar inside; empty where nobody asks for it.
         media_type: how it is compressed.
     """
 
     digest: str
     size: int
-    diff_id: str
+    diff_id: str = field(compare=False)
     media_type: str = GZIP
 
     @property
@@ -79,6 +79,11 @@ def layers_of(registry: Registry, repository: str, image: Manifest) -> tuple[Sto
         Stored(part["digest"], part["size"], diff_id, part["mediaType"])
         for part, diff_id in zip(parts, diff_ids, strict=True)
     )
+
+
+def _stack(image: Manifest) -> tuple[Stored, ...]:
+    """The layers of an image, lowest first, without what only its configuration tells of them."""
+    return tuple(Stored(part["digest"], part["size"], "", part["mediaType"]) for part in image.document["layers"])
 
 
 class Trees:
@@ -111,14 +116,14 @@ class Trees:
 
     def tree(self, repository: str, image: Manifest) -> Tree:
         """The files of an image; raises as `layer` does."""
-        return self._tree(repository, layers_of(self.registry, repository, image))
+        return self._tree(repository, _stack(image))
 
     def differing(self, repository: str, old: Manifest, new: Manifest) -> frozenset[str]:
         """All paths in which the files of two images differ, and maybe some more; raises as `layer` does.
 
         Layers that both have on top are left out: they can only hide differences, never make one.
         """
-        parts = [list(layers_of(self.registry, repository, image)) for image in (old, new)]
+        parts = [list(_stack(image)) for image in (old, new)]
         while all(parts) and parts[0][-1].digest == parts[1][-1].digest:
             for stack in parts:
                 stack.pop()
