@@ -147,15 +147,16 @@ class Builder:
             thorough: also look whether the registry still has all blobs of what would be reused.
         """
         latest = self._ledger.latest([stage.name for stage in graph.everything()])
-        present = partial(self._present, frozenset(self._registry.tags(self._registry.stages)))
-        first = plan.make(graph, self._inputs, self._layer_key, present, latest)
+        tags = frozenset(self._registry.tags(self._registry.stages))
+        present = partial(self._present, tags)
+        first = plan.make(graph, self._inputs, self._layer_key, present, tags, latest)
         if not thorough or not (broken := self._broken(first)):
             return first
 
         def whole(keys: Collection[str]) -> Mapping[str, str]:
             return {key: digest for key, digest in present(keys).items() if digest not in broken}
 
-        return plan.make(graph, self._inputs, self._layer_key, whole, latest)
+        return plan.make(graph, self._inputs, self._layer_key, whole, tags, latest)
 
     def _broken(self, planned: Plan) -> set[str]:
         """The digests of stages that would be reused though the registry has lost a part of them."""
@@ -180,7 +181,7 @@ class Builder:
         return stages.layer_key(stage, below, self._maker.tools(stage))
 
     def _present(self, tags: Collection[str], names: Collection[str]) -> Mapping[str, str]:
-        """Keys and tags of layers → digests, of those that are among the registry's tags.
+        """Keys → digests, of those that are among the registry's tags.
 
         The digest that counts for a key stands in the ledger; one that isn't there is asked for.
         """

@@ -78,6 +78,7 @@ def make(
     inputs: Callable[[Stage, str | None], Inputs],
     layer_key: Callable[[Stage, str | None], str | None],
     find: Callable[[Collection[str]], Mapping[str, str]],
+    tags: Collection[str],
     latest: Mapping[str, Entry],
 ) -> Plan:
     """Plan all stages of a graph.
@@ -86,8 +87,8 @@ def make(
         graph: what is wanted.
         inputs: a stage and its parent's digest → its inputs.
         layer_key: a stage and the key of the layer below → the key of its own layer.
-        find: keys and tags of layers → the digests of those that are in the registry; asked a few times a level of the
-            graph, for layers only where a stage isn't there.
+        find: keys → the digests of those that are in the registry; asked once a level of the graph.
+        tags: those that are there. Of a layer it is enough that it has one: whoever carries it looks for it.
         latest: stage → its last build.
     """
     steps: dict[str, Step] = {}
@@ -95,11 +96,10 @@ def make(
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
         asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
-        found = dict(find([question.key for question in asked if question.key]))
-        found |= find([question.layer_tag for question in asked if question.layer_tag and question.key not in found])
+        found = find([question.key for question in asked if question.key])
         for question in asked:
             name, tag = question.stage.name, question.layer_tag
-            steps[name] = step = _step(question, found, latest.get(name), makers.get(tag or ""))
+            steps[name] = step = _step(question, found, tags, latest.get(name), makers.get(tag or ""))
             if tag and step.action is Action.build:
                 makers[tag] = name
         level = [child for stage in level for child in graph.children(stage.name)]
@@ -149,7 +149,7 @@ def _wheels(
     sure = {stage.wheels.name for stage in made if stage.wheels and steps[stage.name].action is Action.build}
     asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wanted.values()]
     found = find([question.key for question in asked if question.key]) if asked else {}
-    answers = [_step(question, found, latest.get(question.stage.name)) for question in asked]
+    answers = [_step(question, found, (), latest.get(question.stage.name)) for question in asked]
     return {step.stage: step if step.digest or step.stage in sure else _unsure(step) for step in answers}
 
 
@@ -216,7 +216,13 @@ def _differing_lines(old: str, new: str) -> tuple[str, str]:
     return old, new
 
 
-def _step(question: _Question, found: Mapping[str, str], before: Entry | None, maker: str | None = None) -> Step:
+def _step(
+    question: _Question,
+    found: Mapping[str, str],
+    tags: Collection[str],
+    before: Entry | None,
+    maker: str | None = None,
+) -> Step:
     """What is done to one stage; `maker` is another one that its layer is made with."""
     stage, key = question.stage, question.key
     if digest := found.get(key or ""):
@@ -225,7 +231,7 @@ def _step(question: _Question, found: Mapping[str, str], before: Entry | None, m
     if key is None:  # then the parent's digest is no input yet
         changes = tuple(change for change in changes if change.sort != "parent")
     step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
-    if question.layer and (question.layer_tag is None or question.layer_tag in found):
+    if question.layer and (question.layer_tag is None or question.layer_tag in tags):
         # What the last build of that name had otherwise says nothing of a layer that was found by all that is in it.
         told = changes and question.layer_tag is None
         reason = step.reason if told else f"its layer is there; only {stage.parent} is another"

@@ -43,7 +43,7 @@ def planned(graph: Graph, ledger: Mapping[str, Entry], lost: Collection[str] = (
     def find(keys: Collection[str]) -> Mapping[str, str]:
         return {key: there[key] for key in keys if key in there}
 
-    return plan.make(graph, inputs, layer_key, find, ledger)
+    return plan.make(graph, inputs, layer_key, find, there, ledger)
 
 
 def changed(*new: Stage) -> Graph:
@@ -126,8 +126,8 @@ def planned_closed(base: Stage, *layers: Stage) -> Plan:
     graph = Graph({**CLOSED.stages, base.name: base}, CLOSED.tops)
     below = layer_key(PYTHON, None)
     keys = {stage.name: layer_key(stage, None if stage is PYTHON else below) for stage in layers}
-    there = {stages.layer_tag(key): "sha256:layer" for key in keys.values() if key}
-    return plan.make(graph, inputs, layer_key, lambda names: {n: there[n] for n in names if n in there}, built(CLOSED))
+    tags = {stages.layer_tag(key) for key in keys.values() if key}
+    return plan.make(graph, inputs, layer_key, lambda _: {}, tags, built(CLOSED))
 
 
 def test_closed_stages_are_grafted_onto_a_new_base() -> None:
@@ -228,8 +228,7 @@ def test_a_layer_that_is_there_is_the_reason_whatever_the_last_build_of_that_nam
     other = replace(PYTHON, text="RUN install something else")
     key = layer_key(PYTHON, None)
     ledger = built(Graph({**CLOSED.stages, PYTHON.name: other}, CLOSED.tops))
-    there = {stages.layer_tag(key): "sha256:layer"} if key else {}
-    found = plan.make(CLOSED, inputs, layer_key, lambda names: {n: there[n] for n in names if n in there}, ledger)
+    found = plan.make(CLOSED, inputs, layer_key, lambda _: {}, {stages.layer_tag(key)} if key else (), ledger)
     step = found.steps["python"]
     assert (step.action, step.reason) == (Action.graft, "its layer is there; only base is another")
     assert step.changes
