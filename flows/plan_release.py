@@ -150,15 +150,13 @@ def foreign(*machines: str) -> str:
 
 def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple[str, str]]) -> Iterator[str]:
     """The pages of packages to be installed that come from another index than the first, and lie in no folder here."""
-    pipfile = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile")
-    for stage in graph.ancestry(profile.stem):
-        if stage.writes == (ENVIRONMENT,) and plan.steps[stage.name].action in _MADE:
-            wanted = python.versions(stage.requirements)
-            yield from (
-                page
-                for name, page in pipfile.elsewhere().items()
-                if name in wanted and (name, wanted[name]) not in folders
-            )
+    made = [stage for stage in graph.ancestry(profile.stem) if plan.steps[stage.name].action in _MADE]
+    installing = [stage for stage in made if stage.writes == (ENVIRONMENT,)]
+    if not installing:
+        return
+    pages = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile").elsewhere()
+    for wanted in (python.versions(stage.requirements) for stage in installing):
+        yield from (page for name, page in pages.items() if name in wanted and (name, wanted[name]) not in folders)
 
 
 def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Profile, ...]:

@@ -6,8 +6,10 @@ import hashlib
 import lzma
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import IO
 
 import httpx
@@ -42,6 +44,12 @@ def connection(settings: Settings) -> Iterator[httpx.Client]:
     proxy = settings.apt_proxy or None
     with httpx.Client(timeout=_SECONDS, follow_redirects=True, verify=authorities(settings), proxy=proxy) as client:
         yield client
+
+
+def releases(client: httpx.Client, urls: Sequence[str], architecture: str) -> dict[str, Release]:
+    """The states of several suites, asked at once: address of the `InRelease` → state. Raises as `release` does."""
+    with ThreadPoolExecutor(len(urls)) as pool:
+        return dict(zip(urls, pool.map(partial(release, client, architecture=architecture), urls), strict=True))
 
 
 def release(client: httpx.Client, url: str, architecture: str) -> Release:

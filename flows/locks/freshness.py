@@ -147,8 +147,7 @@ def look_at_system(base: Base, settings: Settings) -> SystemLook:
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     try:
         with archive.connection(settings) as client:
-            for url in apt.releases(base.config.suite, settings.debian_mirror):
-                releases[url] = archive.release(client, url, architecture)
+            releases = archive.releases(client, apt.releases(base.config.suite, settings.debian_mirror), architecture)
             if known is None:
                 missing = Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved")
                 return SystemLook(missing, None, releases, {})

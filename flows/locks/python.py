@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
 RELOCK = "run `refit lock`"
 _COMPILE = "make it with `uv pip compile --generate-hashes`"
 _LOCKED = re.compile(r"^[^ ]+==[^ ,;]+( ?;.*?)?( --hash=sha256:[0-9a-f]{64})+$")
+_REMEMBERED = 16  # locks
 _UNWANTED = "take it out, or let the Pipfile ask for it and run `refit lock`"
 
 
@@ -250,9 +251,15 @@ def _read_lock(folder: Path) -> dict[str, Any]:
         raise Mistakes([Mistake(file, 0, "this file is missing", RELOCK)]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Mistakes([unreadable(file, error, RELOCK)]) from None
+    return _understood(text, file)
+
+
+@lru_cache(_REMEMBERED)
+def _understood(text: str, file: Path) -> dict[str, Any]:
+    """What a lock says, not to be changed: to understand it takes longer than all that is done with it."""
     lock = parse_json(text, file, _Lock, RELOCK)
     if wrong := {what: place for key in lock if key != "_meta" for what, place in _unreadable(key, lock[key])}:
-        raise Mistakes(_in_lock(folder, wrong))
+        raise Mistakes(_in_lock(file.parent, wrong))
     return lock
 
 

@@ -153,6 +153,12 @@ def test_packages_are_resolved_once_while_the_mirror_says_the_same(site: Site, b
     assert freshness.look_at_system(replace(base, packages=("zsh",)), mirror).finding.verdict is Verdict.unknown
 
 
+def test_all_suites_are_asked_at_once(site: Site, base: Base, mirror: Settings) -> None:
+    site.together = Barrier(len(SUITES), timeout=20)
+    assert len(freshness.look_at_system(base, mirror).releases) == len(SUITES)
+    assert not site.together.broken
+
+
 def test_only_the_list_that_changed_is_read_and_only_once(site: Site, base: Base, mirror: Settings) -> None:
     anew = Resolver()
     freshness.resolve(base, mirror, anew)

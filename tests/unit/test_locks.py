@@ -120,6 +120,17 @@ def test_reading_some_categories_gives_each_line_once(folder: Path) -> None:
     assert python.versions(lines) == {"requests": "2.0", "six": "1.17.0"}
 
 
+def test_a_lock_is_understood_once_unless_it_changes(folder: Path) -> None:
+    before = python.read(folder)
+    hits = python._understood.cache_info().hits
+    assert python.read(folder) == before
+    assert python._understood.cache_info().hits == hits + 1
+    file = folder / "Pipfile.lock"
+    name, _, version = before[0].split(" ")[0].partition("==")
+    file.write_text(file.read_text().replace(f"=={version}", "==99.9"))
+    assert f"{name}==99.9" in " ".join(python.read(folder))
+
+
 def test_an_unknown_category(folder: Path) -> None:
     with pytest.raises(UnknownName) as caught:
         python.read(folder, ("jupiter",))
