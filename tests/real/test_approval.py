@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import services
 from flows.migrate_sessions import migrate_sessions
@@ -71,10 +72,12 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
             code = DEPLOY.format(module="flows.approve_wave", flow="approve_wave")
             subprocess.run([sys.executable, "-c", code], env=mine, check=True)
             api = sessions.settings.prefect_api
-            there = {PREFECT_API_URL: api, PREFECT_LOGGING_TO_API_ENABLED: False}
-            with temporary_settings(there), prefect_client(api) as client:
+            # The threads of moves don't see these settings: what they log would start a server of its own.
+            logging.disable(logging.INFO)
+            with temporary_settings({PREFECT_API_URL: api}), prefect_client(api) as client:
                 yield Waiting(sessions, client)
         finally:
+            logging.disable(logging.NOTSET)
             services.down(sessions.settings)
 
 
