@@ -49,7 +49,7 @@ def _title() -> str:
 
 
 @flow(name="approve-wave", flow_run_name=_title)
-def approve_wave(image: str, wave: str, shown: str = "") -> str:
+def approve_wave(image: str, wave: str, shown: str) -> str:
     """Wait for a person who says whether the rollout of an image goes on after a wave. Migrations start it themselves.
 
     Args:
@@ -66,6 +66,7 @@ def approve_wave(image: str, wave: str, shown: str = "") -> str:
 def ask(questions: Collection[Question]) -> None:
     """Have one run wait for a person for each of these questions, and none for what is settled.
 
+    Nobody approves by an old form what has failed since: what a wave has shown is part of the question.
     Where the flows aren't offered, people are asked by notices alone.
     """
     with get_client(sync_client=True) as client:
@@ -77,13 +78,14 @@ def ask(questions: Collection[Question]) -> None:
             deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]),
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*_ASKING])),
         )
-        asking = client.read_flow_runs(flow_run_filter=wanted)
-        runs = {(run.parameters["image"], run.parameters["wave"]): run for run in asking}
-        open_ones = {(one.image, one.wave): one for one in questions}
-        settled: State[str] = Cancelled(message="It was answered elsewhere, or isn't asked any more.")
-        for key, run in runs.items():
-            if key not in open_ones and run.state_type is StateType.PAUSED:
+        settled: State[str] = Cancelled(message="It was answered elsewhere, or isn't asked any more in this way.")
+        asked = set[Question]()
+        for run in client.read_flow_runs(flow_run_filter=wanted):
+            about = Question(**run.parameters)
+            if about in questions:
+                asked.add(about)
+            elif run.state_type is StateType.PAUSED:
                 client.set_flow_run_state(run.id, settled, force=True)
-        for key, one in open_ones.items():
-            if key not in runs:
-                client.create_flow_run_from_deployment(deployment.id, parameters=vars(one))
+        for about in questions:
+            if about not in asked:
+                client.create_flow_run_from_deployment(deployment.id, parameters=vars(about))

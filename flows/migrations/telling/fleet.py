@@ -103,7 +103,7 @@ class Question:
     Attributes:
         image: its digest.
         wave: title of the wave.
-        shown: what that has shown, and who waits.
+        shown: what that has shown; where that becomes another thing, it is another question.
     """
 
     image: str
@@ -119,8 +119,7 @@ def questions(found: Fleet) -> tuple[Question, ...]:
 
 
 def _shown(line: RolloutLine, wave: WaveLine) -> str:
-    left = sum(one.left for one in line.waves)
-    return f"{wave.health}. {line.profile} {line.release}: moved {wave.moved}, failed {wave.failed}, {left} wait."
+    return f"{wave.health}. {line.profile} {line.release}: moved {wave.moved}, failed {wave.failed}."
 
 
 def _rollout(
