@@ -11,7 +11,7 @@ from flows.catalog.model import Access
 from flows.database import LeaseLost, lease, open_database
 from flows.history import History, Kind
 from flows.migrations.journal import Journal
-from flows.migrations.move import STEPS, Entry, Phase, State
+from flows.migrations.move import STEPS, Entry, Phase, State, state
 from flows.migrations.planning.plan import moved
 from flows.sessions.model import Session
 from flows.settings import Settings
@@ -64,3 +64,34 @@ def test_who_has_lost_the_lease_knows_nothing_any_more(settings: Settings) -> No
         journal.note(held, move, Entry("check", Phase.done))  # of a move that it has taken over: written at once
         assert others.entries(move) == journal.entries(move)
         assert others.entries(move)[-1].phase is Phase.done
+
+
+@pytest.mark.parametrize("stuck", ["clean", "restore"])
+def test_everybody_sees_the_state_that_the_lines_lead_to_also_after_a_move_was_held(
+    stuck: str, settings: Settings
+) -> None:
+    journal, others = Journal(open_database(settings.database)), Journal(open_database(settings.database))
+    seen: list[State] = []
+
+    def look() -> None:
+        seen.append(others.move(move.id).state)
+        assert seen[-1] is state(others.entries(move))
+
+    with lease(journal.database, "session ada") as held:
+        move = journal.begin(held, ADA, moved(ADA, "sha256:new", None), "")
+        for step in STEPS[:-1] if stuck == "clean" else STEPS[:10]:
+            journal.write(held, move, Entry(step.name, Phase.intent))
+            look()
+            journal.note(held, move, Entry(step.name, Phase.done))
+        if stuck == "restore":
+            journal.write(held, move, Entry("answer", Phase.failed))
+            look()
+        journal.write(held, move, Entry(stuck, Phase.failed))
+        look()
+        journal.end(held, move, State.held, "")
+        assert others.move(move.id).state is State.held
+        journal.write(held, move, Entry("", Phase.reopened))
+        look()
+        journal.write(held, move, Entry(stuck, Phase.intent))
+        look()
+    assert seen[-3:] == [State.committed if stuck == "clean" else State.rolling_back] * 3
