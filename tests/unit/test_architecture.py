@@ -25,7 +25,7 @@ LAYERS = (
     ("services", "porter"),
     ("doctor", "plan_release", "plan_migration", "queues"),
     ("metrics",),
-    ("show_profile", "shipped", "start_sessions", "switch_session", "wizard"),
+    ("show_profile", "shipped", "start_sessions", "switch_session"),
     ("admission", "approve_wave", "build_stages"),
     (
         *("lock_requirements", "build_profiles", "create_session", "change_session", "migrate_sessions"),
@@ -33,10 +33,6 @@ LAYERS = (
     ),
     ("night",),
     ("demo", "nightly", "cut_release"),
-    ("screen", "tables"),
-    ("console",),
-    ("catalog_cli", "gpu_cli", "home_cli", "metrics_cli", "migrate_cli", "queue_cli", "ssh_cli", "volume_cli"),
-    ("session_cli",),
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}

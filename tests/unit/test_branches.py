@@ -11,8 +11,8 @@ import pytest
 
 from flows import branches, command
 from flows.catalog.model import Catalog, Release
+from flows.cli.tables import releases
 from flows.errors import RefitError
-from flows.tables import releases
 from tests.machine import ROOT
 
 Git = Callable[..., str]

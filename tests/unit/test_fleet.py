@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flows import migrate_cli
+from flows.cli import migrate
 from flows.history import Event, Kind
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
 from flows.migrations.planning.waves import Trial
@@ -87,11 +87,11 @@ def test_without_a_rollout_there_is_nothing_to_draw() -> None:
 def test_whoever_watches_sees_it_until_it_is_over(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(migrate_cli, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(migrate, "WATCH_SECONDS", 0.0)
     (going,) = shown().rollouts
     ends = [going, replace(going, way=Way.paused), replace(going, waves=going.waves[:1])]
     looks = [Fleet((rollout,), shown().sessions) for rollout in ends]
-    migrate_cli._watch(lambda: looks.pop(0))
+    migrate._watch(lambda: looks.pop(0))
     assert not looks
     said = capsys.readouterr().out
     assert "complete" in said and "overdue" in said

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from flows import tables
+from flows.cli import tables
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.containers.pulls import missing
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.main import get_command
 
-from flows import cli, tables
+from flows.cli import main, tables
 from flows.services import ServiceState
 
 URL = "http://127.0.0.1:25010"
@@ -61,7 +61,7 @@ def commands(command: object, *path: str) -> list[tuple[tuple[str, ...], object]
     return found
 
 
-@pytest.mark.parametrize(("path", "command"), commands(get_command(cli.app)), ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("path", "command"), commands(get_command(main.app)), ids=lambda value: str(value)[:40])
 def test_every_command_and_each_of_its_words_is_explained(path: tuple[str, ...], command: object) -> None:
     explained = {parameter.name: parameter.help for parameter in command.params}
     assert command.help, path

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.catalog.model import Access
+from flows.cli.tables import had
 from flows.errors import RefitError
 from flows.sessions.containers.podman import mount_option
 from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users
 from flows.sessions.model import Session, Volume
-from flows.tables import had
 
 PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, None, Path("/homes/ana"), Path("/token"), Access())
 DATA = Volume("data", "/data", Path("/volumes/ana/data"))

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from flows import tables
-from flows.console import Json, out, show_data
+from flows.cli import tables
+from flows.cli.console import Json, out, show_data
 from flows.database import now
 from flows.errors import RefitError
 from flows.sessions.equipment import release_gpus

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flows import tables
-from flows.console import Json, Yes, out, running_flows, show, show_data
+from flows.cli import tables
+from flows.cli.console import Json, Yes, out, running_flows, show, show_data
 
-# As in `cli`: the verbs import Prefect, so they are imported where they are run.
+# As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
 
 app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")

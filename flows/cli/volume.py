@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from flows import tables
-from flows.console import Json, Yes, out, show_data
+from flows.cli import tables
+from flows.cli.console import Json, Yes, out, show_data
 from flows.errors import UnknownName
 from flows.sessions import equipment
 from flows.sessions.homes.home import LocalHomes

@@ -10,8 +10,8 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from flows import screen, tables
-from flows.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
+from flows.cli import screen, tables
+from flows.cli.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.history import History

@@ -12,8 +12,9 @@ from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
 
-from flows import screen, services, tables
+from flows import services
 from flows.catalog.load import newest_release
+from flows.cli import screen, tables
 from flows.settings import Settings, load
 
 # Names and what people wrote may have colons, which are no emoji.

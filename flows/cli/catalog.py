@@ -10,14 +10,15 @@ from typing import Annotated
 
 import typer
 
-from flows import branches, shipped, tables
-from flows import wizard as questions
+from flows import branches, shipped
 from flows.adopt import adopt
 from flows.catalog import load as catalogs
 from flows.catalog import skeletons
 from flows.catalog.choices import Option
 from flows.catalog.model import Catalog, Profile
-from flows.console import Json, ReleaseName, err, out, running_flows, show, show_data, show_json
+from flows.cli import tables
+from flows.cli import wizard as questions
+from flows.cli.console import Json, ReleaseName, err, out, running_flows, show, show_data, show_json
 from flows.database import now
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -25,7 +26,7 @@ from flows.lint.catalog import lint as look_at
 from flows.settings import load
 from flows.show_profile import show as show_image
 
-# As in `cli`: the verbs import Prefect, so they are imported where they are run.
+# As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
 
 release_app = typer.Typer(no_args_is_help=True, help="Cut releases, and see which are supported until when.")

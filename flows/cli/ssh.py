@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from flows import command, services, tables
-from flows.console import Json, SessionName, out, show_data
+from flows import command, services
+from flows.cli import tables
+from flows.cli.console import Json, SessionName, out, show_data
 from flows.errors import RefitError
 from flows.sessions import equipment
 from flows.sessions.entry.keys import PublicKey, added, read_keys, without

@@ -1,4 +1,4 @@
-"""The `refit` command: parses, calls, prints. No logic."""
+"""The `refit` command as a whole, and those of its verbs that belong to no group."""
 
 from __future__ import annotations
 
@@ -14,27 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markdown import Markdown
 
-from flows import (
-    catalog_cli,
-    doctor,
-    gpu_cli,
-    home_cli,
-    metrics_cli,
-    migrate_cli,
-    queue_cli,
-    screen,
-    services,
-    session_cli,
-    ssh_cli,
-    start_sessions,
-    tables,
-    volume_cli,
-)
+from flows import doctor, services, start_sessions
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
 from flows.catalog.tag import tags_among
-from flows.console import Json, OfRelease, ReleaseName, Yes, err, out, running_flows, show, show_data, show_json
+from flows.cli import catalog, gpu, home, metrics, migrate, queue, screen, session, ssh, tables, volume
+from flows.cli.console import Json, OfRelease, ReleaseName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import picture
@@ -68,18 +54,18 @@ cache_app = typer.Typer(
     invoke_without_command=True, help="Show the caches of what builds download, or free their space."
 )
 app.add_typer(cache_app, name="cache", rich_help_panel="Images")
-app.add_typer(queue_cli.app, name="queue", rich_help_panel="Images")
-app.add_typer(catalog_cli.release_app, name="release", rich_help_panel="Catalog")
-app.add_typer(catalog_cli.new_app, name="new", rich_help_panel="Catalog")
-app.add_typer(catalog_cli.import_app, name="import", rich_help_panel="Catalog")
-app.add_typer(session_cli.app, name="session", rich_help_panel="Sessions")
-app.add_typer(migrate_cli.app, name="migrate", rich_help_panel="Sessions")
-app.add_typer(home_cli.home_app, name="home", rich_help_panel="Sessions")
-app.add_typer(volume_cli.app, name="volume", rich_help_panel="Sessions")
-app.add_typer(gpu_cli.app, name="gpu", rich_help_panel="Sessions")
-home_cli.add_to(session_cli.app, migrate_cli.app)
-ssh_cli.add_to(session_cli.app)
-migrate_cli.add_to(session_cli.app)
+app.add_typer(queue.app, name="queue", rich_help_panel="Images")
+app.add_typer(catalog.release_app, name="release", rich_help_panel="Catalog")
+app.add_typer(catalog.new_app, name="new", rich_help_panel="Catalog")
+app.add_typer(catalog.import_app, name="import", rich_help_panel="Catalog")
+app.add_typer(session.app, name="session", rich_help_panel="Sessions")
+app.add_typer(migrate.app, name="migrate", rich_help_panel="Sessions")
+app.add_typer(home.home_app, name="home", rich_help_panel="Sessions")
+app.add_typer(volume.app, name="volume", rich_help_panel="Sessions")
+app.add_typer(gpu.app, name="gpu", rich_help_panel="Sessions")
+home.add_to(session.app, migrate.app)
+ssh.add_to(session.app)
+migrate.add_to(session.app)
 
 Graft = Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")]
 Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
@@ -321,14 +307,14 @@ def prune_caches(
 # --- Catalog ------------------------------------------------------------------------------------------------------
 
 # After those of images: help shows groups in the order of their first verbs.
-app.command(rich_help_panel="Catalog")(catalog_cli.wizard)
-app.command(rich_help_panel="Catalog")(catalog_cli.lint)
+app.command(rich_help_panel="Catalog")(catalog.wizard)
+app.command(rich_help_panel="Catalog")(catalog.lint)
 
 
 # --- Services -----------------------------------------------------------------------------------------------------
 
 
-app.command("metrics", rich_help_panel="Services")(metrics_cli.show_metrics)
+app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
 
 
 @app.command(rich_help_panel="Services")

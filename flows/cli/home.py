@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from flows import screen, tables
+from flows.cli import screen, tables
+from flows.cli.console import Json, SessionName, Yes, err, out, show, show_data, show_json
 from flows.compatibility.changes import HandMade, hand_made
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
-from flows.console import Json, SessionName, Yes, err, out, show, show_data, show_json
 from flows.database import open_database
 from flows.errors import RefitError
 from flows.images.registry import Registry

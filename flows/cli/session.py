@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import screen, ssh_cli, start_sessions, tables
-from flows.console import Json, OfRelease, SessionName, Yes, err, out, running_flows, show, show_data, show_json
+from flows import start_sessions
+from flows.cli import screen, ssh, tables
+from flows.cli.console import Json, OfRelease, SessionName, Yes, err, out, running_flows, show, show_data, show_json
 from flows.database import now, open_database
 from flows.migrations import parting
 from flows.migrations.journal import Journal
@@ -36,17 +37,17 @@ def create_session(
     gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs that it has while it runs, if not as its profile says.")
     ] = None,
-    ssh_key: ssh_cli.KeyFiles = None,
+    ssh_key: ssh.KeyFiles = None,
 ) -> None:
     """Start a session from the newest tested image of a profile."""
-    keys = ssh_cli.read_files(ssh_key or ())
+    keys = ssh.read_files(ssh_key or ())
     with running_flows() as settings:
         from flows.create_session import create_session as create  # noqa: PLC0415 - Prefect takes a second to import
 
         create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
     sessions = Sessions.open(settings)
     if keys:
-        ssh_cli.let_in(settings, sessions, name, keys)
+        ssh.let_in(settings, sessions, name, keys)
     _show_session(sessions, name)
 
 
@@ -215,6 +216,6 @@ def _show_session(sessions: Sessions, name: str) -> None:
     if address := sessions.address(name):
         out.print(f"Open {address}", highlight=False, soft_wrap=True)
     if sessions.ssh.keys(name):
-        ssh_cli.show_way(sessions, name)
+        ssh.show_way(sessions, name)
     for what in tables.had(status.session):
         out.print(what, highlight=False, soft_wrap=True)

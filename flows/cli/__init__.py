@@ -1,0 +1,1 @@
+"""The `refit` command: parses, calls, prints. No logic."""
