@@ -7,8 +7,10 @@ from pathlib import Path
 from uuid import uuid4
 
 
-def write_whole(file: Path, content: str | bytes) -> None:
+def write_whole(file: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file so that whoever reads it finds all of its old content or all of the new; the last who writes wins.
+
+    A `private` one is never there for others than its owner to read.
 
     Raises:
         OSError: it can't be written, or not all of it; then the old content stays.
@@ -16,6 +18,7 @@ def write_whole(file: Path, content: str | bytes) -> None:
     # Threads of one process may write the same file: each has a draft of its own.
     draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}")
     try:
+        draft.touch(mode=0o600 if private else 0o666)
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
         draft.replace(file)
     except BaseException:

@@ -20,6 +20,7 @@ from flows.catalog.pins import expired, first_lock_file
 from flows.database import now, open_database
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError, UnknownName
+from flows.files import write_whole
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -299,10 +300,8 @@ def write_down(
         return
     known = pins.first.model_dump()["bundles"]
     bundles = {name: {**known.get(name, {}), **new.get(name, {})} for name in {*known, *new}}
-    file = first_lock_file(root, release.name)
-    draft = file.with_suffix(".new")
-    draft.write_text(json.dumps({"bundles": bundles}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    draft.replace(file)
+    content = json.dumps({"bundles": bundles}, indent=1, sort_keys=True) + "\n"
+    write_whole(first_lock_file(root, release.name), content)
 
 
 def _show(locks: tuple[Lock, ...], release: str) -> None:

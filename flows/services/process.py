@@ -18,6 +18,7 @@ from flows import command
 from flows.alone import one_at_a_time
 from flows.command import ProgramFailed
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.services.embedded import Service
 from flows.settings import Settings
 
@@ -113,10 +114,7 @@ def prepare(service: Service) -> None:
         service.folder / "environment": "".join(f"{name}={json.dumps(value)}\n" for name, value in lines),
     }
     for path, text in written.items():
-        draft = path.with_name(f".{path.name}")
-        draft.touch(mode=0o600)
-        draft.write_text(text)
-        draft.replace(path)
+        write_whole(path, text, private=True)
     _install(service)
 
 

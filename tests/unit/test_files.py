@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,17 @@ def test_of_several_who_write_at_once_one_wins_with_all_that_it_wrote(tmp_path: 
     with ThreadPoolExecutor(len(texts)) as pool:
         assert set(pool.map(seen_after, texts * 20)) <= set(texts)
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_a_private_file_is_for_its_owner_alone(private: bool, mode: int, tmp_path: Path) -> None:
+    (file := tmp_path / "token").touch(mode=0o640)
+    before = os.umask(0o022)
+    try:
+        write_whole(file, "secret", private=private)
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == mode
 
 
 def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cachetools import LRUCache, cached
 from isal import igzip_threaded
 
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.images import stages
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import Config, written
@@ -150,8 +151,8 @@ class Trees:
             if known := _kept(note):
                 return known
             found = self._read(repository, part)
-            _keep(self._note(part, "reach"), canonical(sorted(graft.reach(found))))
-            _keep(note, _dumped(found))
+            write_whole(self._note(part, "reach"), canonical(sorted(graft.reach(found))))
+            write_whole(note, _dumped(found))
         return found
 
     def _reach(self, repository: str, part: Stored) -> frozenset[str]:
@@ -210,12 +211,6 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 def _xattrs(member: tarfile.TarInfo) -> str:
     found = {name.removeprefix(_XATTR): value for name, value in member.pax_headers.items() if name.startswith(_XATTR)}
     return " ".join(f"{name}={value.encode('utf-8', 'surrogateescape').hex()}" for name, value in sorted(found.items()))
-
-
-def _keep(note: Path, content: bytes) -> None:
-    draft = note.with_suffix(".new")
-    draft.write_bytes(content)
-    draft.replace(note)
 
 
 def _dumped(found: Layer) -> bytes:

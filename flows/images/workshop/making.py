@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import platform
 import re
 import shlex
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from flows import command, host, progress
 from flows.errors import RefitError, Vanished
+from flows.files import write_whole
 from flows.images.grafting.configuration import TIMESTAMP
 from flows.images.registry import Manifest, Registry, canonical, digest_of
 from flows.images.stages import WHEELS, Kind, Stage
@@ -295,9 +295,7 @@ def _version(program: Path, settings: Settings) -> str:
     identity = hashlib.sha256(f"{program} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     note = settings.folder("cache", "versions") / f"{program.name}-{identity}"
     if not note.exists():
-        draft = note.with_suffix(f".{os.getpid()}")
-        draft.write_text(command.run([program, "--version"]).stdout.strip())
-        draft.replace(note)
+        write_whole(note, command.run([program, "--version"]).stdout.strip())
     return note.read_text()
 
 

@@ -22,6 +22,7 @@ from flows import command, containers, host
 from flows.alone import one_at_a_time
 from flows.command import ProgramFailed
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.sessions.model import Container, Running, Session, session_of
 from flows.settings import Settings
 
@@ -178,9 +179,7 @@ class Slots:
             if (read := json.loads(file.read_text(encoding="utf-8"))).items() >= known.items():
                 return bool(read["works"])
         works = self._tried()
-        draft = file.with_suffix(f".{uuid4().hex[:8]}")
-        draft.write_text(json.dumps({**known, "works": works}), encoding="utf-8")
-        draft.replace(file)
+        write_whole(file, json.dumps({**known, "works": works}))
         return works
 
     def _tried(self) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from flows.alone import one_at_a_time
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.settings import Settings
 
 WAIT = "5s"
@@ -91,7 +92,7 @@ class Forwarder:
             if _read(self.folder / _PORTS) == text:
                 return
             (self.folder / _ADDRESSES).touch(mode=0o600)  # it doesn't start without
-            _write(self.folder / _PORTS, text)
+            write_whole(self.folder / _PORTS, text, private=True)
             if self._tell(_MASTER, "reload\n") is not None:
                 _wait_for(wanted)
 
@@ -102,7 +103,7 @@ class Forwarder:
             if addresses.get(port, "") == address:
                 return
             text = written({**addresses, port: address})
-            _write(self.folder / _ADDRESSES, text)
+            write_whole(self.folder / _ADDRESSES, text, private=True)
             self._replace(text)
 
     def _replace(self, text: str) -> None:
@@ -177,10 +178,3 @@ def _listens(port: int) -> bool:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="ascii") if path.exists() else ""
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.new")
-    draft.touch(mode=0o600)
-    draft.write_text(text, encoding="ascii")
-    draft.replace(path)
