@@ -5,7 +5,6 @@ It does so by `Doors.open` and `end_abandoned` after a while, which isn't waited
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -20,11 +19,9 @@ from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
 from flows.migrations.carry import LOOK_AGE, Carrier, Result
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings
-from tests.faults.test_kill import DeadlyJournal
+from tests.faults.test_kill import move_until_killed
 from tests.machine import RegistryServer, private_home
-from tests.processes import in_a_process
 from tests.real.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
 from tests.real.variants import LATE, LIGHT, WAITS
 
@@ -46,22 +43,14 @@ def scene(settings: Settings, registry: Registry, shared: Settings, base: Built)
         yield Scene(settings, sessions, registry, shared, base)
 
 
-def move_until_killed(scene: Scene, access: Access, before: str, step: str, phase: Phase) -> object:
+def begun_and_killed(scene: Scene, access: Access, before: str, step: str, phase: Phase) -> object:
     """Let a session begin to move to an image that runs `before` first; returns what was in its home until then."""
     waits = f"{WAITS}; " if access.late_home else ""
     old, new = scene.image("old", f"{waits}true"), scene.image("new", waits + before)
     scene.sessions.create(NAME, PROFILE, RELEASE, old, access)
     furnish(scene.sessions, NAME)
-    home, decision = manifest(scene.sessions.store.session(NAME).home), to(scene.sessions, NAME, new)
-
-    def work() -> None:
-        journal = DeadlyJournal(scene.settings, step, phase)
-        Carrier(scene.settings, Sessions.open(scene.settings), journal).carry_out(decision)
-
-    process = in_a_process(work)
-    process.join()
-    ended = journal_of(scene).last(NAME)
-    assert process.exitcode == -signal.SIGKILL, ended and (ended.state, ended.reason)
+    home = manifest(scene.sessions.store.session(NAME).home)
+    move_until_killed(scene.settings, to(scene.sessions, NAME, new), step, phase)
     return home
 
 
@@ -84,7 +73,7 @@ def gets_in(scene: Scene) -> bool:
 
 
 def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_waits(scene: Scene) -> None:
-    move_until_killed(scene, LIGHT, "true", "look", Phase.done)
+    begun_and_killed(scene, LIGHT, "true", "look", Phase.done)
     assert not gets_in(scene)
     doors = Doors(scene.sessions, journal_of(scene))
     assert doors.open(now()) == ()  # whoever has killed the run may be about to begin the next
@@ -109,7 +98,7 @@ def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_w
 def test_f01_a_session_that_a_killed_run_has_left_away_is_brought_back(
     scene: Scene, access: Access, before: str, step: str, expected: State
 ) -> None:
-    home = move_until_killed(scene, access, before, step, Phase.intent)
+    home = begun_and_killed(scene, access, before, step, Phase.intent)
     assert end(scene, timedelta()) == ()
     (result,) = end(scene, 2 * PATIENCE)
     assert result.state is expected, result.reason

@@ -117,9 +117,9 @@ def test_a_machine_that_is_killed_leaves_one_stage_to_another(pair: tuple[Settin
     with ThreadPoolExecutor(3) as pool, handing(one, graph) as handover:
         first = builder(one, handover, "first")
         futures = hand_over(handover, graph, pool)
-        wait_until(lambda: sleepers(str(nap)), 120)
+        wait_until(lambda: sleepers(str(nap)))
         second = builder(two, handover, "second")
-        wait_until(lambda: "second" in handover.jobs.builders(), 60)
+        wait_until(lambda: "second" in handover.jobs.builders())
         kill(first)
         assert {name: future.result().how for name, future in futures.items()} == dict.fromkeys(graph.stages, "built")
     second.join()
@@ -175,12 +175,12 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
     graph = graph_of(tiny.root(), *(tiny.on("root", f"slow{nap}", nap) for nap in naps))
     run = in_a_process(lambda: run_until_told_to_end(pair[0], graph))
     name = pair[0].home / "run"
-    wait_until(lambda: name.exists() and name.read_text(), 60)
+    wait_until(lambda: name.exists() and name.read_text())
     machines = [
         in_a_process(lambda one=one: Taker(one, name.read_text(), [HERE]).serve())
         for one in (one.model_copy(update={"builds_at_once": 1, "machine": one.home.name}) for one in pair)
     ]
-    wait_until(lambda: all(sleepers(str(nap)) for nap in naps), 120)
+    wait_until(lambda: all(sleepers(str(nap)) for nap in naps))
     with pytest.raises(LeaseTaken, match="building"), pruning(open_database(pair[0].database), pair[0], wait=0):
         pytest.fail("it was pruned while other machines built")
     end(psutil.Process(run.pid))
@@ -211,7 +211,7 @@ def test_a_builder_that_is_told_to_end_leaves_its_stage_to_others(pair: tuple[Se
     with ThreadPoolExecutor(2) as pool, handing(one, graph) as handover:
         first = in_a_process(work)
         futures = hand_over(handover, graph, pool)
-        wait_until(lambda: sleepers(str(nap)), 120)
+        wait_until(lambda: sleepers(str(nap)))
         first.terminate()
         first.join()
         assert first.exitcode == 7
@@ -229,14 +229,14 @@ def test_a_machine_that_stands_still_loses_its_stage_and_comes_too_late(pair: tu
     with ThreadPoolExecutor(2) as pool, handing(two, graph) as handover:
         first = builder(one, handover, "first")
         futures = hand_over(handover, graph, pool)
-        wait_until(lambda: sleepers(str(nap)), 120)
+        wait_until(lambda: sleepers(str(nap)))
         assert first.pid
         psutil.Process(first.pid).suspend()
         second = builder(two, handover, "second")
         built = futures["slow"].result(300)
         assert built.how == "built" and executions(two, "slow") == 1
         psutil.Process(first.pid).resume()
-        wait_until(lambda: not [*one.folder("running").iterdir()], 120)
+        wait_until(lambda: not [*one.folder("running").iterdir()])
         assert executions(one, "slow") == 1 and "first" in handover.jobs.builders()
     for process in (first, second):
         process.join()
@@ -298,7 +298,7 @@ def test_a_stage_for_which_nobody_comes_is_reported(pair: tuple[Settings, Settin
     impatient, graph = pair[0].model_copy(update={"builder_wait": 5.0}), graph_of(tiny.root())
     with ThreadPoolExecutor(1) as pool, handing(impatient, graph, "deb13") as handover:
         process = builder(pair[1], handover, "other")
-        wait_until(handover.jobs.builders, 60)
+        wait_until(handover.jobs.builders)
         with pytest.raises(NoBuilder, match="no builder for deb13") as caught:
             hand_over(handover, graph, pool)["root"].result()
         assert caught.value.why == "These are there: other (for deb12)."

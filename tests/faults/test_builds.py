@@ -227,7 +227,7 @@ def test_killed_while_a_step_runs(fresh: Settings, death: Callable[[BaseProcess]
     nap = nap_of(3)
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))
     process = in_a_process(lambda: build(fresh, graph))
-    wait_until(lambda: sleepers(str(nap)), 60)
+    wait_until(lambda: sleepers(str(nap)))
     death(process)
     assert bool(sleepers(str(nap))) == (death is kill)
     built = build(fresh, graph)
@@ -251,7 +251,7 @@ def test_killed_while_wheels_are_made_or_installed(fresh: Settings, during: str)
     top = needing_wheels("top", *((0, nap) if during == "wheels" else (nap, 0)))
     graph, count = graph_of(tiny.root(), top), executions(fresh, "wheels")
     process = in_a_process(lambda: build(fresh, graph))
-    wait_until(lambda: sleepers(str(nap)), 60)
+    wait_until(lambda: sleepers(str(nap)))
     kill(process)
     reason = build(fresh, graph)["top"].reason
     assert reason.startswith("wheels was built as" if during == "wheels" else "wheels was reused as")
@@ -284,7 +284,7 @@ def test_killed_while_a_layer_is_pushed(
 ) -> None:
     graph = graph_of(tiny.root(), big())
     process = in_a_process(lambda: build(fresh, graph))
-    wait_until(lambda: programs(fresh, "push") and pushed(registry_server.storage, fresh) > BIG // 10, 60)
+    wait_until(lambda: programs(fresh, "push") and pushed(registry_server.storage, fresh) > BIG // 10)
     death(process)
     left = programs(fresh, "push")
     assert bool(left) == (death is kill), "the push was over too early"
@@ -317,7 +317,7 @@ def test_a_step_that_is_ended_half_way_is_never_taken_for_done(fresh: Settings, 
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))
     root = build(settings, graph_of(tiny.root()))["root"]
     process = in_a_process(lambda: build_until_told_to_end(settings, graph))
-    wait_until(lambda: sleepers(str(nap)), 60)
+    wait_until(lambda: sleepers(str(nap)))
     process.terminate()
     process.join()
     assert process.exitcode == 7
@@ -359,7 +359,7 @@ def test_the_registry_is_killed_in_mid_push(unsteady: Unsteady, tmp_path: Path, 
     with private_home(tmp_path / "home", unsteady.port) as settings, ThreadPoolExecutor() as pool:
         build(settings, graph_of(tiny.root()))
         first = pool.submit(build, settings, graph)
-        wait_until(lambda: programs(settings, "push") and pushed(storage, settings) > BIG // 10, 60)
+        wait_until(lambda: programs(settings, "push") and pushed(storage, settings) > BIG // 10)
         unsteady.kill()
         time.sleep(down)
         unsteady.start()
@@ -421,7 +421,7 @@ def test_runs_that_meet_build_together_no_more_than_one_alone(fresh: Settings) -
     root, nap, told = build(fresh, graph_of(tiny.root()))["root"], nap_of(5), list[progress.Report]()
     small = fresh.model_copy(update={"builds_at_once": 1})
     process = in_a_process(lambda: Builder(small, Registry(small)).build(tiny.on("root", "slow", nap), root))
-    wait_until(lambda: sleepers(str(nap)), 60)
+    wait_until(lambda: sleepers(str(nap)))
     with progress.listening(told.append):
         assert Builder(small, Registry(small)).build(tiny.on("root", "other"), root).how == "built"
     states = [report.state for report in told]
@@ -509,12 +509,12 @@ def test_a_builder_takes_over_what_a_killed_one_was_at(pair: tuple[Settings, Set
     nap, (one, two) = nap_of(4), pair
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))
     first = builder_process(one, graph)
-    wait_until(lambda: sleepers(str(nap)), 60)
+    wait_until(lambda: sleepers(str(nap)))
     second = builder_process(two, graph)
-    wait_until((two.home / "waits").exists, 60)
+    wait_until((two.home / "waits").exists)
     assert not programs(two, "build")
     kill(first)
-    wait_until(lambda: programs(two, "build"), 10)
+    wait_until(lambda: programs(two, "build"))
     second.join()
     assert second.exitcode == 0
     assert (executions(one, "slow"), executions(two, "slow")) == (0, 1)
@@ -678,7 +678,7 @@ def test_killed_while_a_parent_is_pulled(pair: tuple[Settings, Settings], death:
     build(one, below)
     graph = graph_of(*below.stages.values(), tiny.on("big", "top"))
     process = builder_process(two, graph)
-    wait_until(lambda: programs(two, "copy"), 60)
+    wait_until(lambda: programs(two, "copy"))
     death(process)
     built = build(two, graph)
     assert [stage.how for stage in built.values()] == ["reused", "reused", "built"]
@@ -742,5 +742,5 @@ def test_a_rebuild_that_gives_the_same_stops_there(
     assert all(f"/_manifests/tags/{again[0].key}/" in path for path in written)
     _, third, executed = build("twice", "another")
     assert (third.new, executed) == (True, [3, 1, 2])  # what is closed is grafted
-    wait_until(lambda: len(announced()) > 1, 60)
+    wait_until(lambda: len(announced()) > 1)
     assert announced() == [first.digest, third.digest]

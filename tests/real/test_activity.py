@@ -173,7 +173,7 @@ def open_a_tab(room: Room) -> None:
     page = open_page(room, "open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
     kernels = f"{room.session.url}/api/kernels?token={room.sessions.token(room.session)}"
-    wait_until(lambda: httpx.get(kernels).json(), 60)
+    wait_until(lambda: httpx.get(kernels).json())
 
 
 def type_a_text(room: Room) -> None:
@@ -511,9 +511,9 @@ def check(room: Room, row: Row) -> None:
         room.run(f"exec >/dev/null 2>&1\n{textwrap.dedent(row.start)}")
     else:
         row.start(room)
-    wait_until(lambda: room.is_so(row.until), 30)
+    wait_until(lambda: room.is_so(row.until))
     if row.says is not BUSY:
-        wait_until(lambda: room.probe(row.quiet).verdict is row.says, 30)
+        wait_until(lambda: room.probe(row.quiet).verdict is row.says)
     for _ in range(LOOKS):
         seen = room.probe(row.quiet)
         said = "\n".join(map(str, seen.evidence))

@@ -86,7 +86,7 @@ def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Wait
     image = waiting.fleet.image("new")
     assert waiting.migrate() == 1
     assert waiting.migrate() == 0  # asked again, and yet there is one question
-    wait_until(waiting.asked, 120)
+    wait_until(waiting.asked)
     [run] = waiting.asked()
     assert run["state"]["name"] == "Suspended" and run["parameters"]["image"] == image
     assert run["name"] == f"approve 50 % of {short(image)}"
@@ -98,7 +98,7 @@ def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Wait
     expect(page.get_by_text("moved 1, failed 0.")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
 
-    wait_until(lambda: waiting.asked("COMPLETED"), 120)
+    wait_until(lambda: waiting.asked("COMPLETED"))
     assert waiting.standings.all()[image].approved
     assert waiting.migrate() == 1 and not waiting.asked()
 
@@ -106,12 +106,12 @@ def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Wait
 def test_a_question_is_taken_back_once_it_is_another_one_or_settled_in_the_shell(waiting: Waiting) -> None:
     image = waiting.fleet.image("newer")
     assert waiting.migrate() == 1
-    wait_until(waiting.asked, 120)
+    wait_until(waiting.asked)
     [first] = waiting.asked()
     ask([Question(image, first["parameters"]["wave"], "failed")])  # whoever looks at the old form must not answer it
     [before] = waiting.asked("CANCELLED")
     assert before["id"] == first["id"]
-    wait_until(waiting.asked, 120)
+    wait_until(waiting.asked)
     assert [run["parameters"]["shown"] for run in waiting.asked()] == ["failed"]
     steer("abort", image, waiting.fleet.settings, "ann")
     assert waiting.migrate() == 0

@@ -261,7 +261,7 @@ def test_a_build_that_is_ended_leaves_nothing(base: Built, shared: Settings, end
     nap = f"300.{secrets.randbelow(10**9)}"
     argv = [sys.executable, "-c", _BUILD, str(shared.home), str(shared.registry_port), base.digest, nap]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: sleepers(nap), 60)
+    wait_until(lambda: sleepers(nap))
     process.send_signal(ending)
     process.wait(30)
     if ending is signal.SIGKILL:

@@ -42,7 +42,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Setting
             types(first, "up")
             assert [state.name for state in services.status(second)] == ["worker"]
             types(second, "up")
-            wait_until(lambda: workers(first) == [2, 2], 120)
+            wait_until(lambda: workers(first) == [2, 2])
             yield first, second
         finally:
             for each in (second, first):
@@ -74,8 +74,8 @@ def test_no_program_builds_on_any_machine_when_the_run_was_cancelled(machines: t
         run = api.post(f"/deployments/{deployment}/create_flow_run", json=wanted).raise_for_status().json()["id"]
         wait_until(lambda: all(programs(machine) for machine in machines), 300)
         api.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
-        wait_until(lambda: api.get(f"/flow_runs/{run}").json()["state_type"] == "CANCELLED", 120)
-        wait_until(lambda: set(builders(api).values()) == {"COMPLETED"}, 120)
+        wait_until(lambda: api.get(f"/flow_runs/{run}").json()["state_type"] == "CANCELLED")
+        wait_until(lambda: set(builders(api).values()) == {"COMPLETED"})
     assert not any(programs(machine) for machine in machines)
     for machine in machines:
         assert_clean(machine)

@@ -208,7 +208,7 @@ def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, 
     with pytest.raises(InvalidStatus, match="503"):
         connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None)
     sessions.engine.start(container)  # nobody tells the gateway, and its address is another one now
-    wait_until(lambda: get(f"{ada}/api").status_code == 200, 30)
+    wait_until(lambda: get(f"{ada}/api").status_code == 200)
 
 
 @pytest.mark.long

@@ -141,7 +141,7 @@ def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, shar
             client.post("/langflow/api/v1/flows/", json={"name": "mine", "data": {}}).raise_for_status()
             return verdict() == "busy"
 
-        wait_until(seen, 60)
+        wait_until(seen)
     database = opened.session.home / ".local/share/langflow/langflow.db"
     assert database.stat().st_uid == opened.session.uid
 
@@ -190,7 +190,7 @@ def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loa
         page.locator(".quick-input-list .monaco-list-row", has_text=": New Untitled Text File").first.click()
         page.get_by_role("tab", name="Untitled-1").wait_for()
         page.keyboard.type("nameless")
-        wait_until(lambda: all(typed in backed_up(home) for typed in ("unsaved", "nameless")), 60)
+        wait_until(lambda: all(typed in backed_up(home) for typed in ("unsaved", "nameless")))
 
         result = Carrier.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
         assert result.moved, result.reason

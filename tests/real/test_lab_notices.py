@@ -152,5 +152,5 @@ def never_mind_the_server(page: Page) -> None:
 
 
 def wait_for_kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
-    wait_until(lambda: kernels(sessions, session), 60)
+    wait_until(lambda: kernels(sessions, session))
     return kernels(sessions, session)

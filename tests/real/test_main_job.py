@@ -191,9 +191,9 @@ def test_cancelling_a_build_leaves_no_program_container_or_mount(
 
     post(prefect, f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
 
-    wait_until(lambda: state(prefect, run) in FINAL, 60)
+    wait_until(lambda: state(prefect, run) in FINAL)
     assert state(prefect, run) == "CANCELLED"
-    wait_until(lambda: not sleepers(seconds), 30)
-    wait_until(lambda: not mounts(person.settings), 30)
+    wait_until(lambda: not sleepers(seconds))
+    wait_until(lambda: not mounts(person.settings))
     buildah = host.buildah(person.settings)
-    wait_until(lambda: command.run([*buildah, "containers", "--quiet"], root=True).stdout == "", 30)
+    wait_until(lambda: command.run([*buildah, "containers", "--quiet"], root=True).stdout == "")

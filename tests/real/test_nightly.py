@@ -187,7 +187,7 @@ def prefect(scene: Scene) -> Iterator[httpx.Client]:
 
 def serve(scene: Scene) -> str:
     environment = {**os.environ, **variables(scene.settings)}
-    wait_until(lambda: all(state.answering for state in services.status(scene.settings)), 60)
+    wait_until(lambda: all(state.answering for state in services.status(scene.settings)))
     done = subprocess.run([REFIT, "serve"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -225,7 +225,7 @@ def ask(prefect: httpx.Client, method: str, path: str, body: object = None) -> N
         answers.append(prefect.request(method, path, json=body))
         return answers[-1].status_code != 503
 
-    wait_until(answered, 60)
+    wait_until(answered)
     answers[-1].raise_for_status()
 
 
@@ -282,13 +282,13 @@ def test_an_event_for_each_new_image_reaches_the_server_and_starts_what_waits_fo
         found: list[dict[str, Any]] = prefect.post("/events/filter", json=asked).raise_for_status().json()["events"]
         return found
 
-    wait_until(lambda: len(events()) >= 2, 60)
+    wait_until(lambda: len(events()) >= 2)
     images = {image["profile"]: image for image in report(first)["images"]}
     for event in events()[:2]:
         image = images[event["resource"]["prefect.resource.name"]]
         assert event["resource"]["prefect.resource.id"] == f"refit.profile.{image['profile']}"
         assert event["payload"] == {"tag": image["tag"], "digest": image["digest"], "release": RELEASE}
-    wait_until(lambda: any(run["parameters"].get("dry_run") for run in runs(prefect, "migrate-sessions")), 60)
+    wait_until(lambda: any(run["parameters"].get("dry_run") for run in runs(prefect, "migrate-sessions")))
 
 
 def test_a_night_without_news_starts_no_program_and_writes_nothing(

@@ -133,7 +133,7 @@ def test_a_builder_goes_on_when_the_database_was_restarted(cluster: Cluster, url
         with ThreadPoolExecutor(3) as pool, handing(settings, graph) as handover:
             process = builder(settings, handover, "one")
             futures = hand_over(handover, graph, pool)
-            wait_until(lambda: sleepers(str(nap)), 120)
+            wait_until(lambda: sleepers(str(nap)))
             cluster.stop()
             cluster.start()
             assert {future.result(300).how for future in futures.values()} == {"built"}

@@ -230,7 +230,7 @@ def slow_sweep(settings: Settings, folder: Path) -> Iterator[subprocess.Popen[by
     program.chmod(0o755)
     collector = in_python(settings, "from flows.services import garbage; garbage.collect(load())", str(folder))
     try:
-        wait_until(lambda: sweeping(settings), 60)
+        wait_until(lambda: sweeping(settings))
         yield collector
     finally:
         collector.kill()

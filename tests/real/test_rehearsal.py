@@ -180,7 +180,7 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
     )
     copy = scene.settings.home / "rehearsals" / NAME / "home"
     running = [*host.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
-    wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None, 60)
+    wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None)
     assert copy.is_dir() and oct(copy.parent.stat().st_mode)[-3:] == "700"
     assert sweep(scene.settings, scene.sessions.homes) == ()  # it is under way
     process.send_signal(signal.SIGKILL)

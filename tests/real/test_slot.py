@@ -180,7 +180,7 @@ def test_a_jupyterlab_that_was_warm_is_as_one_that_started_with_its_home(
         sessions.store.update(replace(session, port=None))  # two containers can't have one port of the host
         sessions.start(name)
         sessions.execute(name, ["sh", "-euc", CONFIGURED])
-        wait_until(lambda: moved_at_rest(settings, sessions, name, new), 120)
+        wait_until(lambda: moved_at_rest(settings, sessions, name, new))
         entries = Journal(open_database(settings.database))
         done = {entry.step: entry.note for entry in entries.entries(entries.latest()[name])}
         assert done["warm"] == ""

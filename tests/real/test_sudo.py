@@ -180,9 +180,9 @@ def prefect(user: User) -> Iterator[httpx.Client]:
 def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Client, user: User) -> None:
     note = user.folder / "pids"
     run = launch(prefect, seconds=600, note=str(note), in_a_thread=True, root=True)
-    wait_until(lambda: len(pids(note)) == 2, 60)
+    wait_until(lambda: len(pids(note)) == 2)
     assert {psutil.Process(pid).uids().real for pid in pids(note)} == {0}
     run.cancel()
-    wait_until(lambda: run.state() in FINAL, 60)
+    wait_until(lambda: run.state() in FINAL)
     assert run.state() == "CANCELLED"
-    wait_until(lambda: not left(note), 10)
+    wait_until(lambda: not left(note))

@@ -100,7 +100,7 @@ def check_that_who_was_taken_for_dead_does_nothing_more(folder: Path, url: str) 
     with fleet(folder / "owner", url) as owner:
         owner.add(1, owner.image("old"))
         still = replica(folder / "still", url, move_and_stand_still)
-        wait_until(lambda: psutil.Process(still.pid).status() == psutil.STATUS_STOPPED, 60)
+        wait_until(lambda: psutil.Process(still.pid).status() == psutil.STATUS_STOPPED)
         other = replica(folder / "other", url, take_over)
         other.join()
         [move] = owner.journal.history()

@@ -76,7 +76,7 @@ def test_a_new_ide_answers_whom_it_should(catalog: Catalog, tmp_path: Path) -> N
             except httpx.TransportError:
                 return 0
 
-        wait_until(lambda: status("/health") == 200, 30)
+        wait_until(lambda: status("/health") == 200)
         assert [status(path) for path in ("/", "/?token=x", "/?token=hush-hush")] == [403, 403, 200]
     finally:
         process.terminate()

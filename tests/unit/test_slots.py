@@ -41,14 +41,14 @@ class Run:
 def build_until(note: Path, end: Path, settings: Settings) -> None:
     with slot(settings, 1, lambda: None):
         note.touch()
-        wait_until(end.exists, 60)
+        wait_until(end.exists)
 
 
 @contextmanager
 def another_process(settings: Settings, folder: Path) -> Iterator[Callable[[], None]]:
     """A process that holds a slot, and how to kill it."""
     process = in_a_process(lambda: build_until(folder / "builds", folder / "end", settings))
-    wait_until((folder / "builds").exists, 60)
+    wait_until((folder / "builds").exists)
     try:
         yield process.kill
     finally:
