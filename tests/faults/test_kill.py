@@ -251,7 +251,7 @@ def check_slots(scene: Scene) -> None:
 @pytest.mark.parametrize("step", some_long(("warm", "stop", "snapshot", "start", "answer", "clean"), short="start"))
 def test_f01_killed_on_the_way_of_a_home_that_comes_late(later: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(later), later.other
-    move_until_killed(later, to(later.sessions, NAME, image), step, phase)
+    move_until_killed(later.settings, to(later.sessions, NAME, image), step, phase)
     resume(later.settings)
     check(later, State.cleaned, image, home)
     check_slots(later)
@@ -262,7 +262,7 @@ def test_f01_killed_on_the_way_of_a_home_that_comes_late(later: Scene, step: str
 @pytest.mark.parametrize("step", ["rewarm", "halt", "restore", "revive", "cool", "discard"])
 def test_f01_killed_on_the_way_back_of_a_home_that_comes_late(later: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(later), later.sessions.store.session(NAME).image
-    move_until_killed(later, to(later.sessions, NAME, later.bad), step, phase)
+    move_until_killed(later.settings, to(later.sessions, NAME, later.bad), step, phase)
     resume(later.settings)
     check(later, State.rolled_back, image, home)
     check_slots(later)
@@ -366,7 +366,7 @@ def lab(
 @pytest.mark.long
 def test_jupyterlab_arrives_though_its_move_is_killed_twice(lab: Scene) -> None:
     home, image = home_of(lab), lab.other
-    move_until_killed(lab, to(lab.sessions, NAME, image), "snapshot", Phase.intent)
+    move_until_killed(lab.settings, to(lab.sessions, NAME, image), "snapshot", Phase.intent)
     resume_until_killed(lab, "verify")  # a cell was executed, and nobody has written that down
     resume(lab.settings)
     check(lab, State.cleaned, image, home)
@@ -377,7 +377,7 @@ def test_jupyterlab_arrives_though_its_move_is_killed_twice(lab: Scene) -> None:
 @pytest.mark.long
 def test_jupyterlab_comes_back_though_its_way_back_is_killed_twice(lab: Scene) -> None:
     home, image = home_of(lab), lab.sessions.store.session(NAME).image
-    move_until_killed(lab, to(lab.sessions, NAME, lab.bad), "restore", Phase.intent)
+    move_until_killed(lab.settings, to(lab.sessions, NAME, lab.bad), "restore", Phase.intent)
     resume_until_killed(lab, "revive")
     resume(lab.settings)
     check(lab, State.rolled_back, image, home)
