@@ -90,9 +90,23 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 def measure(name: str, benchmark: Benchmark) -> list[Row]:
     """Run a benchmark; its rows say where and when they were measured."""
-    place, day = machine(), f"{datetime.now(UTC):%Y-%m-%d}"
-    said = versions(*benchmark.programs)
-    return [replace(row, benchmark=name, machine=place, measured=day, versions=said) for row in benchmark.run()]
+    place, day, before = machine(), f"{datetime.now(UTC):%Y-%m-%d}", core_times()
+    rows, said = benchmark.run(), versions(*benchmark.programs)
+    if (share := stolen(before, core_times())) >= 1:
+        place = f"{place}, {share:.0f} % of its cores' time taken by its hypervisor"
+    return [replace(row, benchmark=name, machine=place, measured=day, versions=said) for row in rows]
+
+
+def stolen(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Percent of the cores' time between two looks at `core_times` in which a hypervisor ran other machines on them."""
+    spent = {kind: after[kind] - before[kind] for kind in before}
+    return 100 * spent.get("steal", 0) / (sum(spent.values()) or 1)
+
+
+def core_times() -> Mapping[str, float]:
+    """What the cores did since the machine began → seconds, all cores together."""
+    # What guests of this machine take is among its users' already.
+    return {kind: spent for kind, spent in psutil.cpu_times()._asdict().items() if not kind.startswith("guest")}
 
 
 def machine() -> str:

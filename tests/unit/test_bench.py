@@ -84,6 +84,13 @@ def test_a_measured_row_says_by_what_where_when_and_with_what() -> None:
     assert row.machine and row.measured and set(row.versions) == {"python", "bash"}
 
 
+def test_a_measured_row_says_how_much_of_its_machine_was_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([{"user": 10.0, "idle": 5.0, "steal": 1.0}, {"user": 60.0, "idle": 43.0, "steal": 13.0}])
+    monkeypatch.setattr(results, "core_times", lambda: next(looks))
+    [row] = results.measure("mine", Benchmark(lambda: [COLD]))
+    assert row.machine.endswith(", 12 % of its cores' time taken by its hypervisor")
+
+
 def test_every_benchmark_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed: set[Callable[[], list[Row]]] = {benchmark.run for benchmark in BENCHMARKS.values()}
     written = {file.stem for file in FOLDER.glob("*.py") if "def run() -> list[Row]:" in file.read_text()}
