@@ -493,23 +493,28 @@ def _notes_itself(folder: Path | None) -> Callable[[], None] | None:
 
 
 def noted(folder: Path) -> tuple[ProcessId, ...]:
-    """The processes that were noted in `folder` and still run."""
-    notes = folder.iterdir() if folder.is_dir() else ()
-    return tuple(process for process in map(_read_note, notes) if process.alive)
+    """The processes that were noted in `folder` and still run; notes and folder may go meanwhile."""
+    notes = list[Path]()
+    with suppress(FileNotFoundError):
+        notes += folder.iterdir()
+    return tuple(process for process in filter(None, map(_read_note, notes)) if process.alive)
 
 
 def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
     """End every process tree that was noted in `folder` and forget it; returns how many still ran."""
     running = noted(folder)
     end_tree(*(process.pid for process in running), grace=grace)
-    for note in folder.iterdir() if folder.is_dir() else ():
-        note.unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        for note in folder.iterdir():
+            note.unlink(missing_ok=True)
     return len(running)
 
 
-def _read_note(note: Path) -> ProcessId:
-    boot, _, started = note.read_text().strip().partition(" ")
-    return ProcessId(int(note.name), boot, started)
+def _read_note(note: Path) -> ProcessId | None:
+    with suppress(FileNotFoundError):
+        boot, _, started = note.read_text().strip().partition(" ")
+        return ProcessId(int(note.name), boot, started)
+    return None
 
 
 def end_tree(*pids: int, grace: float = GRACE_SECONDS) -> None:

@@ -121,6 +121,12 @@ def test_an_interrupt_ends_the_whole_tree(tmp_path: Path) -> None:
     assert eventually(lambda: not psutil.pid_exists(int(pids.read_text())))
 
 
+def test_a_note_that_goes_while_notes_are_read_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "4711").symlink_to(tmp_path / "gone")  # listed, and not there any more when it is read
+    assert command.noted(tmp_path) == command.noted(tmp_path / "none") == ()
+    assert command.end_recorded(tmp_path) == command.end_recorded(tmp_path / "none") == 0
+
+
 def _run_recorded(folder: Path) -> None:
     with command.recorded(folder):
         run(["sh", "-c", "sleep 300 & sleep 300"])
