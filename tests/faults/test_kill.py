@@ -25,7 +25,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import ATTEMPTS, STEPS, Entry, Phase, State, unsettled
+from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
 from flows.migrations.planning.rollout import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
@@ -40,6 +40,8 @@ NAME = "ada"
 ADDRESSES = Path("/var/lib/cni/networks/podman")
 OWN = (".cache", ".ipython", ".jupyter", ".local")  # what JupyterLab and its kernels write
 BEFORE_AND_AFTER = [Phase.intent, pytest.param(Phase.done, marks=pytest.mark.long)]
+# How often a move is tried that may be put off before it comes to where it is to be killed.
+TRIES = 3
 FORWARD = [step.name for step in STEPS]
 BACKWARD = [step.undo for step in reversed(STEPS) if step.undo]
 # Those that run programs; `stop`, `commit` and `answer` do without, or run none that change something.
@@ -134,7 +136,7 @@ def move_until_killed(settings: Settings, decision: Decision, step: str, phase: 
     def work() -> None:
         Carrier(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase)).carry_out(decision)
 
-    for _ in range(ATTEMPTS):
+    for _ in range(TRIES):
         process = in_a_process(work)
         process.join()
         if process.exitcode == -signal.SIGKILL:
