@@ -17,6 +17,7 @@ from time import monotonic
 import psutil
 
 from flows import command
+from flows.files import write_whole
 
 RESULTS = Path(__file__).with_name("results.json")
 _MARK, _END = "<!-- figures: python -m bench --readme -->", "<!-- end of figures -->"
@@ -129,9 +130,7 @@ def save(rows: Sequence[Row], file: Path = RESULTS) -> None:
     anew = {row.benchmark for row in rows}
     kept = [row for row in load(file) if row.benchmark not in anew]
     entries = [{**asdict(row), "ratio": row.ratio} for row in (*kept, *rows)]
-    draft = file.with_suffix(".draft")
-    draft.write_text(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
-    draft.replace(file)
+    write_whole(file, json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(file: Path = RESULTS) -> tuple[Row, ...]:

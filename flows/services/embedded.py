@@ -24,7 +24,7 @@ _LOCK, _PROXY = ("package.json", "package-lock.json"), "gateway.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Seconds. A flow run whose process is gone is called crashed after three heartbeats that didn't come (deploy.py).
 HEARTBEAT = 30
-# Seconds. Each look into each pool costs the server, and its SQLite two writes, also where nobody is at work.
+# Seconds. For each poll of a pool the server writes twice, also where nobody is at work.
 POLL = 5
 # What a service takes over from the shell that starts it; everything else comes from Refit's settings.
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
