@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Thread
 from typing import TypeVar
 
-import httpx
 import pytest
 from filelock import FileLock, Timeout
 from hypothesis import settings as examples
@@ -29,7 +28,7 @@ os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
 LONG_SECONDS = 3600
 # Seconds. A machine whose cores are lent to others may get nothing done for two minutes; who waits for what comes soon
 # loses nothing by that.
-PATIENCE = 240
+PATIENCE = 600
 _SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
 _HELD: list[FileLock] = []
 T = TypeVar("T")
@@ -87,26 +86,6 @@ def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext 
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-class Patient(httpx.HTTPTransport):
-    """Asks again where a server says 503: on SQLite, so Prefect says that its database is locked just now."""
-
-    def __init__(self) -> None:
-        # The server hangs up on a connection that is idle for 5 seconds, and may do so just when it is used again.
-        super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        deadline = time.monotonic() + 60
-        while (answer := super().handle_request(request)).status_code == 503 and time.monotonic() < deadline:
-            answer.close()
-            time.sleep(0.2)
-        return answer
-
-
-def prefect_client(api: str) -> httpx.Client:
-    """A client of the Prefect server whose API is at `api`."""
-    return httpx.Client(base_url=api, transport=Patient(), trust_env=False, timeout=120)
 
 
 def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:

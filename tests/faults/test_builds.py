@@ -44,10 +44,11 @@ from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing
 from flows.publishing.publish import Published, current
 from flows.settings import Settings
-from tests.conftest import free_port, prefect_client, some_long, wait_until
+from tests.conftest import free_port, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_kill import kill
 from tests.machine import RegistryServer, private_home, serve_registry
+from tests.prefect_api import prefect_client
 from tests.processes import in_a_process
 from tests.real.test_build import assert_clean, sleepers
 

@@ -10,7 +10,6 @@ from playwright.sync_api import Locator, Page, expect
 from flows.sessions.ide.jupyter import Jupyter
 
 TYPED = "typed = 'and not saved'"
-PATIENCE = 60_000  # milliseconds, on a machine with much to do
 
 
 def type_drafts(page: Page, jupyter: Jupyter, url: str, stem: str) -> dict[str, Locator]:
@@ -19,12 +18,12 @@ def type_drafts(page: Page, jupyter: Jupyter, url: str, stem: str) -> dict[str, 
     jupyter.write_notebook(notebook, ["answer = 6 * 7"])
     jupyter.write_file(text, "answer = 42")
     page.goto(f"{url}/lab/tree/{notebook}?reset")
-    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     page.locator(".jp-DirListing-item", has_text=text).dblclick()
     drafts = {text: page.locator(".jp-FileEditor .cm-content"), notebook: page.locator(".jp-Cell .cm-content").first}
     for name, lines in drafts.items():
         look_at(page, name, lines)
-        expect(lines).to_contain_text("answer", timeout=PATIENCE)
+        expect(lines).to_contain_text("answer")
         page.keyboard.press("Control+End")
         page.keyboard.type(f"\n{TYPED}")
     expect(unsaved(page)).to_have_count(len(drafts))
@@ -39,7 +38,7 @@ def check_drafts(page: Page, drafts: Mapping[str, Locator], home: Path) -> None:
         look_at(page, name, lines)
         expect(lines).to_contain_text(TYPED)
         page.keyboard.press("Control+s")
-        expect(unsaved(page).filter(has_text=name)).to_have_count(0, timeout=PATIENCE)
+        expect(unsaved(page).filter(has_text=name)).to_have_count(0)
         assert TYPED in (home / name).read_text()
     expect(page.locator(".jp-Dialog")).to_have_count(0)
 

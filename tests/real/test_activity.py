@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
@@ -33,6 +33,7 @@ from flows.sessions.model import USER, Session
 from flows.sessions.watching.activity import Activity, Verdict
 from flows.sessions.watching.probes import Manner, Seen, Watch, probe
 from flows.settings import Settings
+from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.machine import build_all
 from tests.real.variants import JUPYTER, LIGHT, light, variant
@@ -170,8 +171,8 @@ def log_in_from_outside(room: Room) -> None:
 def open_a_tab(room: Room) -> None:
     """Open JupyterLab in a real browser, with a notebook, and leave it."""
     room.sessions.jupyter(room.session).write_notebook("open.ipynb", ["1 + 1"])
-    page = open_page(room, "open.ipynb")
-    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    page = show(room, "open.ipynb")
+    page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     kernels = f"{room.session.url}/api/kernels?token={room.sessions.token(room.session)}"
     wait_until(lambda: httpx.get(kernels).json())
 
@@ -179,18 +180,15 @@ def open_a_tab(room: Room) -> None:
 def type_a_text(room: Room) -> None:
     """Type into a text file in JupyterLab, which saves it by itself after two minutes; no kernel knows of it."""
     room.run("cd; echo a >text; touch -d yesterday text")
-    page = open_page(room, "text")
-    page.locator(".jp-FileEditor .cm-content").click(timeout=120_000)
+    page = show(room, "text")
+    page.locator(".jp-FileEditor .cm-content").click()
     page.keyboard.type("more")
     page.keyboard.press("Control+s")
 
 
-def open_page(room: Room, path: str) -> Page:
+def show(room: Room, path: str) -> Page:
     """JupyterLab in a real browser, with a document."""
-    playwright = room.things.enter_context(sync_playwright())
-    browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-    room.things.callback(browser.close)
-    page = browser.new_page()
+    page = room.things.enter_context(open_page())
     page.goto(f"{room.session.url}/lab/tree/{path}?token={room.sessions.token(room.session)}")
     return page
 

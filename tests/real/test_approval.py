@@ -24,7 +24,8 @@ from flows.migrations.telling.standing import Standings
 from flows.plan_migration import steer
 from flows.settings import variables
 from flows.words import short
-from tests.conftest import free_port, prefect_client, wait_until
+from tests.conftest import free_port, wait_until
+from tests.prefect_api import prefect_client
 from tests.real.test_form import page
 from tests.real.test_services import DEPLOY
 from tests.simulated.fleet import Fleet, fleet
@@ -93,8 +94,8 @@ def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Wait
 
     ui = f"http://127.0.0.1:{waiting.fleet.settings.prefect_port}"
     page.goto(f"{ui}/flow-runs/flow-run/{run['id']}")
-    page.get_by_role("button", name="Resume").click(timeout=60_000)
-    expect(page.get_by_text("proven, and not approved yet")).to_be_visible(timeout=30_000)
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("proven, and not approved yet")).to_be_visible()
     expect(page.get_by_text("moved 1, failed 0.")).to_be_visible()
     page.get_by_role("button", name="Submit").click()
 

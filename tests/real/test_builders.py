@@ -16,8 +16,9 @@ import yaml
 from flows import services
 from flows.command import noted
 from flows.settings import Settings, variables
-from tests.conftest import free_port, prefect_client, wait_until
+from tests.conftest import free_port, wait_until
 from tests.machine import private_home
+from tests.prefect_api import cancel_run, prefect_client, start_run
 from tests.real.test_build import assert_clean
 from tests.real.test_queues import RELEASE, write_catalog
 
@@ -69,11 +70,9 @@ def programs(settings: Settings) -> int:
 
 def test_no_program_builds_on_any_machine_when_the_run_was_cancelled(machines: tuple[Settings, Settings]) -> None:
     with prefect_client(machines[0].prefect_api) as api:
-        deployment = api.get("/deployments/name/build-profiles/refit").raise_for_status().json()["id"]
-        wanted = {"parameters": {"release": RELEASE, "builders": 2}, "state": {"type": "SCHEDULED"}}
-        run = api.post(f"/deployments/{deployment}/create_flow_run", json=wanted).raise_for_status().json()["id"]
-        wait_until(lambda: all(programs(machine) for machine in machines), 300)
-        api.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
+        run = start_run(api, "build-profiles/refit", parameters={"release": RELEASE, "builders": 2})
+        wait_until(lambda: all(programs(machine) for machine in machines))
+        cancel_run(api, run)
         wait_until(lambda: api.get(f"/flow_runs/{run}").json()["state_type"] == "CANCELLED")
         wait_until(lambda: set(builders(api).values()) == {"COMPLETED"})
     assert not any(programs(machine) for machine in machines)

@@ -7,18 +7,14 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
-from tests.conftest import prefect_client, wait_until
-from tests.real.test_main_job import FINAL, PATIENCE, Person, person, state
+from tests.browser import open_page
+from tests.conftest import wait_until
+from tests.prefect_api import FINAL, prefect_client
+from tests.real.test_main_job import Person, person, state
 
 __all__ = ["person"]
-
-# Root needs the first; the others keep the browser from looking for its makers.
-QUIET = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +26,8 @@ def prefect(person: Person) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
-        yield browser.new_page()
-        browser.close()
+    with open_page() as opened:
+        yield opened
 
 
 @pytest.mark.long
@@ -41,20 +35,20 @@ def test_a_build_is_started_with_the_form(page: Page, prefect: httpx.Client, per
     ui = f"http://127.0.0.1:{person.settings.prefect_port}"
     deployment = prefect.get("/deployments/name/build-profiles/refit").json()["id"]
     page.goto(f"{ui}/deployments/deployment/{deployment}/run")
-    expect(page.get_by_text("Name of the release, e.g. 2026a.")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Name of the release, e.g. 2026a.")).to_be_visible()
     page.locator("textarea").first.fill("2026a")
     page.get_by_role("button", name="list", exact=True).first.click()  # of the profiles
     page.get_by_role("button", name="Add item").first.click()
     page.locator("textarea").nth(1).fill("runtime-minimal-deb12-py311")
     page.get_by_role("button", name="Submit").click()
-    page.wait_for_url(re.compile("tab=Runs"), timeout=120_000)
+    page.wait_for_url(re.compile("tab=Runs"))
 
     newest = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1, "flow_runs": {"deployment_id": {"any_": [deployment]}}}
     [run] = prefect.post("/flow_runs/filter", json=newest).json()
     assert run["parameters"]["profiles"] == ["runtime-minimal-deb12-py311"]
-    wait_until(lambda: state(prefect, run["id"]) in FINAL, PATIENCE)
+    wait_until(lambda: state(prefect, run["id"]) in FINAL)
     assert state(prefect, run["id"]) == "COMPLETED"
     page.goto(f"{ui}/flow-runs/flow-run/{run['id']}")
-    expect(page.get_by_text("Completed").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Completed").first).to_be_visible()
     page.get_by_text("Artifacts", exact=True).click()
-    expect(page.get_by_text("images-2026a").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("images-2026a").first).to_be_visible()

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 from websockets.sync.client import connect
@@ -31,6 +31,7 @@ from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
+from tests.browser import open_page
 from tests.conftest import free_port, wait_until
 from tests.faults.test_kill import DeadlyJournal
 from tests.machine import FIRST, RegistryServer, private_home
@@ -214,9 +215,7 @@ def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, 
 @pytest.mark.long
 def test_f10_who_comes_while_a_session_is_away_reads_why_and_is_let_in_by_itself(sessions: Sessions, ada: str) -> None:
     sessions.stop(NAME)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
+    with open_page() as page:
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         answer = page.goto(sessions.address(NAME))
@@ -224,28 +223,24 @@ def test_f10_who_comes_while_a_session_is_away_reads_why_and_is_let_in_by_itself
         expect(page.get_by_role("heading", name=f"{NAME} was stopped by its owner")).to_be_visible()
         expect(page.locator("code")).to_have_text(f"refit session start {NAME}")
         sessions.start(NAME)
-        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)  # nobody has touched anything
+        expect(page.locator(".jp-Launcher")).to_be_visible()  # nobody has touched anything
         assert not problems
-        browser.close()
 
 
 @pytest.mark.long
 def test_f10_a_page_that_is_open_says_why_its_session_is_away_and_goes_on_when_it_is_back(
     sessions: Sessions, ada: str
 ) -> None:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
+    with open_page() as page:
         page.goto(sessions.address(NAME))
-        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)
+        expect(page.locator(".jp-Launcher")).to_be_visible()
         sessions.stop(NAME)
         notice = page.locator(".refit-notice")
-        expect(notice).to_contain_text(f"{NAME} was stopped by its owner", timeout=60_000)
+        expect(notice).to_contain_text(f"{NAME} was stopped by its owner")
         sessions.start(NAME)
-        expect(notice).to_have_count(0, timeout=60_000)
+        expect(notice).to_have_count(0)
         expect(page.locator(".jp-Launcher")).to_be_visible()
         assert not page.get_by_text("Server Connection Error").count()
-        browser.close()
 
 
 @pytest.mark.long
@@ -253,22 +248,19 @@ def test_who_saves_while_a_session_is_away_hears_why_that_cant_be_and_can_when_i
     sessions: Sessions, ada: str
 ) -> None:
     session = sessions.store.session(NAME)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        page = browser.new_page()
+    with open_page() as page:
         page.goto(sessions.address(NAME))
-        expect(page.locator(".jp-Launcher")).to_be_visible(timeout=60_000)
+        expect(page.locator(".jp-Launcher")).to_be_visible()
         drafts = type_drafts(page, sessions.jupyter(session), ada, "away")
         sessions.stop(NAME)
         page.keyboard.press("Control+s")
         error = page.locator(".jp-Dialog")
-        expect(error).to_contain_text("File Save Error for away.ipynb", timeout=60_000)
+        expect(error).to_contain_text("File Save Error for away.ipynb")
         expect(error).to_contain_text(f"{NAME} was stopped by its owner")
         error.get_by_role("button", name="Close").click()
         sessions.start(NAME)
-        expect(page.locator(".refit-notice")).to_have_count(0, timeout=60_000)
+        expect(page.locator(".refit-notice")).to_have_count(0)
         check_drafts(page, drafts, session.home)
-        browser.close()
 
 
 @pytest.mark.long

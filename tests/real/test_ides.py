@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect
 from websockets.sync.client import connect
 
 from flows.catalog.model import Catalog
@@ -27,10 +27,10 @@ from flows.sessions.model import PREFIX, Session
 from flows.sessions.watching.probes import look_at
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.machine import FIRST, build_all
 from tests.real.moving import furnish, manifest, to
-from tests.real.test_form import QUIET
 from tests.real.variants import variant
 
 pytestmark = pytest.mark.long
@@ -152,16 +152,13 @@ def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Setti
     database = open_database(shared.database)
     teller = Teller(shared, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
     assert teller.tell([line]) == ()  # nobody is there
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
-        page = browser.new_page()
+    with open_page() as page:
         page.goto(opened.sessions.address("grace"))
         notice = page.get_by_role("dialog").filter(has_text="grace is to get a new image")
-        expect(notice).to_contain_text("+humanize 4.17.0", timeout=120_000)
+        expect(notice).to_contain_text("+humanize 4.17.0")
         wait_until(lambda: teller.tell([line]) == ("grace",))
         notice.get_by_role("button", name="In 2 hours").click()
         wait_until(lambda: teller.hear([line]) == ("grace",))
-        browser.close()
     assert Wishes(database).all()["grace"].snoozed_until
 
 
@@ -176,13 +173,11 @@ def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loa
     )
     sessions.execute("grace", ["sh", "-euc", f"cd; {settings}; echo 'a first line' >notes.txt"])
     asked: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
-        page = browser.new_page()
+    with open_page() as page:
         page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
         page.goto(sessions.address("grace"))
-        page.get_by_role("treeitem", name="notes.txt").dblclick(timeout=120_000)
-        expect(lines(page)).to_contain_text("first", timeout=120_000)
+        page.get_by_role("treeitem", name="notes.txt").dblclick()
+        expect(lines(page)).to_contain_text("first")
         lines(page).click()
         page.keyboard.type("unsaved")
         page.keyboard.press("F1")
@@ -194,16 +189,15 @@ def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loa
 
         result = Carrier.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
         assert result.moved, result.reason
-        page.get_by_role("button", name="Reload Window").click(timeout=120_000)  # it can't reconnect
-        expect(page.locator(".tab.dirty")).to_have_count(2, timeout=120_000)
+        page.get_by_role("button", name="Reload Window").click()  # it can't reconnect
+        expect(page.locator(".tab.dirty")).to_have_count(2)
         page.get_by_role("tab", name="nameless").click()
-        expect(lines(page)).to_have_text("nameless", timeout=120_000)
+        expect(lines(page)).to_have_text("nameless")
         page.get_by_role("tab", name="notes.txt").click()
-        expect(lines(page)).to_contain_text("unsaved", timeout=120_000)
+        expect(lines(page)).to_contain_text("unsaved")
         lines(page).click()
         page.keyboard.press("Control+s")
         wait_until(lambda: (home / "notes.txt").read_text() == "a first line\nunsaved")
-        browser.close()
     assert not asked  # whether unsaved changes may be lost
 
 

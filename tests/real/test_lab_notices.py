@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine as Database
 
 from flows.database import now, open_database
@@ -23,10 +23,10 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.real.drafts import check_drafts, type_drafts
 from tests.real.moving import kernels, opened, to
-from tests.real.test_form import QUIET
 from tests.real.variants import JUPYTER, variant
 
 NAME, NEW = "lou", f"sha256:{64 * '7'}"
@@ -46,13 +46,10 @@ def session(sessions: Sessions, jupyter_image: str) -> Session:
 @pytest.fixture
 def page(sessions: Sessions, session: Session) -> Iterator[Page]:
     """JupyterLab as its owner has it open, with nothing of what was open in it before."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*QUIET])
-        opened = browser.new_page()
+    with open_page() as opened:
         opened.goto(f"{sessions.address(NAME)}&reset")
-        expect(opened.get_by_role("tab", name="Launcher").first).to_be_visible(timeout=120_000)
+        expect(opened.get_by_role("tab", name="Launcher").first).to_be_visible()
         yield opened
-        browser.close()
 
 
 @pytest.fixture
@@ -106,7 +103,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     jupyter.write_notebook("open.ipynb", ["answer = 6 * 7", "print('the answer is', answer)"])
     jupyter.open_terminal("1")
     page.goto(f"{session.url}/lab/tree/open.ipynb")
-    page.locator(".jp-Dialog button.jp-mod-accept").click(timeout=120_000)  # it asks which kernel to start
+    page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
     new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
@@ -115,13 +112,13 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     (kernel,) = wait_for_kernels(sessions, session)
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
     notice = page.locator(".refit-notice")
-    expect(notice).to_contain_text("has its new image", timeout=90_000)
+    expect(notice).to_contain_text("has its new image")
     expect(notice).to_contain_text("Opened again, and empty: the kernel python3 of open.ipynb; the terminal 1.")
     notice.get_by_role("button", name="Close").click()
     page.locator(".jp-Notebook .jp-Cell").first.click()
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.get_by_text("Run All Cells", exact=True).click()
-    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42", timeout=60_000)
+    expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42")
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
 
 
@@ -140,7 +137,7 @@ def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_sav
     assert result.state is State.cleaned, result.reason
     page.context.set_offline(False)
     notice = page.locator(".refit-notice")
-    expect(notice).to_contain_text("has its new image", timeout=90_000)
+    expect(notice).to_contain_text("has its new image")
     notice.get_by_role("button", name="Close").click()
     check_drafts(page, drafts, session.home)
 

@@ -21,12 +21,11 @@ from flows import command, host
 from flows.catalog.load import PARTS
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
-from tests.conftest import free_port, prefect_client, wait_until
+from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import RegistryServer, private_home
+from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 
 REFIT = Path(sys.executable).parent / "refit"
-FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-PATIENCE = 600
 # The first test waits for everything to be built, on a machine that may have other work.
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 RELEASE = "2000a"  # the demo's own
@@ -138,13 +137,7 @@ def test_no_history_is_lost(prefect: httpx.Client) -> None:
 
 
 def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
-    deployment = prefect.get(f"/deployments/name/{flow}/refit").raise_for_status().json()["id"]
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    return str(post(prefect, f"/deployments/{deployment}/create_flow_run", body)["id"])
-
-
-def post(prefect: httpx.Client, path: str, body: object) -> Any:
-    return prefect.post(path, json=body).raise_for_status().json()
+    return start_run(prefect, f"{flow}/refit", parameters=parameters)
 
 
 def state(prefect: httpx.Client, run: str) -> str:
@@ -160,13 +153,13 @@ def said(prefect: httpx.Client, run: str) -> str:
 def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client) -> None:
     shipped = [f"{ide}-minimal-deb12-py311" for ide in ("jupyter", "runtime")]
     run = launch(prefect, "build-profiles", release="2026a", profiles=shipped)
-    wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
+    wait_until(lambda: state(prefect, run) in FINAL)
     assert state(prefect, run) == "COMPLETED", said(prefect, run)
 
 
 def test_a_mistake_is_the_runs_message(prefect: httpx.Client) -> None:
     run = launch(prefect, "build-profiles", release="2026b")
-    wait_until(lambda: state(prefect, run) in FINAL, PATIENCE)
+    wait_until(lambda: state(prefect, run) in FINAL)
     found = prefect.get(f"/flow_runs/{run}").json()
     assert found["state_type"] == "FAILED" and "There is no release '2026b'" in found["state"]["message"]
 
@@ -186,10 +179,10 @@ def test_cancelling_a_build_leaves_no_program_container_or_mount(
     run = launch(
         *(prefect, "build-profiles"), profiles=["runtime-minimal-deb12-py311"], release="2026a", catalog=str(catalog)
     )
-    wait_until(lambda: sleepers(seconds), PATIENCE)
+    wait_until(lambda: sleepers(seconds))
     assert mounts(person.settings)
 
-    post(prefect, f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    cancel_run(prefect, run)
 
     wait_until(lambda: state(prefect, run) in FINAL)
     assert state(prefect, run) == "CANCELLED"

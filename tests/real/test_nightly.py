@@ -29,14 +29,14 @@ from flows.images.stages import Stage
 from flows.images.workshop import locker
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings, variables
-from tests.conftest import free_port, prefect_client, wait_until
+from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import ROOT, RegistryServer, private_home
 from tests.package_index import make_wheel, serve_index, write_page
+from tests.prefect_api import FINAL, ask, prefect_client, start_run
 from tests.unit.test_notices import receiver
 
 REFIT = Path(sys.executable).parent / "refit"
 RELEASE = "2001a"  # nobody else's
-PATIENCE = 300
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 # Two bundles: `two` is for whoever needs an `ant` that is not too old.
 NEEDS = {"one": ["elk"], "two": ["bee", "cow"]}
@@ -217,18 +217,6 @@ def news(scene: Scene, package: str, version: str, needs: list[str] | None = Non
         write_page(wheel.parent)
 
 
-def ask(prefect: httpx.Client, method: str, path: str, body: object = None) -> None:
-    """Ask again where the server says 503: on SQLite, that is how it says that the database is locked just now."""
-    answers: list[httpx.Response] = []
-
-    def answered() -> bool:
-        answers.append(prefect.request(method, path, json=body))
-        return answers[-1].status_code != 503
-
-    wait_until(answered)
-    answers[-1].raise_for_status()
-
-
 def runs(prefect: httpx.Client, flow: str) -> list[dict[str, Any]]:
     """All runs of a flow that have begun, newest first."""
     asked = {"sort": "START_TIME_DESC", "flows": {"name": {"any_": [flow]}}}
@@ -331,13 +319,12 @@ def test_a_profile_that_fails_stops_no_other_and_is_told(
 
 @pytest.mark.long
 def test_the_deployment_of_a_release_has_a_night_in_the_worker(prefect: httpx.Client, settled: Any) -> None:
-    deployment = prefect.get(f"/deployments/name/nightly/{RELEASE}").raise_for_status().json()["id"]
-    ask(prefect, "POST", f"/deployments/{deployment}/create_flow_run", {"state": {"type": "SCHEDULED"}})
+    start_run(prefect, f"nightly/{RELEASE}")
 
     def night() -> dict[str, Any]:
         return next((run for run in runs(prefect, "nightly") if run["name"] == f"nightly {RELEASE}"), {})
 
-    wait_until(lambda: night().get("state_type") in {"COMPLETED", "FAILED", "CRASHED"}, PATIENCE)
+    wait_until(lambda: night().get("state_type") in FINAL)
     assert night()["state_type"] == "COMPLETED", night()["state"]["message"]
     asked = {"artifacts": {"flow_run_id": {"any_": [night()["id"]]}}}
     [artifact] = prefect.post("/artifacts/filter", json=asked).json()
@@ -406,8 +393,8 @@ def test_after_a_kill_only_what_is_missing_is_made(scene: Scene, first: Any, tmp
         scene.custom("one", f"ENV PORT={port}\n")
         scene.custom("two", f'RUN python3 -c "{ask}"\n')
         process = scene.start()
-        wait_until(asked.is_set, PATIENCE)
-        wait_until(lambda: registry.digest(registry.repository, alias), PATIENCE)
+        wait_until(asked.is_set)
+        wait_until(lambda: registry.digest(registry.repository, alias))
         process.kill()
         process.communicate()
         opened.set()

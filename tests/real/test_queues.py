@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,14 @@ import yaml
 
 from flows import services
 from flows.settings import Settings
-from tests.conftest import prefect_client
+from tests.conftest import PATIENCE
 from tests.machine import ROOT
-from tests.real.test_services import FINAL, Run, free_port, pids
-from tests.real.test_services import until as until_within
+from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.real.test_services import Run, free_port, pids, until
 
 REFIT = Path(sys.executable).parent / "refit"
 RELEASE = "2000b"
-PATIENCE = 240
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
-until = partial(until_within, limit=PATIENCE)
 DEPLOY = """
 import os
 from flows import services, settings
@@ -69,17 +66,11 @@ class Person:
 
     def launch(self, deployment: str, body: dict[str, Any]) -> Run:
         """Start a run as the UI does."""
-        found = self.api.get(f"/deployments/name/{deployment}").raise_for_status().json()["id"]
-        body = {"state": {"type": "SCHEDULED"}, **body}
-        return Run(self.api, post(self.api, f"/deployments/{found}/create_flow_run", body)["id"])
+        return Run(self.api, start_run(self.api, deployment, **body))
 
     def waits(self, system: str, note: Path, seconds: int = 0, **more: Any) -> Run:
         """A run that ends after so many seconds, in the queue of an operating system or in that of all other work."""
         return self.launch(f"trial/{system}", {"parameters": {"wait": {"seconds": seconds, "note": str(note)}}, **more})
-
-
-def post(api: httpx.Client, path: str, body: object) -> Any:
-    return api.post(path, json=body).raise_for_status().json()
 
 
 def write_catalog(folder: Path) -> Path:
@@ -122,7 +113,7 @@ def queues(person: Person) -> Iterator[Person]:
     yield person
     unfinished = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING"]}}}}
     for run in post(person.api, "/flow_runs/filter", unfinished):
-        post(person.api, f"/flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})
+        cancel_run(person.api, run["id"])
     until(lambda: post(person.api, "/flow_runs/filter", unfinished), lambda left: not left)
     for pool in ("refit-deb12", "refit-deb13"):
         person.api.patch(f"/work_pools/{pool}", json={"is_paused": False}).raise_for_status()

@@ -22,9 +22,10 @@ from flows.errors import RefitError
 from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts
 from flows.settings import Settings
-from tests.conftest import prefect_client
+from tests.conftest import PATIENCE
+from tests.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
 
-FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+TRIAL = "trial/refit"
 DEPLOY = """
 import os
 from flows import services, settings
@@ -41,7 +42,7 @@ def free_port() -> int:
         return int(trial.getsockname()[1])
 
 
-def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = 60.0) -> Any:
+def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = PATIENCE) -> Any:
     deadline = time.monotonic() + limit
     while not good(answer := ask()):
         assert time.monotonic() < deadline, f"after {limit} s still {answer!r}"
@@ -76,7 +77,7 @@ def deploy(settings: Settings, module: str = "tests.real.trial_flow", flow: str 
 @pytest.fixture(scope="module")
 def prefect(settings: Settings) -> Iterator[httpx.Client]:
     """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
-    assert deploy(settings) == deploy(settings) == "trial/refit"
+    assert deploy(settings) == deploy(settings) == TRIAL
     with prefect_client(settings.prefect_api) as client:
         yield client
 
@@ -96,17 +97,11 @@ class Run:
         return "\n".join(line["message"] for line in lines)
 
     def cancel(self) -> None:
-        self.client.post(f"/flow_runs/{self.id}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()
-
-
-def post(client: httpx.Client, wait: dict[str, Any], **more: Any) -> httpx.Response:
-    deployment = client.get("/deployments/name/trial/refit").raise_for_status().json()["id"]
-    body = {"parameters": {"wait": wait}, "state": {"type": "SCHEDULED"}, **more}
-    return client.post(f"/deployments/{deployment}/create_flow_run", json=body)
+        cancel_run(self.client, self.id)
 
 
 def launch(client: httpx.Client, **wait: Any) -> Run:
-    return Run(client, post(client, wait).raise_for_status().json()["id"])
+    return Run(client, start_run(client, TRIAL, parameters={"wait": wait}))
 
 
 def pids(note: Path) -> list[int]:
@@ -164,20 +159,21 @@ def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: 
     assert all(psutil.pid_exists(pid) for pid in started)
     run.cancel()
     assert until(run.state, lambda state: state in FINAL) == "CANCELLED"
-    until(lambda: [pid for pid in started if psutil.pid_exists(pid)], lambda left: not left, limit=10)
+    until(lambda: [pid for pid in started if psutil.pid_exists(pid)], lambda left: not left)
 
 
 @pytest.mark.parametrize("chosen", [{"command": "touch {}"}, {"env": {"BASH_ENV": "{}"}}, {"working_dir": "/"}])
 def test_nobody_chooses_command_or_environment_of_a_run(
     prefect: httpx.Client, tmp_path: Path, chosen: dict[str, Any]
 ) -> None:
-    answer = post(prefect, {"note": str(tmp_path / "pids")}, job_variables=chosen)
+    wanted = {"wait": {"note": str(tmp_path / "pids")}}
+    answer = request_run(prefect, TRIAL, parameters=wanted, job_variables=chosen)
     assert answer.status_code == 422
     assert f"'{next(iter(chosen))}' was unexpected" in answer.text
 
 
 def test_wrong_parameters_are_refused_before_a_run_exists(prefect: httpx.Client) -> None:
-    answer = post(prefect, {"note": "/tmp/x", "seconds": "many"})
+    answer = request_run(prefect, TRIAL, parameters={"wait": {"note": "/tmp/x", "seconds": "many"}})
     assert answer.status_code == 409
     assert "wait.seconds" in answer.text
 
@@ -217,7 +213,7 @@ def test_a_migration_begins_by_itself_when_the_settings_say_so(settings: Setting
     prefect.post("/events", json=[happened]).raise_for_status()
     chosen = {"flows": {"name": {"any_": ["migrate-sessions"]}}}
     chosen["flow_runs"] = {"state": {"type": {"any_": ["COMPLETED"]}}}
-    (run, *_) = until(lambda: prefect.post("/flow_runs/filter", json=chosen).json(), bool, limit=120)
+    (run, *_) = until(lambda: prefect.post("/flow_runs/filter", json=chosen).json(), bool)
     assert run["created_by"]["type"] == "AUTOMATION" and not run["parameters"].get("only_begun")
 
     schedules, automations = begins(settings, prefect)
@@ -227,7 +223,7 @@ def test_a_migration_begins_by_itself_when_the_settings_say_so(settings: Setting
 def test_up_mends_a_server_that_was_killed_and_leaves_the_others(settings: Settings, prefect: httpx.Client) -> None:
     before = {state.name: state.pid for state in services.status(settings)}
     psutil.Process(pid_of(settings, "prefect")).kill()
-    until(lambda: services.status(settings)[1].running, lambda running: not running, limit=5)
+    until(lambda: services.status(settings)[1].running, lambda running: not running)
     with pytest.raises(RefitError, match=r"Prefect server .*not answer") as silent:
         services.require(settings)
     assert "refit up" in str(silent.value)
@@ -276,7 +272,7 @@ def test_down_leaves_what_up_did_not_start(tmp_path: Path) -> None:
     services.write_units(settings, tmp_path)  # writes what a unit reads
     argv = ["docker-registry", "serve", str(folder / "config.yml")]
     with subprocess.Popen(argv, cwd=folder, stderr=subprocess.DEVNULL) as by_systemd:
-        registry = until(lambda: services.status(settings)[0], lambda state: state.answering, limit=10)
+        registry = until(lambda: services.status(settings)[0], lambda state: state.answering)
         assert registry.pid == by_systemd.pid
         assert services.down(settings) == ()
         assert by_systemd.poll() is None

@@ -18,9 +18,10 @@ import pytest
 
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
-from tests.conftest import free_port, prefect_client, wait_until
+from tests.conftest import free_port, wait_until
 from tests.machine import ROOT, private_home
-from tests.real.test_services import FINAL, launch, pids
+from tests.prefect_api import FINAL, prefect_client
+from tests.real.test_services import launch, pids
 
 # A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
 # Checkout and Python may lie in folders that are closed to others: the user may read everything, and the Python is

@@ -1,0 +1,32 @@
+"""A real browser that waits as long as the other tests do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.conftest import PATIENCE
+
+CHROMIUM = "/usr/bin/chromium"
+# Root needs the first; the others keep the browser from looking for its makers.
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+_MILLISECONDS = 1000 * PATIENCE
+
+
+@contextmanager
+def open_page() -> Iterator[Page]:
+    """An empty page of a browser of its own."""
+    expect.set_options(timeout=_MILLISECONDS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET], timeout=_MILLISECONDS)
+        try:
+            page = browser.new_page()
+            page.set_default_timeout(_MILLISECONDS)
+            yield page
+        finally:
+            browser.close()
