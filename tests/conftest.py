@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from filelock import FileLock, Timeout
@@ -29,6 +29,7 @@ LONG_SECONDS = 3600
 # Seconds. A machine whose cores are lent to others may get nothing done for two minutes; who waits for what comes soon
 # loses nothing by that.
 PATIENCE = 600
+PATIENTLY: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE}  # how a program on loopback is asked
 _SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
 _HELD: list[FileLock] = []
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from flows.settings import Settings
 from flows.sharing.handing import Handover, NoBuilder
 from flows.sharing.jobs import Work
 from flows.sharing.taking import Taker, Unlike
-from tests.conftest import some_long, wait_until
+from tests.conftest import PATIENCE, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_builds import digests, executions, graph_of, matrix, nap_of, programs
 from tests.faults.test_kill import kill
@@ -185,7 +185,7 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
         pytest.fail("it was pruned while other machines built")
     end(psutil.Process(run.pid))
     for process in (run, *machines):
-        process.join(60)
+        process.join(PATIENCE)
     assert [process.exitcode for process in machines] == [0, 0]
     assert not any(sleepers(str(nap)) for nap in naps)
     for one in pair:
@@ -233,7 +233,7 @@ def test_a_machine_that_stands_still_loses_its_stage_and_comes_too_late(pair: tu
         assert first.pid
         psutil.Process(first.pid).suspend()
         second = builder(two, handover, "second")
-        built = futures["slow"].result(300)
+        built = futures["slow"].result(PATIENCE)
         assert built.how == "built" and executions(two, "slow") == 1
         psutil.Process(first.pid).resume()
         wait_until(lambda: not [*one.folder("running").iterdir()])
@@ -271,7 +271,7 @@ def test_nobody_is_left_waiting_when_the_run_has_ended(pair: tuple[Settings, Set
             wait_until(handover.jobs.states)
         for future in (waiting, hand_over(handover, graph, pool)["root"]):
             with pytest.raises(RefitError, match="The run ended before root was built"):
-                future.result(60)
+                future.result(PATIENCE)
 
 
 def test_a_database_that_is_away_for_a_moment_is_asked_again(

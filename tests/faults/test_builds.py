@@ -44,7 +44,7 @@ from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing
 from flows.publishing.publish import Published, current
 from flows.settings import Settings
-from tests.conftest import free_port, some_long, wait_until
+from tests.conftest import PATIENCE, free_port, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_kill import kill
 from tests.machine import RegistryServer, private_home, serve_registry
@@ -528,7 +528,7 @@ def test_a_builder_takes_over_what_a_killed_one_was_at(pair: tuple[Settings, Set
 
 @pytest.fixture(scope="module")
 def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=240):
+    with prefect_test_harness(server_startup_timeout=PATIENCE):
         yield
 
 

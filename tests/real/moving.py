@@ -19,6 +19,7 @@ from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.settings import Settings
+from tests.conftest import PATIENTLY
 from tests.real.variants import light
 
 
@@ -66,7 +67,7 @@ def furnish(sessions: Sessions, name: str) -> None:
 def kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
     """The kernels of a session, as its server says."""
     url, headers = sessions.direct_url(session), {"Authorization": f"token {sessions.token(session)}"}
-    answer = httpx.get(f"{url}/api/kernels?no_track_activity=1", headers=headers, trust_env=False)
+    answer = httpx.get(f"{url}/api/kernels?no_track_activity=1", headers=headers, **PATIENTLY)
     return list(answer.raise_for_status().json())
 
 

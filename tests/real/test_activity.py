@@ -34,7 +34,7 @@ from flows.sessions.watching.activity import Activity, Verdict
 from flows.sessions.watching.probes import Manner, Seen, Watch, probe
 from flows.settings import Settings
 from tests.browser import open_page
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.machine import build_all
 from tests.real.variants import JUPYTER, LIGHT, light, variant
 from tests.terminal import Terminal
@@ -104,12 +104,12 @@ class Room:
         return {"Authorization": f"token {self.sessions.token(self.session)}"}
 
     def post(self, path: str) -> dict[str, str]:
-        answer = httpx.post(f"{self.session.url}{path}", headers=self.headers, trust_env=False).raise_for_status()
+        answer = httpx.post(f"{self.session.url}{path}", headers=self.headers, **PATIENTLY).raise_for_status()
         return dict(answer.json())
 
     def channel(self, path: str) -> Connection:
         url = f"ws{self.session.url.removeprefix('http')}{path}"
-        return connect(url, additional_headers=self.headers, proxy=None, max_size=None)
+        return connect(url, additional_headers=self.headers, proxy=None, open_timeout=PATIENCE, max_size=None)
 
     def cell(self, code: str, *, ended: bool = True, stdin: bool = False) -> None:
         """Let a new kernel execute a cell; go away once it has ended, or at once."""
@@ -120,7 +120,7 @@ class Room:
             channel.send(json.dumps(request))
             wanted = ("input_request",) if stdin else ("execute_reply",) if ended else ("execute_input",)
             while True:
-                message = json.loads(channel.recv(timeout=60))
+                message = json.loads(channel.recv(timeout=PATIENCE))
                 ours = message["parent_header"].get("msg_id") == request["header"]["msg_id"]
                 if ours and message["header"]["msg_type"] in wanted:
                     return
@@ -149,7 +149,7 @@ def open_jupyter_terminal(room: Room, *typed: str) -> None:
     with room.channel(f"/terminals/websocket/{name}") as channel:
         for line in typed:
             channel.send(json.dumps(["stdin", f"{line}\r"]))
-        while "$" not in (said := json.loads(channel.recv(timeout=30)))[-1]:
+        while "$" not in (said := json.loads(channel.recv(timeout=PATIENCE)))[-1]:
             assert said
 
 
@@ -174,7 +174,7 @@ def open_a_tab(room: Room) -> None:
     page = show(room, "open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     kernels = f"{room.session.url}/api/kernels?token={room.sessions.token(room.session)}"
-    wait_until(lambda: httpx.get(kernels).json())
+    wait_until(lambda: httpx.get(kernels, **PATIENTLY).json())
 
 
 def type_a_text(room: Room) -> None:
@@ -555,7 +555,7 @@ def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrive
             last = pool.submit(watch_of(plain).look_last, plain.session, stays_if_busy)
             sent = 0
             while not last.done():
-                httpx.get(f"{plain.session.url}/api", trust_env=False, timeout=20).raise_for_status()
+                httpx.get(f"{plain.session.url}/api", **PATIENTLY).raise_for_status()
                 sent += 1
         assert "sleep 900" in last.result()
         assert sent and answers(plain.session)
@@ -588,7 +588,7 @@ def test_looks_are_remembered_and_change_nothing(plain: Room) -> None:
 def test_to_ask_jupyter_is_no_activity(full: Room) -> None:
     def last_activity() -> object:
         url = f"{full.session.url}/api/status?no_track_activity=1"
-        return httpx.get(url, headers=full.headers, trust_env=False).json()["last_activity"]
+        return httpx.get(url, headers=full.headers, **PATIENTLY).json()["last_activity"]
 
     try:
         full.cell("answer = 42")

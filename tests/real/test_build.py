@@ -27,7 +27,7 @@ from flows.images.stages import Kind, Stage, join
 from flows.images.workshop.workspace import mounts, recover
 from flows.locks import apt
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import RegistryServer, build_all, private_home, serve_registry
 
 
@@ -263,7 +263,7 @@ def test_a_build_that_is_ended_leaves_nothing(base: Built, shared: Settings, end
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: sleepers(nap))
     process.send_signal(ending)
-    process.wait(30)
+    process.wait(PATIENCE)
     if ending is signal.SIGKILL:
         assert working_containers(shared) != []
         assert recover(shared) == 1

@@ -18,6 +18,7 @@ from flows.errors import UnknownName
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor
 from flows.publishing import evidence
 from flows.settings import Settings
+from tests.conftest import PATIENCE
 from tests.machine import RegistryServer, serve_registry
 
 REFIT = Path(sys.executable).parent / "refit"
@@ -94,7 +95,7 @@ def test_writers_at_once_lose_nothing(registry: Registry, settings: Settings) ->
             )
             for name in ("ada", "bob")
         ]
-        assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+        assert [writer.wait(timeout=PATIENCE) for writer in writers] == [0, 0]
     found = {file.name for file in evidence.listed(registry, evidence.find(registry, OLD).digest)}
     assert found == {f"{name}-{number}.txt" for name in ("ada", "bob") for number in range(10)}
 

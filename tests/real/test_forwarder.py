@@ -14,7 +14,7 @@ import pytest
 from flows.services import embedded, process
 from flows.sessions.entry.forwarder import Forwarder
 from flows.settings import Settings
-from tests.conftest import free_span
+from tests.conftest import PATIENCE, free_span
 
 
 class Answer(StreamRequestHandler):
@@ -58,7 +58,7 @@ class Person:
     """Somebody who is connected."""
 
     def __init__(self, port: int) -> None:
-        self._connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._answers = self._connection.makefile("r")
 
     def reaches(self, address: str) -> bool:

@@ -18,12 +18,13 @@ from playwright.sync_api import expect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 from websockets.sync.server import ServerConnection, serve
 
 from flows import command, host, services
 from flows.gateway import routes
 from flows.images.registry import Registry
-from flows.migrations.abandoned import PATIENCE
+from flows.migrations import abandoned
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
@@ -32,7 +33,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
 from tests.browser import open_page
-from tests.conftest import free_port, wait_until
+from tests.conftest import PATIENCE, PATIENTLY, free_port, wait_until
 from tests.faults.test_kill import DeadlyJournal
 from tests.machine import FIRST, RegistryServer, private_home
 from tests.processes import in_a_process
@@ -67,8 +68,13 @@ def ada(sessions: Sessions, jupyter_image: str) -> str:
     return sessions.url(sessions.create(NAME, FIRST, "2026a", jupyter_image, JUPYTER))
 
 
+def channels(ada: str) -> Connection:
+    """The channels of a kernel, behind the gateway."""
+    return connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None, open_timeout=PATIENCE)
+
+
 def get(url: str, **headers: str) -> httpx.Response:
-    return httpx.get(url, headers=headers, trust_env=False, timeout=30)
+    return httpx.get(url, headers=headers, **PATIENTLY)
 
 
 @dataclass
@@ -132,7 +138,7 @@ def test_who_was_at_it_when_a_session_ends_hears_that_it_comes_back(sessions: Se
         page = get(f"{ada}/lab", Accept="text/html")
         assert page.status_code == 503 and int(page.headers["Retry-After"]) >= 1 and "<h1>" in page.text
         sessions.gateway.lead(NAME, place)
-        told = httpx.put(f"{ada}/api/contents/x", json={"much": "more"}, trust_env=False, timeout=30)
+        told = httpx.put(f"{ada}/api/contents/x", json={"much": "more"}, **PATIENTLY)
         assert (told.status_code, told.json()["session"]) == (503, NAME)
     with breaking_off(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf") as place:
         sessions.gateway.lead(NAME, place)
@@ -141,10 +147,10 @@ def test_who_was_at_it_when_a_session_ends_hears_that_it_comes_back(sessions: Se
     with serve(hanging_up, "127.0.0.1", 0) as kernel:
         threading.Thread(target=kernel.serve_forever, daemon=True).start()
         sessions.gateway.lead(NAME, f"http://127.0.0.1:{kernel.socket.getsockname()[1]}")
-        with connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None) as channel:
-            assert channel.recv() == "busy"
+        with channels(ada) as channel:
+            assert channel.recv(timeout=PATIENCE) == "busy"
             with pytest.raises(ConnectionClosed) as closed:
-                channel.recv(timeout=30)
+                channel.recv(timeout=PATIENCE)
             assert closed.value.rcvd is not None and closed.value.rcvd.code == CloseCode.SERVICE_RESTART
 
 
@@ -207,7 +213,7 @@ def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, 
 
     wait_until(told)
     with pytest.raises(InvalidStatus, match="503"):
-        connect(f"ws{ada.removeprefix('http')}/api/kernels/x/channels", proxy=None)
+        channels(ada)
     sessions.engine.start(container)  # nobody tells the gateway, and its address is another one now
     wait_until(lambda: get(f"{ada}/api").status_code == 200)
 
@@ -278,7 +284,7 @@ def test_f01_a_session_that_a_killed_run_has_left_away_comes_back_while_nobody_d
     process.join()
     assert process.exitcode == -signal.SIGKILL
     wait_until(lambda: get(f"{ada}/api").json().get("why") == "interrupted")
-    wait_until(lambda: get(f"{ada}/api").status_code == 200, 4 * PATIENCE.total_seconds())
+    wait_until(lambda: get(f"{ada}/api").status_code == 200, 4 * abandoned.PATIENCE.total_seconds())
     wait_until(lambda: not Journal(sessions.store.database).unfinished())
     assert sessions.store.session(NAME).image == new
 

@@ -28,7 +28,7 @@ from flows.sessions.watching.probes import look_at
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
 from tests.browser import open_page
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.machine import FIRST, build_all
 from tests.real.moving import furnish, manifest, to
 from tests.real.variants import variant
@@ -51,7 +51,7 @@ class Opened:
     @property
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"token {self.sessions.token(self.session)}"}
-        return httpx.Client(base_url=self.session.url, headers=headers, trust_env=False, timeout=30)
+        return httpx.Client(base_url=self.session.url, headers=headers, **PATIENTLY)
 
 
 @pytest.fixture(params=["terminal", "vscode", "langflow"])
@@ -93,7 +93,7 @@ def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(
     assert opened.sessions.address("grace").startswith(
         f"{opened.session.url}{opened.session.access.page.split('?')[0]}"
     )
-    assert httpx.get(f"{opened.session.url}/api/terminals", trust_env=False).status_code == 403
+    assert httpx.get(f"{opened.session.url}/api/terminals", **PATIENTLY).status_code == 403
     furnish(opened.sessions, "grace")
     assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
     home = manifest(opened.session.home, without=THEIRS)
@@ -111,11 +111,11 @@ def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, sha
     with opened.client as client:
         assert client.post("/api/terminals", json={"name": "main"}).status_code == 200
         address = f"ws{opened.session.url.removeprefix('http')}/terminals/websocket/main"
-        with connect(address, additional_headers=dict(client.headers), proxy=None) as shell:
+        with connect(address, additional_headers=dict(client.headers), proxy=None, open_timeout=PATIENCE) as shell:
             shell.send(json.dumps(["stdin", "echo $((6*7)) > answer; cat answer; pwd; id -u\r"]))
             said, deadline = "", time.monotonic() + 30
             while f"\n{opened.session.uid}\r" not in said and time.monotonic() < deadline:
-                kind, *text = json.loads(shell.recv(timeout=30))
+                kind, *text = json.loads(shell.recv(timeout=PATIENCE))
                 said += str(text[0]) if kind == "stdout" else ""
     assert f"42\r\n/home/dev\r\n{opened.session.uid}\r\n" in said
     assert (opened.session.home / "answer").read_text() == "42\n"

@@ -19,7 +19,7 @@ import pytest
 from flows import command
 from flows.database import lease, open_database, still_held
 from flows.errors import RefitError
-from tests.conftest import free_port, wait_until
+from tests.conftest import PATIENCE, free_port, wait_until
 from tests.database_contract import DatabaseContract
 from tests.faults import tiny
 from tests.faults.test_builders import builder, hand_over, handing
@@ -136,7 +136,7 @@ def test_a_builder_goes_on_when_the_database_was_restarted(cluster: Cluster, url
             wait_until(lambda: sleepers(str(nap)))
             cluster.stop()
             cluster.start()
-            assert {future.result(300).how for future in futures.values()} == {"built"}
+            assert {future.result(PATIENCE).how for future in futures.values()} == {"built"}
         process.join()
         assert process.exitcode == 0
         assert [executions(settings, name) for name in graph.stages] == [1, 1, 1]

@@ -22,7 +22,7 @@ from flows.errors import RefitError
 from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts
 from flows.settings import Settings
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, PATIENTLY
 from tests.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
 
 TRIAL = "trial/refit"
@@ -299,9 +299,10 @@ def test_a_server_off_loopback_wants_a_password_that_only_the_owner_can_read(tmp
         services.require(settings)
         url = f"{settings.prefect_api}/flows/filter"
         login = ("refit", (settings.home / "services/prefect/password").read_text())
-        assert httpx.get(f"{settings.prefect_api}/admin/version", trust_env=False).status_code == 401
-        assert httpx.get(f"{settings.prefect_api}/admin/version", auth=login, trust_env=False).status_code == 200
-        assert httpx.post(url, json={}, auth=login, trust_env=False).status_code == 403  # no CSRF token
+        version = f"{settings.prefect_api}/admin/version"
+        assert httpx.get(version, **PATIENTLY).status_code == 401
+        assert httpx.get(version, auth=login, **PATIENTLY).status_code == 200
+        assert httpx.post(url, json={}, auth=login, **PATIENTLY).status_code == 403  # no CSRF token
         assert (settings.home / "services/prefect/password").stat().st_mode & 0o777 == 0o600
     finally:
         assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")

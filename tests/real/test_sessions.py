@@ -23,6 +23,7 @@ from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken
 from flows.settings import Settings, Span, variables
+from tests.conftest import PATIENTLY
 from tests.real.moving import kernels
 from tests.real.variants import JUPYTER
 from tests.terminal import CTRL_C, Terminal
@@ -63,10 +64,10 @@ def test_a_session_opens_in_a_browser_with_its_token_and_not_without(sessions: S
     assert sessions.show("ana").running is Running.running
     address = sessions.address("ana")
     assert address == f"http://127.0.0.1:{ana.port}/lab?token={sessions.token(ana)}"
-    page = httpx.get(address, follow_redirects=True, trust_env=False)
+    page = httpx.get(address, follow_redirects=True, **PATIENTLY)
     assert page.status_code == 200
     assert "JupyterLab" in page.text
-    assert httpx.get(f"{ana.url}/api/contents", trust_env=False).status_code == 403
+    assert httpx.get(f"{ana.url}/api/contents", **PATIENTLY).status_code == 403
 
 
 def test_a_session_writes_a_notebook_and_a_file_through_itself(sessions: Sessions, ana: Session) -> None:
@@ -98,7 +99,7 @@ def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> No
 
 def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, ana: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(ana)}"}
-    httpx.post(f"{ana.url}/api/kernels", headers=headers, trust_env=False).raise_for_status()
+    httpx.post(f"{ana.url}/api/kernels", headers=headers, **PATIENTLY).raise_for_status()
     assert [kernel["name"] for kernel in kernels(sessions, ana)] == ["python3"]
     reopen = sessions.engine.shut_out(ana.container, [ana.access.port or 0])
     try:
@@ -114,12 +115,12 @@ def run_a_cell(sessions: Sessions, session: Session) -> None:
 
 def open_a_terminal(sessions: Sessions, session: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(session)}"}
-    httpx.post(f"{session.url}/api/terminals", headers=headers, trust_env=False).raise_for_status()
+    httpx.post(f"{session.url}/api/terminals", headers=headers, **PATIENTLY).raise_for_status()
 
 
 def read_a_file(sessions: Sessions, session: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(session)}"}
-    httpx.get(f"{session.url}/api/contents/notes.txt", headers=headers, trust_env=False).raise_for_status()
+    httpx.get(f"{session.url}/api/contents/notes.txt", headers=headers, **PATIENTLY).raise_for_status()
 
 
 def test_a_server_is_used_when_somebody_did_something_and_not_when_it_was_asked(

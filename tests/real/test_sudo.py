@@ -18,7 +18,7 @@ import pytest
 
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
-from tests.conftest import free_port, wait_until
+from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import ROOT, private_home
 from tests.prefect_api import FINAL, prefect_client
 from tests.real.test_services import launch, pids
@@ -55,7 +55,7 @@ class User:
 
     def runs(self, code: str, *arguments: str | Path) -> str:
         process = self.starts(code, *arguments)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
         return output
 
@@ -118,7 +118,7 @@ def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) 
     assert {psutil.Process(pid).uids().real for note in notes for pid in pids(note)} == {0}
     assert psutil.Process(process.pid).uids().real != 0
     process.terminate()
-    assert process.wait(20) == 7
+    assert process.wait(PATIENCE) == 7
     assert [left(note) for note in notes] == [[], []]
 
 

@@ -16,6 +16,7 @@ from flows.images.workshop import cache
 from flows.images.workshop.cache import File, surplus
 from flows.images.workshop.workspace import workspace
 from flows.settings import Settings
+from tests.conftest import PATIENCE
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 FILES = st.lists(
@@ -87,7 +88,7 @@ def test_nothing_goes_while_something_is_built(settings: Settings) -> None:
         pruner.start()
         pruner.join(0.3)
         assert pruner.is_alive() and path.exists()
-    pruner.join(20)
+    pruner.join(PATIENCE)
     assert not path.exists()
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from flows import command
 from flows.command import ProcessId, ProgramFailed, ProgramMissing, run
+from tests.conftest import PATIENCE
 from tests.terminal import CTRL_C, Terminal
 
 
@@ -157,7 +158,7 @@ def end_all_while_a_program_says_that_all_is_well() -> None:
             run, ["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 60 & wait"], on_line=lambda _: up.set()
         )
         with suppress(KeyboardInterrupt), command.ending_all():
-            assert up.wait(20)
+            assert up.wait(PATIENCE)
             raise KeyboardInterrupt
         with pytest.raises(ProgramFailed, match="ended by signal 15"):
             running.result()
@@ -228,7 +229,7 @@ def end_all_while_something_waits_for_its_turn(folder: Path) -> None:
     turn = threading.Event()
 
     def wait() -> None:
-        turn.wait(60)
+        turn.wait(PATIENCE)
         with command.recorded(folder):
             run(["true"])
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from flows import database
 from flows.errors import RefitError
 from flows.history import History, Kind, append
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 from tests.database_contract import DatabaseContract
 
 
@@ -46,7 +46,7 @@ class TestSqlite(DatabaseContract):
 
         with ThreadPoolExecutor(1 + others) as pool:
             pool.submit(database.write, engine, until_all_wait)
-            assert begun.wait(10)
+            assert begun.wait(PATIENCE)
             list(pool.map(lambda number: history.add(Kind.noticed, session=f"s{number}"), range(others)))
         assert history.length() == 1 + others
         assert len(commits) == 2

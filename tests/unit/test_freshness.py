@@ -22,7 +22,7 @@ from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
 from flows.locks.pages import Page, Unreadable
 from flows.locks.pipfile import read_pipfile
 from flows.settings import Settings
-from tests.conftest import free_port, serving
+from tests.conftest import PATIENCE, free_port, serving
 
 AT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 SUITES = ("debian/dists/bookworm", "debian/dists/bookworm-updates", "debian-security/dists/bookworm-security")
@@ -154,7 +154,7 @@ def test_packages_are_resolved_once_while_the_mirror_says_the_same(site: Site, b
 
 
 def test_all_suites_are_asked_at_once(site: Site, base: Base, mirror: Settings) -> None:
-    site.together = Barrier(len(SUITES), timeout=20)
+    site.together = Barrier(len(SUITES), timeout=PATIENCE)
     assert len(freshness.look_at_system(base, mirror).releases) == len(SUITES)
     assert not site.together.broken
 
@@ -413,7 +413,7 @@ def test_pages_are_asked_for_at_once(site: Site, settings: Settings, tmp_path: P
     names = [f"package{number}" for number in range(pages.AT_ONCE)]
     site.answers |= {f"/simple/{name}/": (200, JSON, page(name, "1.0")) for name in names}
     folder = write_lock(tmp_path / "many", dict.fromkeys(names, "1.0"), f"{site.url}/simple")
-    site.together = Barrier(pages.AT_ONCE, timeout=20)
+    site.together = Barrier(pages.AT_ONCE, timeout=PATIENCE)
     assert "when this lock was made" in look(folder, settings).finding.reason
     assert not site.together.broken
 

@@ -29,7 +29,7 @@ from flows.services.embedded import all_services
 from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
 from flows.settings import Settings
-from tests.conftest import free_port
+from tests.conftest import PATIENTLY, free_port
 from tests.conftest import serving as serving_at
 
 BEGUN = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -156,7 +156,7 @@ def test_they_are_served_on_the_port_of_the_settings_and_written_whole(
     monkeypatch.setattr(serving, "look", lambda _: FACTS)
     port, file = free_port(), tmp_path / "refit.prom"
     with serving.served(settings, port):
-        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", **PATIENTLY)
     serving.write(settings, file)
     assert read(answer.text) == read(file.read_text()) == told(FACTS)
     assert answer.headers["content-type"].startswith("text/plain; version=")

@@ -27,6 +27,7 @@ from flows.migrations.telling.standing import Standings
 from flows.plan_migration import Planning, _room, steer, told
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
 
 IMAGE = f"sha256:{'ab' * 32}"
@@ -175,7 +176,7 @@ def test_who_waits_hears_at_once_what_anybody_says(database: Engine) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(clock.wait, now() + timedelta(hours=1))
         History(database).add(Kind.paused, image=IMAGE)
-        waiting.result(timeout=60)
+        waiting.result(timeout=PATIENCE)
 
 
 def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
@@ -364,7 +365,7 @@ def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.Monke
 
         with ThreadPoolExecutor() as pool:
             first = pool.submit(run, sessions.to(ada, new))
-            assert away.wait(60)
+            assert away.wait(PATIENCE)
             second = pool.submit(run, sessions.to(bob, new))
             assert [one.state for one in (*first.result(), *second.result())] == [State.cleaned] * 2
         assert sessions.world.most_away == 1

@@ -10,7 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from flows.sessions.homes.room import SPARE, NoRoom, lacking, reserved
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_what_one_copy_counts_on_another_waits_for(tmp_path: Path, most: int) ->
             pass
         waiting.start()
         assert not begun.wait(0.5)
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     waiting.join()
     wait_until(lambda: [path.suffix for path in tmp_path.iterdir()] == [".lock"])
 

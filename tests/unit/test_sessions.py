@@ -32,6 +32,7 @@ from flows.sessions.model import Container, IllegalName, Running, Session, check
 from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
 from flows.settings import Span
+from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
 
 UIDS = Span(first=300_000, last=300_099)
@@ -219,7 +220,7 @@ def test_processes_that_allocate_at_once_never_get_the_same(database: Engine) ->
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0] * 4
     made = Store(database).sessions()
     assert (len({found.uid for found in made}), len({found.port for found in made})) == (20, 20)

@@ -16,7 +16,7 @@ from flows.catalog import load, skeletons
 from flows.catalog.model import Catalog
 from flows.errors import RefitError
 from flows.lint.catalog import lint
-from tests.conftest import free_port, wait_until
+from tests.conftest import PATIENTLY, free_port, wait_until
 from tests.unit.test_choices import catalog
 
 __all__ = ["catalog"]  # a fixture
@@ -72,7 +72,7 @@ def test_a_new_ide_answers_whom_it_should(catalog: Catalog, tmp_path: Path) -> N
 
         def status(path: str) -> int:
             try:
-                return httpx.get(address + path, trust_env=False).status_code
+                return httpx.get(address + path, **PATIENTLY).status_code
             except httpx.TransportError:
                 return 0
 

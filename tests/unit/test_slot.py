@@ -24,7 +24,7 @@ from flows.sessions.containers import slot
 from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
 from flows.settings import Settings
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "snippets/web/files/launch-jupyter"
@@ -203,6 +203,6 @@ def test_the_launcher_imports_then_waits_for_the_home_and_begins_as_if_it_had_be
         assert not (tmp_path / "compiled").exists()
         (following := tmp_path / "following").symlink_to(mine)
         following.rename(place)
-        assert launcher.wait(20) == 0
+        assert launcher.wait(PATIENCE) == 0
     assert report.read_text() == f"{mine} [] {place}/.local/lib/{packages.parent.name}/site-packages/late.py"
     assert not waits.exists() and (mine / "compiled").exists()

@@ -15,7 +15,7 @@ from flows import command
 from flows.errors import RefitError
 from flows.images.workshop.slots import slot
 from flows.settings import Settings
-from tests.conftest import wait_until
+from tests.conftest import PATIENCE, wait_until
 from tests.processes import in_a_process
 
 
@@ -31,7 +31,7 @@ class Run:
     def _build(self) -> None:
         with slot(self._settings, self._count, self.waits.set):
             self.builds.set()
-            self._end.wait(60)
+            self._end.wait(PATIENCE)
 
     def end(self) -> None:
         self._end.set()
@@ -76,54 +76,54 @@ def test_never_more_are_built_than_there_are_slots_and_all_are_in_the_end(settin
 def test_who_finds_no_slot_says_so_and_waits_for_another_process(settings: Settings, tmp_path: Path) -> None:
     with another_process(settings, tmp_path):
         run = Run(settings, 1)
-        assert run.waits.wait(60) and not run.builds.is_set()
-    assert run.builds.wait(60)
+        assert run.waits.wait(PATIENCE) and not run.builds.is_set()
+    assert run.builds.wait(PATIENCE)
     run.end()
 
 
 def test_the_slot_of_a_killed_process_is_free(settings: Settings, tmp_path: Path) -> None:
     with another_process(settings, tmp_path) as kill:
         run = Run(settings, 1)
-        assert run.waits.wait(60)
+        assert run.waits.wait(PATIENCE)
         kill()
-        assert run.builds.wait(60)
+        assert run.builds.wait(PATIENCE)
     run.end()
 
 
 def test_who_waits_goes_before_who_comes(settings: Settings) -> None:
     first = Run(settings, 1)
-    assert first.builds.wait(60)
+    assert first.builds.wait(PATIENCE)
     waiting = Run(settings, 1)
-    assert waiting.waits.wait(60)
+    assert waiting.waits.wait(PATIENCE)
     late = Run(settings, 1)
-    assert late.waits.wait(60)
+    assert late.waits.wait(PATIENCE)
     first.end()
-    assert waiting.builds.wait(60) and not late.builds.is_set()
+    assert waiting.builds.wait(PATIENCE) and not late.builds.is_set()
     waiting.end()
-    assert late.builds.wait(60)
+    assert late.builds.wait(PATIENCE)
     late.end()
 
 
 def test_memory_that_builds_have_taken_makes_no_slots_fewer(settings: Settings) -> None:
     first = Run(settings, 2)
-    assert first.builds.wait(60)
+    assert first.builds.wait(PATIENCE)
     second = Run(settings, 1)
-    assert second.builds.wait(60)
+    assert second.builds.wait(PATIENCE)
     third = Run(settings, 9)
-    assert third.waits.wait(60) and not third.builds.is_set()
+    assert third.waits.wait(PATIENCE) and not third.builds.is_set()
     for run in (first, second, third):
-        assert run.builds.wait(60)
+        assert run.builds.wait(PATIENCE)
         run.end()
     with slot(settings, 1, lambda: None):  # nobody builds any more: it is counted anew
         beside = Run(settings, 2)
-        assert beside.waits.wait(60)
+        assert beside.waits.wait(PATIENCE)
     beside.end()
 
 
 def test_who_waits_when_the_run_ends_builds_nothing(settings: Settings) -> None:
     over = Event()
     first = Run(settings, 1)
-    assert first.builds.wait(60)
+    assert first.builds.wait(PATIENCE)
     with command.stopping(over), pytest.raises(RefitError, match="The run is over"), slot(settings, 1, over.set):
         pass
     first.end()

@@ -9,6 +9,7 @@ from threading import Event, Semaphore
 from flows.images.grafting.layers import Trees, _remembered
 from flows.images.registry import Registry
 from flows.settings import Settings
+from tests.conftest import PATIENCE
 
 
 def test_images_of_the_same_layers_do_not_differ(tmp_path: Path) -> None:
@@ -24,13 +25,13 @@ def test_what_several_threads_ask_at_once_is_worked_out_by_one() -> None:
     def work(question: str) -> str:
         asked.append(question)
         begun.release()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return question.upper()
 
     remembered = _remembered(2, work)
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(remembered, question) for question in ("a", "b", "a", "a")]
-        assert begun.acquire(timeout=30) and begun.acquire(timeout=30)
+        assert begun.acquire(timeout=PATIENCE) and begun.acquire(timeout=PATIENCE)
         go_on.set()
         assert [answer.result() for answer in answers] == ["A", "B", "A", "A"]
     assert sorted(asked) == ["a", "b"]
