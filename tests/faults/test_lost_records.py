@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -19,7 +20,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.recovery import recover
 from flows.settings import Settings
-from tests.faults.test_kill import DeadlyJournal
+from tests.faults.test_kill import move_until_killed
 from tests.machine import RegistryServer, private_home
 from tests.processes import in_a_process
 from tests.real.moving import Scene, furnish, manifest, opened, to
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    more = {"stop_grace": 3.0, "ready_limit": 6.0, "warm_memory": 0.0}
+    more = {"stop_grace": 3.0, "warm_memory": 0.0}
     with private_home(tmp_path_factory.mktemp("lost") / "home", registry_server.port, **more) as settings:
         yield settings
 
@@ -101,11 +102,7 @@ def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase:
     furnish(scene.sessions, NAME)
     home, decision = manifest(scene.sessions.store.session(NAME).home), to(scene.sessions, NAME, new)
 
-    def move() -> None:
-        journal = DeadlyJournal(scene.settings, step, phase)
-        Carrier(scene.settings, Sessions.open(scene.settings), journal).carry_out(decision)
-
-    killed(move)
+    move_until_killed(scene.settings, decision, step, phase)
     lost = without_records(scene.settings)
     assert f"of {NAME}: containers" in told(lost)
     sessions = Sessions.open(lost)
@@ -116,6 +113,6 @@ def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase:
         assert sessions.execute(NAME, ["cat", "project/work.py"])
     session = sessions.start(NAME)
     assert (session.container, manifest(session.home)) == (found.container, home)
-    result = Carrier.open(lost).carry_out(to(sessions, NAME, newest))
+    result = Carrier.open(lost).carry_out(replace(to(sessions, NAME, newest), agreed=True))
     assert result.moved, result.reason
     assert manifest(session.home) == home

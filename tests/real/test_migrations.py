@@ -55,7 +55,7 @@ class Scene(moving.Scene):
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("moves") / "home"
-    with private_home(folder, registry_server.port, stop_grace=3.0, ready_limit=4.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace=3.0, ready_limit=8.0) as settings:
         yield settings
 
 
