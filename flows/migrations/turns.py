@@ -23,7 +23,7 @@ logger = logging.getLogger("refit.migrations")
 LOOK_SECONDS = 2.0
 # So many begin together, and after a moment as many again: who begins together does everything at the same time, round
 # for round, and hundreds would wait for each other at every step.
-TOGETHER, MOMENT_SECONDS = 20, 1.0
+TOGETHER, MOMENT_SECONDS = 60, 1.0
 Shared = tuple[str, str]
 """What a session has in common with others: `owner` and whose it is, for instance."""
 
