@@ -30,7 +30,7 @@ def test_a_home_that_two_containers_have_is_seen(tmp_path: Path) -> None:
     def holders() -> int:
         return sum(any(shows(mount, str(home), str(elsewhere)) for mount in mounts) for mounts in other_mounts())
 
-    held = ["unshare", "--mount", "sh", "-c", f"mount --bind '{home}' '{elsewhere}' && exec sleep 60"]
+    held = ["unshare", "--mount", "sh", "-c", f"mount --bind '{home}' '{elsewhere}' && exec sleep 6000"]
     processes = [subprocess.Popen(held) for _ in range(2)]
     try:
         wait_until(lambda: holders() == 2)

@@ -22,7 +22,7 @@ from flows.settings import Settings
 from tests.conftest import PATIENCE
 from tests.machine import ROOT
 from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
-from tests.real.test_services import Run, free_port, pids, until
+from tests.real.test_services import ENDLESS, Run, free_port, pids, until
 
 REFIT = Path(sys.executable).parent / "refit"
 RELEASE = "2000b"
@@ -147,7 +147,7 @@ def test_what_is_held_does_not_start_and_the_other_does(queues: Person, tmp_path
 
 @pytest.mark.long
 def test_a_purge_cancels_what_waits_and_nothing_else(queues: Person, tmp_path: Path) -> None:
-    running = queues.waits("deb12", tmp_path / "running", seconds=600)
+    running = queues.waits("deb12", tmp_path / "running", seconds=ENDLESS)
     until(lambda: pids(tmp_path / "running"), lambda found: len(found) == 2)
     for system in ("deb12", "deb13"):
         queues.types("queue", "hold", system)
@@ -184,8 +184,8 @@ def _schedule(person: Person, name: str) -> list[Run]:
 
 @pytest.mark.long
 def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp_path: Path) -> None:
-    inside = queues.waits("deb12", tmp_path / "inside", seconds=600)
-    elsewhere = queues.waits("refit", tmp_path / "elsewhere", seconds=600, tags=["refit-deb12"], name="elsewhere")
+    inside = queues.waits("deb12", tmp_path / "inside", seconds=ENDLESS)
+    elsewhere = queues.waits("refit", tmp_path / "elsewhere", seconds=ENDLESS, tags=["refit-deb12"], name="elsewhere")
     for name in ("inside", "elsewhere"):
         until(lambda name=name: pids(tmp_path / name), lambda found: len(found) == 2)
     said = queues.types("queue", "drain", "deb12", "--timeout", "0.5", exit_code=1)

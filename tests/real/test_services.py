@@ -26,6 +26,7 @@ from tests.conftest import PATIENCE, PATIENTLY
 from tests.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
 
 TRIAL = "trial/refit"
+ENDLESS = 10 * PATIENCE  # seconds: what is gone before was ended
 DEPLOY = """
 import os
 from flows import services, settings
@@ -154,7 +155,7 @@ def test_a_run_from_the_ui_finds_the_settings_and_keeps_what_programs_were_calle
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: Path, in_a_thread: bool) -> None:
     note = tmp_path / "pids"
-    run = launch(prefect, seconds=600, note=str(note), in_a_thread=in_a_thread)
+    run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=in_a_thread)
     started = until(lambda: pids(note), lambda found: len(found) == 2)
     assert all(psutil.pid_exists(pid) for pid in started)
     run.cancel()
@@ -247,7 +248,7 @@ def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_the
     settings: Settings, prefect: httpx.Client, tmp_path: Path
 ) -> None:
     note = tmp_path / "pids"
-    run = launch(prefect, seconds=600, note=str(note), in_a_thread=True)
+    run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=True)
     started = until(lambda: pids(note), lambda found: len(found) == 2)
     assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
     assert not [pid for pid in started if psutil.pid_exists(pid)]

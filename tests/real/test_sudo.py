@@ -21,7 +21,7 @@ from flows.settings import Settings
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import ROOT, private_home
 from tests.prefect_api import FINAL, prefect_client
-from tests.real.test_services import launch, pids
+from tests.real.test_services import ENDLESS, launch, pids
 
 # A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
 # Checkout and Python may lie in folders that are closed to others: the user may read everything, and the Python is
@@ -36,7 +36,7 @@ exec setpriv --reuid "$uid" --regid "$uid" --clear-groups \\
     --inh-caps +dac_read_search --ambient-caps +dac_read_search "$@"
 """
 UID = 64_321
-WAITING = 'echo $$ >>"$1"; sleep 600 & echo $! >>"$1"; wait'
+WAITING = f'echo $$ >>"$1"; sleep {ENDLESS} & echo $! >>"$1"; wait'
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def prefect(user: User) -> Iterator[httpx.Client]:
 
 def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Client, user: User) -> None:
     note = user.folder / "pids"
-    run = launch(prefect, seconds=600, note=str(note), in_a_thread=True, root=True)
+    run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=True, root=True)
     wait_until(lambda: len(pids(note)) == 2)
     assert {psutil.Process(pid).uids().real for pid in pids(note)} == {0}
     run.cancel()
