@@ -40,6 +40,7 @@ from flows.publishing.statements import Made
 from flows.settings import Settings
 from flows.settings import load as load_settings
 from flows.sharing.handing import Handover
+from flows.words import as_cells, in_markdown
 
 logger = logging.getLogger("refit.build")
 # The start of the name of a job that publishes an image; the other jobs have the names of stages.
@@ -413,7 +414,7 @@ def _nowhere(planned: ReleasePlan, outcomes: Mapping[str, object]) -> dict[str, 
 def show_plan(planned: ReleasePlan, release: str) -> None:
     """What is there and what will be built, with a picture: an artifact of the run."""
     problems = {**planned.problems, **planned.unbuildable}
-    left = "".join(f"\n\n**{stem}** can't be built here:\n```\n{why}\n```" for stem, why in problems.items())
+    left = "".join(f"\n\n**{stem}** can't be built here: {in_markdown(why)}" for stem, why in problems.items())
     create_markdown_artifact(
         key=f"plan-{release}",
         description=f"Plan of release {release}: what is there, and what is built",
@@ -425,15 +426,20 @@ def _show(report: BuildReport, release: str) -> None:
     create_table_artifact(
         key=f"images-{release}",
         description=f"Images of release {release}",
-        table=[
-            {"tag": i.tag, "digest": i.digest, "size (MB)": round(i.size / 1e6, 1), "new": i.new} for i in report.images
-        ],
+        table=as_cells(
+            [
+                {"tag": i.tag, "digest": i.digest, "size (MB)": round(i.size / 1e6, 1), "new": i.new}
+                for i in report.images
+            ]
+        ),
     )
     create_table_artifact(
         key=f"stages-{release}",
         description=f"Stages of release {release}",
-        table=[
-            {"stage": s.stage, "digest": s.digest, "how": s.how, "seconds": round(s.seconds, 2), "why": s.reason}
-            for s in report.stages
-        ],
+        table=as_cells(
+            [
+                {"stage": s.stage, "digest": s.digest, "how": s.how, "seconds": round(s.seconds, 2), "why": s.reason}
+                for s in report.stages
+            ]
+        ),
     )

@@ -35,6 +35,7 @@ from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
 from flows.progress import reported
 from flows.settings import Settings
 from flows.settings import load as load_settings
+from flows.words import as_cells
 
 NOTHING = LockChange({}, {}, {})
 
@@ -308,14 +309,16 @@ def _show(locks: tuple[Lock, ...], release: str) -> None:
     create_table_artifact(
         key=f"locks-{release}",
         description=f"Locks of release {release}",
-        table=[
-            {
-                "bundle": lock.bundle,
-                "python": lock.python,
-                "change": str(lock.change),
-                "held back": str(lock.held) if lock.held else "",
-                "vulnerabilities": "\n".join(map(str, lock.unmended)),
-            }
-            for lock in locks
-        ],
+        table=as_cells(
+            [
+                {
+                    "bundle": lock.bundle,
+                    "python": lock.python,
+                    "change": str(lock.change),
+                    "held back": str(lock.held) if lock.held else "",
+                    "vulnerabilities": "\n".join(map(str, lock.unmended)),
+                }
+                for lock in locks
+            ]
+        ),
     )

@@ -33,7 +33,7 @@ from flows.publishing import evidence
 from flows.sessions.wishes import Wish, Wishes, caller
 from flows.settings import Settings
 from flows.settings import load as load_settings
-from flows.words import short
+from flows.words import as_cells, short
 
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
@@ -264,7 +264,7 @@ def _show_fleet(found: Fleet, history: History) -> None:
     told = chart.markdown(found, history.events(kinds=[Kind.move_ended]), now())
     create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
     rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
-    create_table_artifact(rows, key="fleet", description="Who is on what image, who is behind, and why")
+    create_table_artifact(as_cells(rows), key="fleet", description="Who is on what image, who is behind, and why")
 
 
 def about_held(results: Iterable[Result]) -> str:
@@ -283,16 +283,18 @@ def _show(results: Iterable[Result]) -> None:
     create_table_artifact(
         key="moves",
         description="Moves of sessions",
-        table=[
-            {
-                "session": r.session,
-                "from": r.old,
-                "to": r.new,
-                "packages": r.packages,
-                "downtime (s)": r.downtime and round(r.downtime, 2),
-                "result": r.state,
-                "why": r.reason,
-            }
-            for r in results
-        ],
+        table=as_cells(
+            [
+                {
+                    "session": r.session,
+                    "from": r.old,
+                    "to": r.new,
+                    "packages": r.packages,
+                    "downtime (s)": r.downtime and round(r.downtime, 2),
+                    "result": r.state,
+                    "why": r.reason,
+                }
+                for r in results
+            ]
+        ),
     )

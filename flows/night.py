@@ -10,6 +10,7 @@ from flows.build_profiles import BuildReport
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.publishing.publish import Published
+from flows.words import in_markdown, printable
 
 _MOST_LINES = 12  # of a failure; all of it is in the log of the run
 
@@ -201,7 +202,7 @@ def _locks(night: Night) -> Iterator[str]:
     if same := night.looked_at - len(night.locks):
         yield f"{same} of {night.looked_at}: the indexes say the same of all packages."
     if night.locks:
-        rows = ((x.name, "the last one stays" if x.problem else x.change, x.why) for x in night.locks)
+        rows = ((x.name, "the last one stays" if x.problem else x.change, in_markdown(x.why)) for x in night.locks)
         yield _table(("lock", "change", "made again because"), rows)
 
 
@@ -210,9 +211,10 @@ def _release(night: ReleaseNight) -> Iterator[str]:
         yield _table(("new image", "size", "checked in", "what changed"), map(_image, night.news))
     if night.report:
         yield from _stages(night.report)
-        yield from (f"Nothing was done for {system}: {why}." for system, why in night.report.left.items())
-        yield from (f"`{stem}` can't be built here: {why}" for stem, why in night.report.unbuildable.items())
-        yield from (f"`{stem}` was resolved anew, and tried again: {why}" for stem, why in night.report.again.items())
+        left, unbuildable, again = map(_told, (night.report.left, night.report.unbuildable, night.report.again))
+        yield from (f"Nothing was done for {system}: {why}." for system, why in left)
+        yield from (f"`{stem}` can't be built here: {why}" for stem, why in unbuildable)
+        yield from (f"`{stem}` was resolved anew, and tried again: {why}" for stem, why in again)
     if night.proof and not night.proof.differences and not night.proof.problem:
         yield f"The graft of `{night.proof.stage}` was made again, and came out the same."
     if night.unchanged:
@@ -229,7 +231,7 @@ def _image(news: ImageNews) -> tuple[str, ...]:
     grown = "" if news.growth is None else f" ({news.growth / 1e6:+.1f})"
     if news.problem:
         return f"`{news.image.tag}`", size, _duration(news.image.seconds), "it wasn't compared with the one before"
-    changed = news.packages or ("the first one" if news.growth is None else "no package")
+    changed = in_markdown(news.packages) or ("the first one" if news.growth is None else "no package")
     return f"`{news.image.tag}`", size + grown, _duration(news.image.seconds), changed
 
 
@@ -238,7 +240,7 @@ def _stages(report: BuildReport) -> Iterator[str]:
     done: Sequence[Built] = (*report.built, *report.grafted)
     yield f"Stages: {len(report.built)} built, {len(report.grafted)} grafted, {len(reused)} reused."
     if done:
-        rows = ((f"`{stage.stage}`", stage.how, _duration(stage.seconds), stage.reason) for stage in done)
+        rows = ((f"`{stage.stage}`", stage.how, _duration(stage.seconds), in_markdown(stage.reason)) for stage in done)
         yield _table(("stage", "", "took", "why"), rows)
 
 
@@ -247,14 +249,18 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
+def _told(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, in_markdown(why)) for name, why in reasons.items()]
+
+
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+    return " ".join(text.split())
 
 
 def _shortened(text: str) -> str:
     lines = text.strip().splitlines()
     more = [f"… and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
-    return "\n".join([*lines[:_MOST_LINES], *more]).replace("```", "'''")
+    return printable("\n".join([*lines[:_MOST_LINES], *more])).replace("```", "'''")
 
 
 def _duration(seconds: float) -> str:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from apprise import Apprise, LogCapture
+from apprise import Apprise, LogCapture, NotifyFormat
 from pydantic import SecretStr
 
 from flows.command import protect, redacted
 from flows.settings import Settings
+from flows.words import on_a_line, printable
 
 # It writes addresses with their tokens to the console where nobody listens to it.
 _log = logging.getLogger("apprise")
@@ -31,7 +32,7 @@ def addresses_of(session: str, settings: Settings, owner: str = "") -> tuple[Sec
 
 def send_to(addresses: Sequence[SecretStr], title: str, text: str, setting: str = "notify") -> tuple[str, ...]:
     """Send a message to Apprise URLs; returns what wasn't sent, a line for each, and why, without secrets."""
-    return tuple(_failures(addresses, title, redacted(text), setting))
+    return tuple(_failures(addresses, on_a_line(title), printable(redacted(text)), setting))
 
 
 def _failures(addresses: Sequence[SecretStr], title: str, text: str, setting: str) -> Iterator[str]:
@@ -39,8 +40,9 @@ def _failures(addresses: Sequence[SecretStr], title: str, text: str, setting: st
         url = address.get_secret_value()
         protect(url)
         with LogCapture(level=logging.WARNING, fmt="%(message)s") as said:  # type: ignore[no-untyped-call]
-            to = Apprise.instantiate(url)
-            if to is None or not to.notify(body=text, title=title):
+            to = Apprise()
+            # Said to be plain text, it is escaped where it becomes a page, as in a mail.
+            if not to.add(url) or not to.notify(body=text, title=title, body_format=NotifyFormat.TEXT):
                 kind = urlsplit(url).scheme or "no scheme"
-                reason = " ".join(redacted(said.getvalue()).split())
+                reason = on_a_line(" ".join(redacted(said.getvalue()).split()))
                 yield f"`{setting}` number {number} ({kind}) could not be told: {reason or 'no reason was given'}"

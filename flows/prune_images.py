@@ -23,6 +23,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.store import Store
 from flows.settings import Settings
 from flows.settings import load as load_settings
+from flows.words import as_cells
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,11 @@ def _shown(report: PruneReport) -> PruneReport:
     create_table_artifact(
         key="prune",
         description="Removed from the registry" if report.done else "Would be removed from the registry",
-        table=[
-            {"repository": item.repository, "tags": ", ".join(item.tags), "digest": item.digest, "why": item.reason}
-            for item in report.plan.remove
-        ],
+        table=as_cells(
+            [
+                {"repository": item.repository, "tags": ", ".join(item.tags), "digest": item.digest, "why": item.reason}
+                for item in report.plan.remove
+            ]
+        ),
     )
     return report

@@ -18,7 +18,17 @@ from flows.catalog.choices import Option
 from flows.catalog.model import Catalog, Profile
 from flows.cli import tables
 from flows.cli import wizard as questions
-from flows.cli.console import Json, ReleaseName, err, out, running_flows, show, show_data, show_json
+from flows.cli.console import (
+    Json,
+    ReleaseName,
+    err,
+    out,
+    running_flows,
+    show,
+    show_data,
+    show_json,
+    show_text,
+)
 from flows.database import now
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -116,9 +126,9 @@ def wizard(
 
 def _show_image(profile: Profile, recipes: Catalog) -> None:
     try:
-        typer.echo(show_image(profile, recipes, load(), unbuilt=True), nl=False)
+        show_text(show_image(profile, recipes, load(), unbuilt=True))
     except RefitError as error:
-        err.print(f"Its Containerfile can't be shown yet. {error}", markup=False, highlight=False)
+        err.print(f"Its Containerfile can't be shown yet. {error}", highlight=False)
 
 
 def _pick(title: str, possible: Sequence[Option]) -> str:
@@ -167,7 +177,7 @@ def _begin(kind: str, name: str, then: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         out.print(f"wrote {file}", highlight=False, soft_wrap=True)
-    out.print(then, markup=False)
+    out.print(then)
 
 
 def lint(

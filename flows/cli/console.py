@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from pydantic_core import to_json
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from flows import services
 from flows.catalog.load import newest_release
 from flows.cli import screen, tables
 from flows.settings import Settings, load
+from flows.words import printable
 
-# Names and what people wrote may have colons, which are no emoji.
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
+
+class Printer(Console):
+    """The only way to a terminal: text is text there, never markup, and nothing of it controls the terminal."""
+
+    def __init__(self, **more: Any) -> None:
+        # Names and what people wrote may have colons, which are no emoji.
+        super().__init__(markup=False, emoji=False, **more)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The parts of what is printed; those that control the terminal are rich's own."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(printable(part.text), part.style)
+
+
+out = Printer()
+err = Printer(stderr=True)
 
 _NEWEST: Any = {"default_factory": lambda: newest_release(load().catalog), "show_default": "the newest"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -55,10 +71,16 @@ def show_json(data: Any) -> None:
     out.print_json(to_json(data).decode())
 
 
+def show_text(content: str | bytes) -> None:
+    """Write a text as it is, for a file or a program; on a terminal, as one can show it."""
+    text = content.decode(errors="surrogateescape") if isinstance(content, bytes) else content
+    typer.echo(printable(text) if sys.stdout.isatty() else content, nl=False)
+
+
 def show(table: Table) -> None:
     """Print a table."""
     if not table.row_count:
         out.print(f"{table.title}: none.")
         return
     # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
-    Console(width=max(out.width, tables.least_width(table))).print(table)
+    Printer(width=max(out.width, tables.least_width(table))).print(table)

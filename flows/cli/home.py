@@ -234,4 +234,4 @@ def _show_recipe(title: str, lines: Sequence[str]) -> None:
     if lines:
         out.print(title, style="bold")
     for line in lines:  # what is copied stays in one piece
-        out.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        out.print(f"  {line}", highlight=False, soft_wrap=True)

@@ -20,7 +20,19 @@ from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
 from flows.catalog.tag import tags_among
 from flows.cli import catalog, gpu, home, metrics, migrate, queue, screen, session, ssh, tables, volume
-from flows.cli.console import Json, OfRelease, ReleaseName, Yes, err, out, running_flows, show, show_data, show_json
+from flows.cli.console import (
+    Json,
+    OfRelease,
+    ReleaseName,
+    Yes,
+    err,
+    out,
+    running_flows,
+    show,
+    show_data,
+    show_json,
+    show_text,
+)
 from flows.documents import Mistakes
 from flows.errors import RefitError
 from flows.images import picture
@@ -35,6 +47,7 @@ from flows.services.reset import reset_parts
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings, load
 from flows.show_profile import show_profile
+from flows.words import Printable
 
 if TYPE_CHECKING:
     from flows.demo import Story
@@ -73,13 +86,12 @@ Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest 
 
 def main() -> None:
     """Run the command line; what a person can mend is printed without a traceback."""
+    logging.setLogRecordFactory(Printable)
     logging.getLogger("refit").addHandler(logging.NullHandler())
     try:
         app()
     except RefitError as error:
-        err.print("[red]✗[/] ", end="")
-        # Paths and addresses that are longer than a line stay in one piece.
-        err.print(str(error), markup=False, highlight=False, overflow="ignore", crop=False)
+        _show_error(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         err.print("Cancelled.")
@@ -146,7 +158,7 @@ def build(
     for name, why in report.left.items():
         err.print(f"Nothing was built for {name}: {why}. `--force` builds in spite of it.")
     for name, why in report.unbuildable.items():
-        err.print(f"{name} can't be built here: {why}", markup=False, highlight=False, soft_wrap=True)
+        err.print(f"{name} can't be built here: {why}", highlight=False, soft_wrap=True)
     if report.unbuildable:
         err.print(f"To mend: {ELSEWHERE}", highlight=False)
 
@@ -169,7 +181,7 @@ def nightly(
     if as_json:
         show_json({"failures": night.failures, **vars(night)})
     else:
-        out.print(Markdown(markdown(night)))
+        out.print(Markdown(markdown(night), hyperlinks=False))
     if night.failures:
         raise typer.Exit(1)
 
@@ -215,7 +227,7 @@ def show_containerfile(
     Labels and history are others: labels name the release, and Refit records each stage by itself. Without the
     --timestamp that its first lines give, dates of files differ, too: no Containerfile can set them.
     """
-    typer.echo(show_profile(profile, release, load()), nl=False)
+    show_text(show_profile(profile, release, load()))
 
 
 @app.command(rich_help_panel="Images")
@@ -237,7 +249,7 @@ def show_evidence(
     registry = Registry(load())
     digest = evidence.find(registry, image).digest
     if file:
-        typer.echo(evidence.read(registry, digest, file), nl=False)
+        show_text(evidence.read(registry, digest, file))
         return
     files, findings = evidence.listed(registry, digest), evidence.findings(registry, digest)
     show_data(as_json, {"digest": digest, "files": files, "checks": findings}, tables.evidence(digest, files))
@@ -338,7 +350,7 @@ def up(
         problems = carrier.sessions.up(lambda name: start_sessions.start_session(settings, name))
     _show_services(states)
     for name, problem in problems.items():
-        err.print(f"[red]✗[/] session {name}: {problem}")
+        _show_error(f"session {name}: {problem}")
     serve()
 
 
@@ -397,7 +409,7 @@ def _catalog(settings: Settings) -> Catalog | None:
     try:
         return load_catalog(settings.catalog)
     except Mistakes as mistakes:
-        err.print(f"{mistakes}\nQueues of operating systems and nights of releases are left as they are.", markup=False)
+        err.print(f"{mistakes}\nQueues of operating systems and nights of releases are left as they are.")
         return None
 
 
@@ -409,7 +421,7 @@ def examine(as_json: Json = False) -> None:
         show_json(findings)
     else:
         for finding in findings:
-            out.print(str(finding), markup=False, highlight=False, style="" if finding.ok else "yellow")
+            out.print(str(finding), highlight=False, style="" if finding.ok else "yellow")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 
@@ -439,7 +451,7 @@ def demo() -> None:
     settings = load()
     problems = [finding for finding in doctor.examine(settings, doctor.NEEDED) if not finding.ok]
     for problem in problems:
-        err.print(str(problem), markup=False)
+        err.print(str(problem))
     if problems:
         raise typer.Exit(1)
     up()
@@ -454,7 +466,7 @@ def demo() -> None:
 
 @contextmanager
 def _chapter(title: str) -> Iterator[None]:
-    err.print(f"\n[bold]{title}[/]")
+    err.print(f"\n{title}", style="bold")
     with screen.showing(err):
         yield
 
@@ -478,6 +490,12 @@ def _tell(story: Story, settings: Settings) -> None:
 
 
 # --- Printing -----------------------------------------------------------------------------------------------------
+
+
+def _show_error(text: str) -> None:
+    err.print("✗ ", style="red", end="")
+    # Paths and addresses that are longer than a line stay in one piece.
+    err.print(text, highlight=False, overflow="ignore", crop=False)
 
 
 def _show_services(states: Sequence[ServiceState]) -> None:

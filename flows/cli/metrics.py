@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.console import show_text
 from flows.settings import load
 
 # Only this verb needs prometheus_client: it is imported where it is run.
@@ -27,4 +28,4 @@ def show_metrics(
     if file:
         serving.write(load(), file)
     else:
-        typer.echo(serving.text(load()), nl=False)
+        show_text(serving.text(load()))

@@ -21,6 +21,7 @@ from flows.plan_migration import Planning, plan_migration, steer
 from flows.sessions.wishes import caller
 from flows.settings import load
 from flows.switch_session import go_back, switch_session
+from flows.words import first_sentence, some
 
 if TYPE_CHECKING:
     from flows.migrations.carry import Result
@@ -176,11 +177,11 @@ def show_history(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the moves that were made, newest first."""
+    """Show the moves that were made, newest first; of one session, all that is known of why."""
     database = open_database(load().database)
     if not events:
         moves = Journal(database).history(session)[::-1]
-        show_data(as_json, moves, tables.past_moves(moves))
+        show_data(as_json, moves, tables.past_moves(moves, whole=bool(session)))
         return
     found = History(database).events(session)[::-1]
     show_data(as_json, found, tables.events(found))
@@ -189,6 +190,10 @@ def show_history(
 
 
 def _show_moves(results: Sequence[Result], as_json: bool) -> None:
-    show_data(as_json, results, tables.moves(results))
+    alone = len(results) == 1
+    show_data(as_json, results, tables.moves(results, whole=alone))
+    cut = [] if alone else [result.session for result in results if first_sentence(result.reason) != result.reason]
+    if cut and not as_json:
+        out.print(f"`refit migrate history NAME` tells all of why; NAME is {some(cut, between=' or ')}.")
     if any(result.failed for result in results):
         raise typer.Exit(1)

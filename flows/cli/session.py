@@ -9,7 +9,19 @@ import typer
 
 from flows import start_sessions
 from flows.cli import screen, ssh, tables
-from flows.cli.console import Json, OfRelease, SessionName, Yes, err, out, running_flows, show, show_data, show_json
+from flows.cli.console import (
+    Json,
+    OfRelease,
+    SessionName,
+    Yes,
+    err,
+    out,
+    running_flows,
+    show,
+    show_data,
+    show_json,
+    show_text,
+)
 from flows.database import now, open_database
 from flows.migrations import parting
 from flows.migrations.journal import Journal
@@ -70,7 +82,7 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
     else:
         _show_session(sessions, name)
         if told := parting.aftermath(Journal(open_database(load().database)), name):
-            out.print(f"Its last move. {told}", highlight=False, markup=False)
+            out.print(f"Its last move. {told}", highlight=False)
 
 
 @app.command("start")
@@ -80,7 +92,7 @@ def start_session(name: SessionName) -> None:
     with screen.showing(err):
         _, result = start_sessions.start_session(settings, name)
     if result:
-        show(tables.moves([result]))
+        show(tables.moves([result], whole=True))
     _show_session(Sessions.open(settings), name)
 
 
@@ -121,7 +133,7 @@ def session_activity(
 @app.command("logs")
 def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
     """Print the last lines that a session wrote."""
-    typer.echo(Sessions.open(load()).logs(name, lines))
+    show_text(f"{Sessions.open(load()).logs(name, lines)}\n")
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})

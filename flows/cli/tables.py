@@ -26,7 +26,7 @@ from flows.sessions.model import Session
 from flows.sessions.recovery import Recovered
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import WishChange
-from flows.words import some
+from flows.words import first_sentence, printable, some
 
 if TYPE_CHECKING:
     from flows.build_profiles import BuildReport
@@ -59,9 +59,9 @@ _GAP = 2
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A plain table; cells that are None are empty."""
     table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, _GAP, 0, 0)
+        title=Text(printable(title), "bold"), title_justify="left", box=None, pad_edge=False, padding=(0, _GAP, 0, 0)
     )
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     for number, name in enumerate(columns):
         width = max(cell_len(line) for cell in (name, *(row[number] for row in cells)) for line in cell.split("\n"))
         breakable = name in BREAKABLE
@@ -181,8 +181,8 @@ def layers(found: Comparison) -> str:
     )
 
 
-def moves(results: Iterable[Result]) -> Table:
-    """What became of each session."""
+def moves(results: Iterable[Result], *, whole: bool = False) -> Table:
+    """What became of each session; why, in its first sentence or as a whole."""
     rows = (
         (
             r.session,
@@ -191,7 +191,7 @@ def moves(results: Iterable[Result]) -> Table:
             r.packages,
             f"{r.downtime:.2f} s" if r.downtime is not None else "",
             "moved" if r.moved else r.state,
-            r.reason,
+            r.reason if whole else first_sentence(r.reason),
         )
         for r in results
     )
@@ -259,8 +259,8 @@ def fleet(found: Iterable[SessionLine]) -> Table:
     return table("Sessions", ("session", "on", "newest", "", "moves", "deadline", "why"), rows)
 
 
-def past_moves(moves: Iterable[Move]) -> Table:
-    """The moves that were made."""
+def past_moves(moves: Iterable[Move], *, whole: bool) -> Table:
+    """The moves that were made; why, in its first sentence or as a whole."""
     rows = (
         (
             move.before.name,
@@ -268,7 +268,7 @@ def past_moves(moves: Iterable[Move]) -> Table:
             move.state,
             short(move.before.image),
             short(move.after.image),
-            move.reason or move.consent,
+            (move.reason if whole else first_sentence(move.reason)) or move.consent,
         )
         for move in moves
     )

@@ -9,6 +9,7 @@ from flows import command
 from flows.errors import RefitError
 from flows.images.plan import Action, Plan
 from flows.images.stages import Graph
+from flows.words import in_markdown
 
 logger = logging.getLogger("refit.build")
 
@@ -47,7 +48,7 @@ def svg(graph: Graph, plan: Plan) -> str:
 def explained(graph: Graph, plan: Plan) -> str:
     """The picture, where there is one, and why what isn't there is made: in Markdown."""
     steps = [step for step in plan.steps.values() if step.action is not Action.reuse]
-    rows = [f"| {step.stage} | {step.action} | {_cell(step.reason)} |" for step in steps]
+    rows = [f"| {step.stage} | {step.action} | {in_markdown(step.reason)} |" for step in steps]
     table = ["| stage | action | why |", "|---|---|---|", *rows] if rows else ["All stages are there already."]
     return "\n".join((*_drawn(graph, plan), *table, ""))
 
@@ -60,10 +61,6 @@ def _drawn(graph: Graph, plan: Plan) -> tuple[str, ...]:
         logger.warning("There is no picture of the stages: %s", error)
         return ()
     return f"![All stages](data:image/svg+xml;base64,{drawn})", ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("\n", " ").replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _label(stage: str, action: Action, seconds: float) -> str:

@@ -81,3 +81,30 @@ def test_no_module_bears_the_name_of_a_dependency() -> None:
     text = (FLOWS.parent / "uv.lock").read_text()
     packages = {line.split('"')[1].replace("-", "_") for line in text.splitlines() if line.startswith("name = ")}
     assert not {path.stem for path in MODULES} & (packages - {"refit"})
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call in a module, with the name of what is called."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            yield name, node
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_nothing_is_printed_as_markup(path: Path) -> None:
+    """Text of others reaches a terminal only by what makes it printable, and Prefect's pages only as cells."""
+    the_way = path == FLOWS / "cli" / "console.py"
+    for name, call in calls(path):
+        options = {option.arg: option.value for option in call.keywords}
+        where = f"{path.name}:{call.lineno}"
+        markup = options.get("markup")
+        assert markup is None or (isinstance(markup, ast.Constant) and markup.value is False), where
+        assert name not in ("from_markup", "render_str", "Console"), where
+        if room(path) == "cli":
+            assert the_way or name != "echo", where
+            assert not isinstance(call.func, ast.Name) or name != "print", where
+        if name == "create_table_artifact":
+            cells = options.get("table", call.args[0] if call.args else None)
+            assert isinstance(cells, ast.Call) and getattr(cells.func, "id", "") == "as_cells", where

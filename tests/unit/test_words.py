@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.words import short, some
+from flows.words import first_sentence, short, some
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,17 @@ def test_no_more_things_are_named_than_asked_for(things: tuple[object, ...], sai
 
 def test_a_digest_is_as_short_with_its_algorithm_as_without() -> None:
     assert short(f"sha256:{'0123456789' * 4}") == short("0123456789" * 4) == "012345678901"
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("", ""),
+        ("the rollout is paused", "the rollout is paused"),
+        ("It ended. Then: podman run --rm …\nand 130 lines more.", "It ended."),
+        ("podman 4.3.1 took 1.5 s\nand said nothing", "podman 4.3.1 took 1.5 s"),
+        (300 * "x", f"{199 * 'x'}…"),
+    ],
+)
+def test_a_column_has_room_for_the_first_sentence(text: str, first: str) -> None:
+    assert first_sentence(text) == first

@@ -9,7 +9,7 @@ from datetime import datetime
 from flows.history import Event, Kind
 from flows.migrations.move import State
 from flows.migrations.telling.fleet import Fleet, RolloutLine
-from flows.words import short
+from flows.words import in_markdown, short
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 160, 24
 # What a move ends with → what it is called, and its colour.
@@ -28,7 +28,7 @@ def markdown(fleet: Fleet, events: Sequence[Event], now: datetime) -> str:
 def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterable[str]:
     mine = [event for event in events if event.image == one.image and event.at >= one.begun]
     drawn = base64.b64encode(svg(mine, one.begun, now).encode()).decode()
-    rows = [f"| {w.title} | {w.moved} | {w.failed} | {w.left} | {w.health or ''} |" for w in one.waves]
+    rows = [(w.title, w.moved, w.failed, w.left, in_markdown(str(w.health or ""))) for w in one.waves]
     return (
         f"## {one.profile} {one.release}: {short(one.image)}, {one.way}",
         "",
@@ -36,7 +36,7 @@ def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterab
         "",
         "| wave | moved | failed | left | what it says |",
         "|---|---|---|---|---|",
-        *rows,
+        *(f"| {' | '.join(map(str, row))} |" for row in rows),
         "",
     )
 

@@ -8,6 +8,7 @@ from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import SSHD, Look, Process
 from flows.sessions.watching.probes import Manner, see
+from flows.words import printable
 
 LEFT = ".local/state/refit/notice"
 """The file in a home that holds the last notice: snippets/base/files/profile.sh shows it."""
@@ -44,7 +45,9 @@ def leave(engine: Engine, session: Session, text: str) -> None:
         RefitError: nothing can be done in the session.
     """
     call = _LEAVE if text else f"rm -f {LEFT}"
-    engine.execute(session.container, ["sh", "-c", f"cd && {call}"], stdin=text and f"{text}\n", limit=_LIMIT)
+    engine.execute(
+        session.container, ["sh", "-c", f"cd && {call}"], stdin=text and f"{printable(text)}\n", limit=_LIMIT
+    )
 
 
 def write(engine: Engine, session: Session, text: str, terminals: Sequence[str]) -> tuple[str, ...]:
