@@ -257,6 +257,7 @@ def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log:
         if note:
             note()
 
+    log.touch(mode=0o600)
     with log.open("ab") as output:
         subprocess.Popen(
             words,
@@ -415,6 +416,8 @@ class _Output:
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        if self.path:
+            self.path.touch(mode=0o600)
         self._file = self.path.open("a", encoding="utf-8") if self.path else None
 
     def __enter__(self) -> _Output:

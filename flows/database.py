@@ -102,7 +102,7 @@ def open_database(url: str) -> Engine:
     _writes[engine], _renewals[engine] = _Writes(), _Renewal()
     try:
         if engine.dialect.name == "sqlite" and engine.url.database:
-            Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
+            _make_private(Path(engine.url.database))
         _upgrade(engine)
     except CommandError as error:
         raise RefitError(
@@ -117,6 +117,13 @@ def open_database(url: str) -> Engine:
             fix="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
+
+
+def _make_private(file: Path) -> None:
+    """SQLite gives its journals the mode of the database; what is in it is nobody else's business."""
+    if file.name != ":memory:":
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.touch(mode=0o600)
 
 
 def _engine(url: str) -> Engine:

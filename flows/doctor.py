@@ -31,6 +31,7 @@ from flows.gateway.proxy import NODE
 from flows.migrations.abandoned import interrupted
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
+from flows.services import privacy
 from flows.sessions.containers.podman import Podman, input_rules, restoring
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room
@@ -233,6 +234,17 @@ def judge_disk(free: int, home: Path) -> Finding:
     return Finding("disk", free >= FREE_GIGABYTES * 10**9, f"{free / 10**9:.0f} GB are free for {home}", fix)
 
 
+def home(settings: Settings) -> Iterable[Finding]:
+    """Whether nobody but its owner looks into the home, or can exchange what is in it."""
+    yield judge_home(settings.home, tuple(privacy.objections(settings.home)))
+
+
+def judge_home(home: Path, objections: Sequence[str]) -> Finding:
+    """Whether a home that this is to be said about is its owner's alone."""
+    fix = "`refit up` makes it private; folders above it are to be root's or yours, and `chmod go-w`."
+    return Finding("home", not objections, "; ".join(objections) or f"{home} is its owner's alone", fix)
+
+
 def ports(settings: Settings) -> Iterable[Finding]:
     """Whether the ports of the embedded services are free, or held by these services."""
     wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
@@ -402,7 +414,7 @@ def _has_database(settings: Settings) -> bool:
 
 
 NEEDED: tuple[Check, ...] = (
-    *(python, programs, root, containers, kernel, doors, disk),
+    *(python, programs, root, containers, kernel, doors, disk, home),
     *(ports, gateway, forwardings, index),
 )
 OWN: tuple[Check, ...] = (pool, moves, records)

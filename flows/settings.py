@@ -87,6 +87,10 @@ class Settings(documents.Document):
         0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
     )
 
+    metrics_token: SecretStr = Field(
+        SecretStr(""), description="Bearer token that it wants to see; empty: everybody on this machine is answered."
+    )
+
     session_uids: Span = Span(first=200_000, last=265_535)
     session_ports: Span = Span(first=18_000, last=18_999)
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
@@ -195,9 +199,12 @@ class Settings(documents.Document):
         return "127.0.0.1" if everywhere else f"[{self.listen}]" if ":" in self.listen else self.listen
 
     def folder(self, *names: str) -> Path:
-        """A folder inside the home, made if need be."""
+        """A folder inside the home, made if need be: its owner's alone, and so is the home."""
         path = self.home.joinpath(*names)
-        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if not path.is_dir():
+            self.home.parent.mkdir(parents=True, exist_ok=True)
+            for depth in range(len(names) + 1):  # `parents` would make those in between as the umask lets
+                self.home.joinpath(*names[:depth]).mkdir(exist_ok=True, mode=0o700)
         return path
 
 
@@ -222,12 +229,18 @@ def load() -> Settings:
         raise Mistakes(relative)
     if settings.ca_bundle and not settings.ca_bundle.is_file():
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
-    owners = (url for urls in settings.notify_owners.values() for url in urls)
-    for secret in (settings.registry_password, settings.auth, settings.pip_index_url, *settings.notify, *owners):
+    for secret in _secrets(settings):
         command.protect(secret.get_secret_value())
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
         command.protect(urlsplit(url).password or "")
     return settings
+
+
+def _secrets(settings: Settings) -> Iterator[SecretStr]:
+    yield from (settings.registry_password, settings.auth, settings.metrics_token, settings.pip_index_url)
+    yield from settings.notify
+    for urls in settings.notify_owners.values():
+        yield from urls
 
 
 def _from_folder(value: object, folder: Path) -> object:

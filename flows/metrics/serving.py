@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hmac
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event
+from socketserver import ThreadingMixIn
+from threading import Event, Thread
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import generate_latest, start_http_server, write_to_textfile
+from prometheus_client import generate_latest, make_wsgi_app, write_to_textfile
 
 from flows.metrics.exposition import registry
 from flows.metrics.facts import look
 from flows.settings import Settings, load
 
+HEALTH = "/favicon.ico"  # the one path at which nothing is counted
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """One thread for each question."""
+
+    daemon_threads = True
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
 
 @contextmanager
 def served(settings: Settings, port: int) -> Iterator[None]:
     """Answer on this loopback port inside the `with` block; each question is a look of its own."""
-    server, thread = start_http_server(port, "127.0.0.1", registry(partial(look, settings)))
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    app = guarded(make_wsgi_app(registry(partial(look, settings))), settings.metrics_token.get_secret_value())
+    with make_server("127.0.0.1", port, app, _Server, _Silent) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def guarded(app: WSGIApplication, token: str) -> WSGIApplication:
+    """Answers whoever has the token; everybody, where there is none."""
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        given = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1")
+        if token and environ["PATH_INFO"] != HEALTH and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            start("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+            return [b"metrics_token"]
+        return app(environ, start)
+
+    return answer
 
 
 def text(settings: Settings) -> str:

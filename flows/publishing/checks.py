@@ -180,6 +180,7 @@ def secret_values(settings: Settings) -> dict[str, str]:
     found = {
         "registry_password": settings.registry_password.get_secret_value(),
         "auth": settings.auth.get_secret_value(),
+        "metrics_token": settings.metrics_token.get_secret_value(),
         "apt_proxy": settings.apt_proxy,
         **{f"the password of {name}": unquote(urlsplit(url).password or "") for name, url in urls.items()},
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flows import command
 from flows.errors import RefitError
-from flows.services import process, systemd
+from flows.services import privacy, process, systemd
 from flows.services.embedded import Service, all_services, prefect_environment
 from flows.settings import Settings
 
@@ -56,8 +56,10 @@ def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ..
         only: names of services; the others are left as they are.
 
     Raises:
-        RefitError: a port is taken (all of them are looked at before anything starts), or a service doesn't answer.
+        RefitError: a port is taken (all of them are looked at before anything starts), a service doesn't answer, or the
+            home is somebody else's.
     """
+    privacy.close(settings)
     with process.alone(settings):
         services = [service for service in all_services(settings) if not only or service.name in only]
         missing = [service for service in services if not process.as_wanted(service)]
@@ -114,6 +116,7 @@ def units(settings: Settings) -> dict[str, str]:
 
 def write_units(settings: Settings, folder: Path = systemd.FOLDER) -> tuple[Path, ...]:
     """Write the units into `folder`, and what they read into the home; systemd is told, nothing is started."""
+    privacy.close(settings)
     for service in all_services(settings):
         process.prepare(service)
     texts = units(settings)

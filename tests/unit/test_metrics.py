@@ -12,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from flows.catalog.model import Access
 from flows.database import lease, open_database
@@ -195,3 +196,14 @@ def test_the_service_is_there_only_where_a_port_is_chosen(settings: Settings) ->
     assert "metrics" not in {service.name for service in all_services(settings)}
     chosen = settings.model_copy(update={"metrics_port": free_port()})
     assert "metrics" in {service.name for service in all_services(chosen)}
+
+
+def test_with_a_token_only_those_who_have_it_are_answered(settings: Settings) -> None:
+    port = free_port()
+    chosen = settings.model_copy(update={"metrics_token": SecretStr("word")})
+    with serving.served(chosen, port), httpx.Client(base_url=f"http://127.0.0.1:{port}", **PATIENTLY) as client:
+        for wrong in ({}, {"Authorization": "Bearer wörd".encode("latin-1")}, {"Authorization": "word"}):
+            answer = client.get("/metrics", headers=wrong)  # type: ignore[arg-type]
+            assert answer.status_code == 401 and "refit_" not in answer.text
+        assert client.get("/favicon.ico").status_code == 200
+        assert "refit_sessions" in client.get("/metrics", headers={"Authorization": "Bearer word"}).text

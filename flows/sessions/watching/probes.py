@@ -196,7 +196,7 @@ class Watch:
     def _remember(self, session: Session, activity: Activity) -> Seen:
         file = self._folder / f"{check_name(session.name)}.json"
         memory = remembered(activity, _read(file))
-        write_whole(file, _MEMORY.dump_json(memory))
+        write_whole(file, _MEMORY.dump_json(memory), private=True)
         free = may_interrupt(memory, activity.at, timedelta(hours=self._settings.keep_state))
         return Seen(session.name, activity.verdict, memory.since, free, tuple(map(str, activity.evidence)))
 
