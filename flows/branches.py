@@ -164,7 +164,7 @@ def drop(catalog: Path, release: str, folder: Path) -> None:
 def regenerate_in_merges(catalog: Path) -> None:
     """Say in the catalog that a merge never stops at a lock: it is made anew afterwards."""
     file = catalog / _ATTRIBUTES
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = documents.text_of(file) if file.exists() else ""
     missing = [line for name in _REGENERATED if (line := f"{name} merge=refit-lock") not in text.splitlines()]
     file.write_text(text + "".join(f"{line}\n" for line in missing), encoding="utf-8")
 

@@ -271,6 +271,39 @@ def start(argv: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path, log:
         )
 
 
+Helper = subprocess.Popen[bytes]
+
+
+def helper(argv: Sequence[str | Path]) -> Helper:
+    """Start a program of Refit's own that answers what is written to its input; without input it has to end by itself.
+
+    It has nothing of this process's environment, and a session of its own: Ctrl-C is for this process to hear.
+    """
+    return subprocess.Popen(
+        [str(word) for word in argv],
+        env={"LANG": "C.UTF-8"},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def end_helper(process: Helper, patience: float = 0.2) -> None:
+    """Take the input of a program of Refit's own away, and end it if it doesn't end by itself in some seconds."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with suppress(OSError):
+                pipe.close()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def become(argv: Sequence[str | Path], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
     """Let this process become a program: terminal, input, outputs, signals and exit code are the program's from now on.
 

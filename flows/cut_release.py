@@ -8,6 +8,7 @@ from prefect import flow
 from flows import branches
 from flows.catalog import edit, tag
 from flows.catalog.pins import first_lock_file
+from flows.documents import text_of
 from flows.errors import RefitError
 from flows.lock_requirements import Lock, lock_requirements
 from flows.locks import policy
@@ -55,10 +56,10 @@ def begin(catalog: Path, release: str, until: datetime.date | None) -> None:
     files = {file.stem: file for file in sorted((catalog / "releases").glob("*.yaml"))}
     own = catalog / "releases" / f"{release}.yaml"
     if release in files:
-        text = own.read_text(encoding="utf-8")
+        text = text_of(own)
         text = edit.supported(text, until) if until else text
     elif files:
-        text = edit.for_release(files[max(files)].read_text(encoding="utf-8"), release, until)
+        text = edit.for_release(text_of(files[max(files)]), release, until)
     else:
         raise RefitError(f"{catalog} has no release file to begin with.", fix=f"write releases/{release}.yaml first.")
     # A branch speaks for its own release; what it said of another would soon be wrong.
@@ -75,7 +76,7 @@ def let_calendars_move(catalog: Path, release: str) -> None:
     versions = {name: version for folder in folders for name, version in locked(folder).items()}
     file = catalog / "releases" / f"{release}.yaml"
     dated = sorted(name for name, version in versions.items() if policy.is_calendar(version))
-    file.write_text(edit.with_reach(file.read_text(encoding="utf-8"), dated), encoding="utf-8")
+    file.write_text(edit.with_reach(text_of(file), dated), encoding="utf-8")
 
 
 def message(release: str, locks: tuple[Lock, ...]) -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from flows import documents
 from flows.build_profiles import BuildReport, build_profiles
-from flows.catalog import load
-from flows.catalog.load import PARTS
+from flows.catalog import load, tree
 from flows.create_session import create_session
 from flows.errors import UnknownName
 from flows.lock_requirements import lock_requirements
@@ -32,7 +31,7 @@ SESSION = "demo"
 BUNDLE = "minimal"
 # What the next build has more: small, pure Python, and of no use to anything else in the bundle.
 ADDITION = ("humanize", "~=4.9")
-RECIPES = tuple(part for part in PARTS if part != "releases")
+RECIPES = tuple(part for part in tree.PARTS if part != "releases")
 NOTE, NOTEBOOK = "notes.txt", "first.ipynb"
 
 Step = Callable[[str], AbstractContextManager[None]]
@@ -98,7 +97,7 @@ def copy_catalog(source: Path, copy: Path) -> None:
     """Copy all recipes, and let the demo's release ship two profiles of them."""
     shutil.rmtree(copy, ignore_errors=True)
     for part in RECIPES:
-        shutil.copytree(source / part, copy / part)
+        tree.copy(source / part, copy / part, source)
     (copy / "releases").mkdir()
     (copy / "releases" / f"{RELEASE}.yaml").write_text(documents.dump({"release": RELEASE, "profiles": list(SHIPPED)}))
 

@@ -18,7 +18,7 @@ from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Release
 from flows.catalog.pins import expired, first_lock_file
 from flows.database import now, open_database
-from flows.documents import Mistake, Mistakes
+from flows.documents import Mistake, Mistakes, text_of
 from flows.errors import RefitError, UnknownName
 from flows.files import write_whole
 from flows.images.build import Builder
@@ -283,7 +283,7 @@ def refuse_expired(release: Release, root: Path, on: datetime.date) -> None:
         Mistakes: the exceptions that no longer hold on that day (UTC), with file and line.
     """
     file = root / "releases" / f"{release.name}.yaml"
-    if release.pins.waivers and (mistakes := list(expired(file, file.read_text("utf-8"), release.pins.waivers, on))):
+    if release.pins.waivers and (mistakes := list(expired(file, text_of(file), release.pins.waivers, on))):
         raise Mistakes(mistakes)
 
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from flows.catalog import load
+from flows.catalog import load, tree
 from flows.catalog.model import Catalog, Download, Profile
+from flows.catalog.pins import expired
+from flows.database import now
+from flows.documents import Mistake, text_of
 from flows.errors import RefitError
 from flows.images import stages
 from flows.images.build import Builder
@@ -36,7 +39,8 @@ class ReleasePlan:
 
     Two kinds of profiles are in nothing else here: `problems` has those that can't be planned, `unbuildable` those that
     this machine would have to build and can't, because something that they take can't be had: stem → why. Where other
-    machines build, which may have ways of their own, the latter are `doubtful` instead, and tried.
+    machines build, which may have ways of their own, the latter are `doubtful` instead, and tried. `overdue` are the
+    release's exceptions that no longer hold: they stop locks, not builds from those that there are.
     """
 
     profiles: tuple[Profile, ...]
@@ -45,6 +49,7 @@ class ReleasePlan:
     problems: Mapping[str, str] = field(default_factory=dict)
     unbuildable: Mapping[str, str] = field(default_factory=dict)
     doubtful: Mapping[str, str] = field(default_factory=dict)
+    overdue: tuple[Mistake, ...] = ()
 
 
 class NotBuildable(RefitError):
@@ -81,6 +86,7 @@ def plan_release(
     Raises:
         RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
     """
+    tree.require(catalog or settings.catalog)
     recipes = load.load_catalog(catalog or settings.catalog)
     wanted = chosen(recipes, release, profiles)
     chains, problems = assemble(wanted, recipes, settings)
@@ -99,8 +105,13 @@ def plan_release(
     whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
     problem = {stem: str(error) for stem, error in problems.items()}
     if settings.builders:
-        return ReleasePlan(whole, graph, plan, problem, doubtful=why)
-    return ReleasePlan(whole, graph, plan, problem, why)
+        return ReleasePlan(whole, graph, plan, problem, doubtful=why, overdue=_overdue(recipes, release))
+    return ReleasePlan(whole, graph, plan, problem, why, overdue=_overdue(recipes, release))
+
+
+def _overdue(recipes: Catalog, release: str) -> tuple[Mistake, ...]:
+    waivers, file = recipes.releases[release].pins.waivers, recipes.root / "releases" / f"{release}.yaml"
+    return tuple(expired(file, text_of(file), waivers, now().date())) if waivers else ()
 
 
 def due_locks(planned: ReleasePlan, settings: Settings) -> tuple[str, ...]:

@@ -12,17 +12,19 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import Field, SecretStr, ValidationError
 
 from flows import command, documents
 from flows.documents import Mistake, Mistakes
 from flows.policy import RolloutPolicy
+
+SHIPPED_CATALOG = Path(__file__).resolve().parents[1]
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -34,9 +36,13 @@ def default_home() -> Path:
 
 
 def default_catalog() -> Path:
-    """The working directory where it is a catalog, else the one that came with this Refit."""
+    """The working directory where it is a catalog, or a part of one; else the one that came with this Refit.
+
+    Of a part, it is said what it lacks: whoever stands in it doesn't mean another one.
+    """
     here = Path.cwd()
-    return here if (here / "releases").is_dir() else Path(__file__).resolve().parents[1]
+    is_meant = (here / "releases").is_dir() or ((here / "bundles").is_dir() and (here / "ides").is_dir())
+    return here if is_meant else SHIPPED_CATALOG
 
 
 class Span(documents.Document):
@@ -309,8 +315,8 @@ def _variables() -> dict[str, object]:
 
 
 def _from_yaml(name: str, text: str) -> object:
+    """Its text is not repeated, for a secret may be in it; a variable has no lines."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        variable = Path(f"REFIT_{name.upper()}")
-        raise Mistakes([Mistake(variable, 0, f"this is not valid YAML: {text!r}")]) from None
+        return documents.parse_plain(text, Path(f"REFIT_{name.upper()}"))
+    except Mistakes as found:
+        raise Mistakes(replace(mistake, line=0) for mistake in found.mistakes) from None

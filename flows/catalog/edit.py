@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 
 import yaml
 
+from flows.documents import compose
 from flows.errors import RefitError
 
 
@@ -76,8 +78,7 @@ def without(text: str, key: str) -> str:
 
 
 def _root(text: str) -> yaml.Node | None:
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    return node
+    return compose(text, Path("the release's file"))
 
 
 def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:

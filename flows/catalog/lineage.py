@@ -52,5 +52,5 @@ def _name(folder: Path) -> str:
 
 def _wrong(folder: Path, what: str, fix: str) -> Mistakes:
     file = folder / CONFIG
-    rows = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    rows = enumerate(documents.text_of(file).splitlines(), 1)
     return Mistakes([Mistake(file, next((n for n, row in rows if row.startswith("extends")), 1), what, fix)])

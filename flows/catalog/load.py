@@ -11,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from flows import documents
-from flows.catalog import lineage, npm, tag
+from flows.catalog import lineage, npm, tag, tree
 from flows.catalog import release as releases
 from flows.catalog.model import (
     Base,
@@ -34,8 +32,6 @@ from flows.documents import Document, Mistake, Mistakes
 from flows.errors import RefitError, UnknownName
 
 CUDA = "cuda"  # in base/, but no operating system
-# The folders of a catalog.
-PARTS = ("base", "bundles", "ides", "snippets", "releases")
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 _PYTHON = re.compile(r"py3[0-9]+")
 _OF_BUNDLES = ("packages", "builder")  # the categories that no IDE has
@@ -49,8 +45,13 @@ def load_catalog(root: Path) -> Catalog:
     """All recipes and releases below `root`.
 
     Raises:
+        NoCatalog: none is there.
         Mistakes: whatever is wrong in any of them.
     """
+    if not root.is_dir():
+        tree.require(root)
+    if odd := list(tree.mistakes(root)):
+        raise Mistakes(odd)  # what follows walks and reads
     found = _Finder()
     bases = found.recipes(_named(root / "base", without=CUDA), found.base)
     bundles = found.recipes(found.numbered(root / "bundles"), found.bundle)
@@ -73,8 +74,11 @@ def newest_release(root: Path) -> str:
     """The release that is meant where none is named; nothing is read of it.
 
     Raises:
+        NoCatalog: `root` has no catalog.
         RefitError: the catalog below `root` has none.
     """
+    if not (root / "releases").is_dir():
+        tree.require(root)
     if names := [file.stem for file in (root / "releases").glob("*.yaml") if tag.is_release(file.stem)]:
         return max(names)
     raise RefitError(
@@ -150,7 +154,8 @@ class _Finder:
         found: dict[str, Recipe | None] = {}
         for name, folder in folders:
             if not tag.is_name(name):
-                self.wrong(folder, 0, f"the name {name!r} has something other than a-z and 0-9", "rename the folder")
+                what = f"the name {name!r} has something other than a-z and 0-9, or more than 30 of these"
+                self.wrong(folder, 0, what, "rename the folder")
             elif name in found:
                 self.wrong(folder, 0, f"there is another recipe {name!r} beside this one", "rename one of the two")
             else:
@@ -237,7 +242,7 @@ class _Finder:
         written = [(ide.folder / "ide.yaml", ide.config.only) for ide in catalog.ides.values()]
         written += [(b.folder / lineage.CONFIG, lineage.config(b.folder).only) for b in catalog.bundles.values()]
         for file, only in written:
-            node = yaml.compose(self.text(file), Loader=yaml.CSafeLoader) if only else None
+            node = documents.compose(self.text(file), file) if only else None
             for index, rule in enumerate(only):
                 for kind, known in names.items():
                     for name in sorted(set(getattr(rule, kind)) - set(known)):
@@ -290,7 +295,7 @@ class _Finder:
     def text(self, path: Path) -> str:
         if self.present(path):
             try:
-                return path.read_text(encoding="utf-8")
+                return documents.bounds.read_text(path)
             except (OSError, UnicodeDecodeError) as error:
                 self.mistakes.append(documents.unreadable(path, error))
         return ""

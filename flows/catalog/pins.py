@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -86,7 +85,7 @@ def first_lock_file(root: Path, release: str) -> Path:
 
 def expired(path: Path, text: str, waivers: tuple[Waiver, ...], on: date) -> Iterator[Mistake]:
     """The exceptions of a release file that no longer hold on that day, with their lines; `text` stands in `path`."""
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = documents.compose(text, path)
     for number, waiver in enumerate(waivers):
         if waiver.expires < on:
             line = documents.line_of(node, ("exceptions", number, "expires"))

@@ -88,7 +88,7 @@ def mistakes(
         catalog: the recipes that have no mistakes.
         names: `ide`, `bundle` and `os` → the names of all recipes of that kind, with mistakes or without.
     """
-    node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    node = documents.compose(text, path)
     yield from _misnamed(path, documents.line_of(node, ("release",)), file.release)
     yield from _excepted_twice(path, node, file.exceptions)
     seen: dict[str, int] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from flows.catalog import tag
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog, python_version
+from flows.documents import text_of
 from flows.errors import RefitError
 
 _SOURCE = """\
@@ -94,7 +95,7 @@ def _section(category: str, python: str, catalog: Catalog) -> list[str]:
     """The lines of a section in the first bundle that has it for this Python."""
     for neighbour in catalog.bundles.values():
         if python in neighbour.pythons:
-            lines = (neighbour.pythons[python] / "Pipfile").read_text(encoding="utf-8").splitlines()
+            lines = text_of(neighbour.pythons[python] / "Pipfile").splitlines()
             if f"[{category}]" in lines:
                 below = lines[lines.index(f"[{category}]") + 1 :]
                 end = next((number for number, line in enumerate(below) if line.startswith("[")), len(below))
@@ -118,7 +119,7 @@ def base(name: str, catalog: Catalog) -> dict[str, str]:
     like = [base for base in catalog.bases.values() if base.config.family == "deb"]
     if not like:
         raise RefitError("The catalog has no base of Debian packages that a new one could be like.")
-    texts = {file.name: file.read_text(encoding="utf-8") for file in like[-1].folder.iterdir() if file.is_file()}
+    texts = {file.name: text_of(file) for file in like[-1].folder.iterdir() if file.is_file()}
     return {f"base/{name}/{file}": text for file, text in {**texts, "display.txt": f"{name.capitalize()}\n"}.items()}
 
 
@@ -132,7 +133,9 @@ def skeleton(kind: str, name: str, catalog: Catalog) -> dict[str, str]:
         RefitError: there is one of that name, or it can't be a name.
     """
     if not tag.is_name(name):
-        raise RefitError(f"{name!r} can't be the name of a recipe.", fix="take small letters and digits alone.")
+        raise RefitError(
+            f"{name!r} can't be the name of a recipe.", fix="take small letters and digits alone, 30 at most."
+        )
     known: Iterable[str] = {"bundle": catalog.bundles, "ide": catalog.ides, "base": catalog.bases}[kind]
     if name in known:
         raise RefitError(f"There is a {kind} {name!r} already.", fix="take another name.")

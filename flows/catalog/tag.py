@@ -17,6 +17,7 @@ LONGEST = 128  # what a registry takes
 EXAMPLE = "jupyter-minimal-deb12-py311_2026a_20261120"
 
 _NAME = re.compile(r"[a-z0-9]+")
+_NAME_LENGTH = 30  # of a recipe: three of these and the rest are no more than LONGEST
 _RELEASE = re.compile(r"20[0-9]{2}[a-z]")
 _TAG = re.compile(r"(?P<stem>[^_]*)_(?P<release>[^_]*)_(?P<date>[0-9]{8})(\.(?P<number>[1-9][0-9]*))?")
 
@@ -37,7 +38,7 @@ def stem(*, cuda: bool, ide: str, bundle: str, os: str, python: str) -> str:
 
 def is_name(text: str) -> bool:
     """Whether an operating system, bundle or IDE may be called so."""
-    return _NAME.fullmatch(text) is not None
+    return _NAME.fullmatch(text) is not None and len(text) <= _NAME_LENGTH
 
 
 def is_release(text: str) -> bool:
@@ -65,7 +66,7 @@ class Tag:
     def __post_init__(self) -> None:
         for kind in ("ide", "bundle", "os", "python"):
             name = getattr(self, kind)
-            if not is_name(name):
+            if not _NAME.fullmatch(name):
                 raise IllegalTag(str(self), f"The {kind} {name!r} has something other than a-z and 0-9.")
         if not is_release(self.release):
             raise IllegalTag(str(self), f"The release {self.release!r} is not a year and a letter, like 2026a.")

@@ -13,7 +13,7 @@ import typer
 from flows import branches, shipped
 from flows.adopt import adopt
 from flows.catalog import load as catalogs
-from flows.catalog import skeletons
+from flows.catalog import skeletons, tree
 from flows.catalog.choices import Option
 from flows.catalog.model import Catalog, Profile
 from flows.cli import tables
@@ -28,6 +28,7 @@ from flows.cli.console import (
     show_data,
     show_json,
     show_text,
+    shown_catalog,
 )
 from flows.database import now
 from flows.documents import Mistakes
@@ -171,11 +172,15 @@ def new_base(name: Name) -> None:
 
 
 def _begin(kind: str, name: str, then: str) -> None:
+    tree.require(load().catalog)
     recipes = catalogs.load_catalog(load().catalog)
     for path, text in skeletons.skeleton(kind, name, recipes).items():
         file = recipes.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise RefitError(f"{file} can't be written.", why=str(error)) from None
         out.print(f"wrote {file}", highlight=False, soft_wrap=True)
     out.print(then)
 
@@ -187,17 +192,19 @@ def lint(
     as_json: Json = False,
 ) -> None:
     """Look for mistakes in the whole catalog, without building anything: templates, scripts, downloads, secrets."""
-    report = look_at((folder or load().catalog).absolute(), now().date())
+    root = (folder or load().catalog).absolute()
+    report = look_at(root, now().date())
     if as_json:
         show_json(report)
     for reason in report.left_out:
-        err.print(reason)
+        err.print(reason, highlight=False, soft_wrap=True)
     if report.mistakes and not as_json:
         raise Mistakes(report.mistakes)
     if report.mistakes:
         raise typer.Exit(1)
     if not as_json:
         out.print(f"No mistakes in {report.templates} templates and {report.scripts} scripts.")
+        out.print(shown_catalog(root), highlight=False, soft_wrap=True)
 
 
 import_app = typer.Typer(no_args_is_help=True, help="Make a catalog of what others wrote for other tools.")

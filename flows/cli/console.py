@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -17,7 +19,9 @@ from rich.table import Table
 from flows import services
 from flows.catalog.load import newest_release
 from flows.cli import screen, tables
-from flows.settings import Settings, load
+from flows.documents import Mistakes
+from flows.errors import RefitError
+from flows.settings import SHIPPED_CATALOG, Settings, load
 from flows.words import printable
 
 
@@ -58,6 +62,11 @@ def running_flows(quiet: bool = False) -> Iterator[Settings]:
         yield settings
 
 
+def shown_catalog(catalog: Path) -> str:
+    """Which catalog was taken, in a line: nobody should look for their recipes in another one."""
+    return f"Catalog: {catalog}{', which came with Refit' if catalog == SHIPPED_CATALOG != Path.cwd() else ''}"
+
+
 def show_data(as_json: bool, data: Any, table: Table) -> None:
     """Print a result as JSON for scripts, or as a table for people."""
     if as_json:
@@ -66,9 +75,22 @@ def show_data(as_json: bool, data: Any, table: Table) -> None:
         show(table)
 
 
+_shown: list[bool] = []  # whether this command's one JSON document is there already
+
+
 def show_json(data: Any) -> None:
     """Print a result as JSON for scripts."""
-    out.print_json(to_json(data).decode())
+    _shown.append(True)
+    # With every character beyond ASCII escaped: it is the same data, and may be shown on a terminal.
+    out.print_json(json.dumps(to_jsonable_python(data)), ensure_ascii=True)
+
+
+def show_json_error(error: RefitError, **more: Any) -> None:
+    """Print an error as the JSON document of a command that has none yet, with what there is beside it."""
+    if not _shown:
+        mistakes = [vars(mistake) for mistake in error.mistakes] if isinstance(error, Mistakes) else []
+        told = {"what": error.what, "why": error.why, "fix": error.fix, "mistakes": mistakes}
+        show_json({"error": told, **more})
 
 
 def show_text(content: str | bytes) -> None:

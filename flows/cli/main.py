@@ -8,11 +8,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markdown import Markdown
+from typer.exceptions import TyperException
 
 from flows import doctor, services, start_sessions
 from flows.branches import nights
@@ -31,7 +33,9 @@ from flows.cli.console import (
     show,
     show_data,
     show_json,
+    show_json_error,
     show_text,
+    shown_catalog,
 )
 from flows.documents import Mistakes
 from flows.errors import RefitError
@@ -88,6 +92,8 @@ def main() -> None:
     """Run the command line; what a person can mend is printed without a traceback."""
     logging.setLogRecordFactory(Printable)
     logging.getLogger("refit").addHandler(logging.NullHandler())
+    if _wants_json(sys.argv[1:]):
+        sys.exit(_answering_json())
     try:
         app()
     except RefitError as error:
@@ -96,6 +102,34 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("Cancelled.")
         sys.exit(130)
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether a command is to answer JSON; what follows `exec` and `ssh` is another program's."""
+    own = takewhile(lambda word: word != "--", words)
+    return "--json" in own and not {"exec", "ssh"} & {*words[:2]}
+
+
+def _answering_json() -> int:
+    """Run the command line and return its exit code; standard output has one JSON document, whatever happens."""
+    try:
+        code = int(app(standalone_mode=False) or 0)
+        if code:  # as a rule, its document is there
+            show_json_error(RefitError("This was cancelled." if code == 130 else f"This failed with code {code}."))
+        return code
+    except RefitError as error:
+        _show_error(str(error))
+        show_json_error(error)
+        return error.exit_code
+    except TyperException as error:  # words that are off
+        said = str(getattr(error, "format_message", error.__str__)())
+        _show_error(said)
+        show_json_error(RefitError(said, fix="add `--help` to the command."))
+        return int(getattr(error, "exit_code", 2))
+    except (KeyboardInterrupt, typer.Abort) as error:
+        err.print("Cancelled.")
+        show_json_error(RefitError("This was cancelled."))
+        return 1 if isinstance(error, typer.Abort) else 130
 
 
 # --- Images -------------------------------------------------------------------------------------------------------
@@ -201,11 +235,21 @@ def plan(
 ) -> None:
     """Show what building a release would do to each stage, and why; nothing is touched."""
     settings = load()
+    if drawing:
+        _check_picture(drawing)
     planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
     if drawing:
         drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
+    for mistake in planned.overdue:
+        err.print(f"{mistake}. Locking stops at it.", highlight=False, soft_wrap=True)
+    if as_json and (planned.problems or planned.unbuildable):
+        error = NotBuildable(planned)
+        _show_error(str(error))
+        show_json_error(error, steps=planned.plan.steps)
+        raise typer.Exit(error.exit_code)
     show_data(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
+        out.print(shown_catalog(settings.catalog), highlight=False, soft_wrap=True)
         out.print(tables.planned(planned.plan))
         if locks := due_locks(planned, settings):
             out.print(tables.due(locks))
@@ -213,6 +257,19 @@ def plan(
         raise NotBuildable(planned)
     if not as_json:
         out.print(f"All {len(planned.profiles)} profiles can be built here.")
+
+
+def _check_picture(file: Path) -> None:
+    """Refuse a file that can't be written before the plan is made."""
+    try:
+        if file.exists() and not file.is_file():
+            raise OSError("it is there, and no file")
+        new = not file.exists()
+        file.open("a").close()
+        if new:
+            file.unlink()
+    except OSError as error:
+        raise RefitError(f"The picture can't be written to {file}.", why=str(error), fix="name another file.") from None
 
 
 @app.command("show", rich_help_panel="Images")

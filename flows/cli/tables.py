@@ -95,6 +95,8 @@ def plan(planned: Plan, explain: bool) -> Table:
 
 def planned(planned: Plan) -> str:
     """What would be done, in a sentence."""
+    if not planned.steps:
+        return "No stage can be planned."
     if planned.count(Action.reuse) == len(planned.steps):
         return f"All {len(planned.steps)} stages are there already: nothing would be built."
     counted = ", ".join(f"{action} {number}" for action in Action if (number := planned.count(action)))

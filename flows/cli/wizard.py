@@ -129,7 +129,7 @@ def write(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Path:
         RefitError: its profiles aren't written one below the other, or with it the catalog would have mistakes.
     """
     file = _file(recipes.root, release)
-    before = file.read_text(encoding="utf-8")
+    before = documents.text_of(file)
     file.write_text(edit.with_profile(before, choices.written(answers)), encoding="utf-8")
     try:
         load.load_catalog(recipes.root)

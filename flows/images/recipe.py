@@ -8,20 +8,19 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import replace
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
-
 from flows.catalog import npm
 from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
-from flows.documents import Mistake, Mistakes, unreadable
+from flows.catalog.tree import read_files
+from flows.documents import bounds
 from flows.errors import RefitError
 from flows.images.grafting.configuration import configured, instructions
+from flows.images.rendering.templates import Templates, read_templates
 from flows.images.stages import CUDA, IDE, Kind, Stage
 from flows.locks import python as python_locks
 from flows.locks import system as system_locks
@@ -40,46 +39,6 @@ CUDA_REPOSITORY = "cuda"  # NVIDIA's, among those of a base of rpm
 WEB = "snippets/web/files"  # what IDEs share
 ENVIRONMENT = "/opt/app-root"  # where all Python packages are
 NODE = "snippets/node/requirements.txt"  # the Node that installs npm packages, as a Python package
-
-
-@dataclass(frozen=True)
-class Templates:
-    """All templates of a catalog: path below its root → text."""
-
-    root: Path
-    texts: Mapping[str, str]
-
-    @cached_property
-    def _environment(self) -> Environment:
-        """Compiles each template once."""
-        loader = FunctionLoader(self._load)
-        return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-    def render(self, name: str, **variables: object) -> str:
-        """The text that a template makes of the variables.
-
-        Raises:
-            Mistakes: the template, or one that it includes, has a mistake; with its file and line.
-        """
-        try:
-            return self._environment.get_template(name).render(variables).strip() + "\n"
-        except Exception as error:  # expressions and filters raise whatever Python does
-            raise Mistakes([self._mistake(error)]) from error
-
-    def _load(self, name: str) -> tuple[str, str, None] | None:
-        return (self.texts[name], str(self.root / name), None) if name in self.texts else None
-
-    def _mistake(self, error: Exception) -> Mistake:
-        what = str(error.message if isinstance(error, TemplateError) else error)
-        if isinstance(error, TemplateNotFound):
-            what = f"there is no template {error.name!r}"
-        if isinstance(error, TemplateSyntaxError):
-            return Mistake(Path(error.filename or self.root), error.lineno, what)
-        ours = {str(self.root / name) for name in self.texts}
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in ours]
-        return (
-            Mistake(Path(frames[-1].filename), frames[-1].lineno or 0, what) if frames else Mistake(self.root, 0, what)
-        )
 
 
 class Assembler:
@@ -105,6 +64,9 @@ class Assembler:
             cache(python_locks.read),
             cache(read_pipfile),
         )
+        # Stages of many profiles have the same files and instructions.
+        self._files = cache(partial(read_files, root=catalog.root))
+        self._has_no_programs = cache(_has_no_programs)
         self._made: dict[tuple[str, str], Stage] = {}
 
     def chain(self, profile: Profile) -> tuple[Stage, ...]:
@@ -139,7 +101,7 @@ class Assembler:
             system = self._resolve(_with_python(base, python))
             template = self._path(base.folder / "base.snippet.j2")
             text = self._templates.render(template, **_base_variables(base, python), system=system)
-            files = self._common_files(base, text) | read_files(base.folder / "files")
+            files = self._common_files(base, text) | self._files(base.folder / "files")
             kind = Kind.instructions if base.config.image else Kind.bootstrap
             suite, family, image = base.config.suite, base.config.family, base.config.image
             return Stage(name, kind, None, text, files, system, suite=suite, family=family, image=image)
@@ -148,7 +110,7 @@ class Assembler:
 
     def _common_files(self, base: Base, text: str) -> dict[str, bytes]:
         """Of the files that bases share, and those that say where their packages come from, what a text names."""
-        common = {**read_files(self._root / BASES / "files"), **system_locks.sources(base)}
+        common = {**self._files(self._root / BASES / "files"), **system_locks.sources(base)}
         return {path: content for path, content in common.items() if path in text}
 
     def _system(self, profile: Profile, parent: Stage) -> Stage | None:
@@ -191,7 +153,7 @@ class Assembler:
             asked = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
             asked["version"] = config.version
             text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **_variables(profile), **asked)
-            files = {path: content for path, content in read_files(folder / "files").items() if path in text}
+            files = {path: content for path, content in self._files(folder / "files").items() if path in text}
             if not lock:
                 return Stage(name, Kind.closed, parent.name, text, files)
             files[REQUIREMENTS] = _as_file(requirements)
@@ -214,7 +176,7 @@ class Assembler:
             asked = {"level": level, "version": config.version, "key": config.key, "system": system}
             variables = {**_variables(profile), "repositories": repositories, "repository": config.repository, **asked}
             text = self._templates.render(f"{CUDA_RECIPE}/rpm.snippet.j2", **variables)
-            own = {**read_files(self._root / CUDA_RECIPE / "files"), **system_locks.sources(below)}
+            own = {**self._files(self._root / CUDA_RECIPE / "files"), **system_locks.sources(below)}
             files = {path: content for path, content in own.items() if path in text}
             suite, family = base.config.suite, base.config.family
             return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
@@ -296,9 +258,10 @@ class Assembler:
             template = own if own in self._templates.texts else "snippets/npm.snippet.j2"
             variables = {**_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
             text = self._templates.render(template, **variables)
-            files = {path: content for path, content in read_files(ide.folder / "npm").items() if path.endswith("json")}
+            own_files = self._files(ide.folder / "npm")
+            files = {path: content for path, content in own_files.items() if path.endswith("json")}
             locked = python_locks.exact(node)
-            files[REQUIREMENTS] = node.read_bytes()
+            files[REQUIREMENTS] = bounds.read_bytes(node, bounds.TEXT)
             requirements = locked if ide.config.keep_node else ()
             abi = self._abi(profile)
             return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=(IDE,))
@@ -313,9 +276,9 @@ class Assembler:
             variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
             variables["downloads"] = ide.config.downloads
             text = self._templates.render(self._path(ide.folder / f"{ide.name}.snippet.j2"), **variables)
-            kind = Kind.closed if _has_no_programs(text) else Kind.instructions
-            shared = {path: content for path, content in read_files(self._root / WEB).items() if path in text}
-            return Stage(name, kind, parent.name, text, shared | read_files(ide.folder / "files"))
+            kind = Kind.closed if self._has_no_programs(text) else Kind.instructions
+            shared = {path: content for path, content in self._files(self._root / WEB).items() if path in text}
+            return Stage(name, kind, parent.name, text, shared | self._files(ide.folder / "files"))
 
         return self._once("ide", profile.stem, make)
 
@@ -446,32 +409,6 @@ def _variables(profile: Profile) -> dict[str, object]:
 
 def _path(root: Path, file: Path) -> str:
     return file.relative_to(root).as_posix()
-
-
-def read_templates(root: Path) -> Templates:
-    """All templates of the catalog below `root`.
-
-    Raises:
-        Mistakes: those that can't be read.
-    """
-    folders = [root / kind for kind in ("base", "bundles", "ides", "snippets")]
-    files = [file for folder in folders for file in sorted(folder.rglob("*.j2"))]
-    texts: dict[str, str] = {}
-    mistakes: list[Mistake] = []
-    for file in files:
-        try:
-            texts[_path(root, file)] = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            mistakes.append(unreadable(file, error))
-    if mistakes:
-        raise Mistakes(mistakes)
-    return Templates(root, texts)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    """A recipe's files by their path in the build context: `files/…`."""
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    return {_path(folder.parent, file): file.read_bytes() for file in files}
 
 
 def _as_file(requirements: tuple[str, ...]) -> bytes:

@@ -1,65 +1,66 @@
-"""Templates: whether they can be read, what they name that nobody gives them, and what they give to nobody. Pure."""
+"""Templates: whether they can be read, what they name that nobody gives them, and what they give to nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from jinja2 import Environment, TemplateSyntaxError, meta, nodes
-
 from flows.catalog.release import nearest
-from flows.documents import Mistake
+from flows.documents import Mistake, Mistakes
+from flows.images.rendering.templates import Facts, Templates
 
-_ENVIRONMENT = Environment()
 
-
-def mistakes(root: Path, texts: Mapping[str, str], known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+def mistakes(templates: Templates, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
     """The mistakes of all templates.
 
     Args:
-        root: the catalog.
-        texts: path below it → what stands there.
+        templates: those of a catalog.
         known: path → the variables that a template is given. What it includes has them, too; of a template that was
             neither rendered nor included, it can't be said what is undefined in it.
     """
-    known = _with_included(texts, known)
-    for path, text in texts.items():
-        try:
-            tree = _ENVIRONMENT.parse(text)
-        except TemplateSyntaxError as error:
-            yield Mistake(root / path, error.lineno, str(error.message))
+    seen = {path: _seen(templates, path) for path in templates.texts}
+    facts = {path: found for path, found in seen.items() if isinstance(found, Facts)}
+    known = _with_included(facts, known)
+    for path, found in seen.items():
+        if isinstance(found, Mistakes):
+            yield from found.mistakes
             continue
         if path in known:
-            yield from _undefined(root / path, tree, known[path])
-        yield from _unused(root / path, tree)
+            yield from _undefined(templates.root / path, found, known[path])
+        yield from _unused(templates.root / path, found)
 
 
-def _with_included(texts: Mapping[str, str], known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+def _seen(templates: Templates, path: str) -> Facts | Mistakes:
+    try:
+        return templates.facts(path)
+    except Mistakes as mistakes:
+        return mistakes
+
+
+def _with_included(facts: Mapping[str, Facts], known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     whole = {path: set(names) for path, names in known.items()}
-    pending = list(whole)
+    pending = [path for path in whole if path in facts]
     while pending:
         path = pending.pop()
-        with suppress(TemplateSyntaxError):
-            for other in meta.find_referenced_templates(_ENVIRONMENT.parse(texts[path])):
-                if other is not None and other in texts and not whole[path] <= whole.setdefault(other, set()):
-                    whole[other] |= whole[path]
-                    pending.append(other)
+        for other in facts[path].references:
+            if other in facts and not whole[path] <= whole.setdefault(other, set()):
+                whole[other] |= whole[path]
+                pending.append(other)
     return whole
 
 
-def _undefined(file: Path, tree: nodes.Template, known: Collection[str]) -> Iterator[Mistake]:
-    unknown = meta.find_undeclared_variables(tree) - set(known)
-    for name in tree.find_all(nodes.Name):
-        if name.name in unknown:
-            yield Mistake(file, name.lineno, f"{name.name!r} is not defined", nearest(name.name, sorted(known)))
+def _undefined(file: Path, facts: Facts, known: Collection[str]) -> Iterator[Mistake]:
+    unknown = facts.undeclared - set(known)
+    for name, line, _ in facts.names:
+        if name in unknown:
+            yield Mistake(file, line, f"{name!r} is not defined", nearest(name, sorted(known)))
 
 
-def _unused(file: Path, tree: nodes.Template) -> Iterator[Mistake]:
-    used = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "load"}
-    for node in tree.find_all(nodes.Import):
-        if node.target not in used:
-            yield Mistake(file, node.lineno, f"{node.target!r} is imported and not used", "take it out")
-    for name in tree.find_all(nodes.Name):
-        if name.ctx == "store" and name.name not in used:
-            yield Mistake(file, name.lineno, f"{name.name!r} is set and not used", "take it out")
+def _unused(file: Path, facts: Facts) -> Iterator[Mistake]:
+    used = {name for name, _, how in facts.names if how == "load"}
+    for target, line in facts.imports:
+        if target not in used:
+            yield Mistake(file, line, f"{target!r} is imported and not used", "take it out")
+    for name, line, how in facts.names:
+        if how == "store" and name not in used:
+            yield Mistake(file, line, f"{name!r} is set and not used", "take it out")

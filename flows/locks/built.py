@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.utils import NormalizedName, canonicalize_name
 
-from flows.documents import Mistake, Mistakes, unreadable
+from flows.documents import Mistake, Mistakes, bounds, unreadable
 
 # The category of what such packages are built with. It is installed where they are built, and in no image.
 BUILDER = "builder"
@@ -72,7 +72,7 @@ def environment(bundles: Iterable[Path]) -> dict[str, str]:
 
 def _lines(file: Path, mistakes: list[Mistake]) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return bounds.read_text(file).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         mistakes.append(unreadable(file, error, "write it in UTF-8"))
         return []

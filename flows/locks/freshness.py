@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from flows.catalog.model import Base
 from flows.database import now
-from flows.documents import Document
+from flows.documents import Document, bounds
 from flows.errors import RefitError
 from flows.files import write_whole
 from flows.locks import apt, archive, pages, python, system
@@ -318,7 +318,7 @@ def _files_in(folder: Path) -> str:
 
 def _lock_file(folder: Path, settings: Settings) -> Path:
     """By the lock's content: wherever the catalog is checked out, and never for a lock that was made elsewhere."""
-    return _folder(settings) / f"python-{_hash((folder / 'Pipfile.lock').read_bytes())}.json"
+    return _folder(settings) / f"python-{_hash(bounds.read_bytes(folder / 'Pipfile.lock', bounds.JSON))}.json"
 
 
 # --- What was seen --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from flows.catalog.lineage import CONFIG, lineage
-from flows.documents import Mistake, Mistakes, parse_toml, unreadable
+from flows.documents import Mistake, Mistakes, bounds, parse_toml, text_of
 from flows.locks import built
 from flows.locks.built import Built
 
@@ -95,7 +95,7 @@ def read_pipfile(path: Path) -> Pipfile:
         Mistakes: one is missing, is not TOML, holds a credential, asks for what can't be locked with hashes, or for
             what another one has asked for already.
     """
-    texts = {file: _read(file) for file in _with_ancestors(path)}
+    texts = {file: text_of(file, bounds.TOML) for file in _with_ancestors(path)}
     parts = {file: parse_toml(text, file) for file, text in texts.items()}
     mistakes = [mistake for file, part in parts.items() for mistake in _mistakes(file, texts[file], part)]
     if mistakes := mistakes or list(_mistakes_together(texts, parts)):
@@ -120,13 +120,6 @@ def _with_ancestors(path: Path) -> list[Path]:
     python = path.parent
     folders = lineage(python.parent) if (python.parent / CONFIG).exists() else (python.parent,)
     return [folder / python.name / path.name for folder in folders]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Mistakes([unreadable(path, error)]) from None
 
 
 def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.documents import Mistake, Mistakes, line_of, parse_json, unreadable
+from flows.documents import Mistake, Mistakes, bounds, compose, line_of, parse_json, text_of, unreadable
 from flows.errors import UnknownName
 from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
@@ -103,10 +103,14 @@ def verify(folder: Path) -> None:
     mistakes = [*_in_lock(folder, problems(lock, pipfile)), *unlocked(lock, pipfile)]
     for name, content in exports(lock, pipfile).items():
         file = folder / name
-        if not file.exists():
+        try:
+            line = _first_difference(bounds.read_bytes(file, bounds.TEXT), content.encode())
+        except FileNotFoundError:
             mistakes.append(Mistake(file, 0, "this file is missing", RELOCK))
-        elif line := _first_difference(file.read_bytes(), content.encode()):
-            mistakes.append(Mistake(file, line, "it doesn't say what Pipfile.lock says", RELOCK))
+        except OSError as error:
+            mistakes.append(unreadable(file, error, RELOCK))
+        else:
+            mistakes += [Mistake(file, line, "it doesn't say what Pipfile.lock says", RELOCK)] if line else []
     if mistakes:
         raise Mistakes(mistakes)
 
@@ -130,7 +134,7 @@ def exact(file: Path) -> tuple[str, ...]:
         Mistakes: it can't be read, or says something else.
     """
     try:
-        found = lines(file.read_text(encoding="utf-8"))
+        found = lines(bounds.read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         raise Mistakes([unreadable(file, error, _COMPILE)]) from None
     if wrong := [line for line in found if not _is_locked(line)]:
@@ -149,7 +153,7 @@ def _is_locked(line: str) -> bool:
 def _line(file: Path, requirement: str) -> int:
     """The line on which a requirement begins, from 1."""
     first = requirement.split(maxsplit=1)[0]
-    rows = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+    rows = enumerate(text_of(file).splitlines(), 1)
     return next((number for number, row in rows if row.lstrip().startswith(first)), 1)
 
 
@@ -246,7 +250,7 @@ def change(before: Mapping[str, str], after: Mapping[str, str]) -> LockChange:
 def _read_lock(folder: Path) -> dict[str, Any]:
     file = folder / "Pipfile.lock"
     try:
-        text = file.read_text(encoding="utf-8")
+        text = bounds.read_text(file, bounds.JSON)
     except FileNotFoundError:
         raise Mistakes([Mistake(file, 0, "this file is missing", RELOCK)]) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -280,8 +284,8 @@ def _in_lock(folder: Path, found: Mapping[str, Sequence[str]]) -> list[Mistake]:
     """
     file = folder / "Pipfile.lock"
     node: yaml.Node | None = None
-    with suppress(yaml.YAMLError, RecursionError):
-        node = yaml.compose(file.read_text(encoding="utf-8"), yaml.CSafeLoader) if found else None
+    with suppress(Mistakes):
+        node = compose(text_of(file, bounds.JSON), file) if found else None
     return [Mistake(file, line_of(node, keys), what, RELOCK) for what, keys in found.items()]
 
 

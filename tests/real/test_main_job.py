@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows import command, host
-from flows.catalog.load import PARTS
+from flows.catalog.tree import PARTS
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
 from tests.conftest import PATIENCE, free_port, wait_until

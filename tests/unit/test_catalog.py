@@ -114,7 +114,7 @@ def test_without_a_name_the_newest_release_is_meant(tmp_path: Path) -> None:
     for name in ("2026b.yaml", "2025c.yaml", "2026c.lock.json", "draft.yaml"):
         (tmp_path / "releases" / name).touch()
     assert load.newest_release(tmp_path) == "2026b"
-    with pytest.raises(RefitError, match="no release"):
+    with pytest.raises(RefitError, match="is no catalog"):
         load.newest_release(tmp_path / "releases")
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from flows.catalog import choices, load, npm
+from flows.catalog import choices, load, npm, tree
 from flows.catalog.model import Base, Catalog, Ide, Profile
 from flows.catalog.release import Choice, nearest_possible, why_not
 from flows.documents import Mistakes
@@ -38,7 +38,7 @@ RELEASE = "releases/2026a.yaml"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A copy of this repository's catalog, to change."""
-    for kind in load.PARTS:
+    for kind in tree.PARTS:
         shutil.copytree(ROOT / kind, tmp_path / kind)
     return tmp_path
 
@@ -147,7 +147,7 @@ def test_an_ide_s_system_packages_come_after_its_python_packages(root: Path) -> 
 @pytest.mark.parametrize(
     ("lock", "line", "what"),
     [
-        ("{", 1, "not a lock of npm"),
+        ("{", 1, "this is not valid JSON"),
         ("[]", 1, "it has no packages"),
         ('{"packages": {"": 1}}', 1, "it has no packages"),
         ('{"packages": {\n"node_modules/x": {"version": "1.0.0"}}}', 2, "node_modules/x has no exact version with its"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.images.rendering.templates import Templates
 from flows.lint import rules, templates
 from flows.lint.catalog import lint
 from flows.lint.shell import bodies, script
@@ -127,7 +128,10 @@ def test_templates_are_read_without_being_rendered() -> None:
         "c.j2": "{% if %}",
         "d.j2": "{{ nobody_knows }}",
     }
-    said = [(m.file.name, m.line, m.what, m.fix) for m in templates.mistakes(Path(), texts, {"a.j2": {"x", "port"}})]
+    said = [
+        (m.file.name, m.line, m.what, m.fix)
+        for m in templates.mistakes(Templates(Path(), texts), {"a.j2": {"x", "port"}})
+    ]
     assert said == [
         ("a.j2", 3, "'prot' is not defined", "did you mean 'port'?"),
         ("a.j2", 1, "'b' is imported and not used", "take it out"),
@@ -184,4 +188,4 @@ def test_no_text_is_too_odd_for_the_rules(text: str) -> None:
     list(rules.secrets(FILE, text))
     list(rules.instructions(FILE, text, upper=True))
     list(rules.script(FILE, text))
-    list(templates.mistakes(Path(), {"x": text}, {"x": {"a"}}))
+    list(templates.mistakes(Templates(Path(), {"x": text}), {"x": {"a"}}))

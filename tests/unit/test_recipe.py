@@ -11,7 +11,8 @@ from flows.catalog import load
 from flows.catalog.model import Base
 from flows.documents import Mistakes
 from flows.images import stages
-from flows.images.recipe import Assembler, read_templates
+from flows.images.recipe import Assembler
+from flows.images.rendering.templates import read_templates
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exports

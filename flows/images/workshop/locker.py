@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from flows import documents
 from flows.catalog.model import python_version
-from flows.images import recipe
+from flows.images.rendering.templates import read_templates
 from flows.images.stages import Kind, Stage
 
 FOLDER = "snippets/locker"
@@ -22,9 +23,9 @@ def stage(foundation: Stage, python: str, root: Path) -> Stage:
     Raises:
         Mistakes: the template has a mistake.
     """
-    text = recipe.read_templates(root).render(
+    text = read_templates(root).render(
         f"{FOLDER}/locker.snippet.j2", python_version=python_version(python), installer="uv"
     )
-    requirements = (root / FOLDER / "requirements.txt").read_bytes()
+    requirements = documents.bounds.read_bytes(root / FOLDER / "requirements.txt", documents.bounds.TEXT)
     name = f"locker-{foundation.name.removeprefix('base-')}"
     return Stage(name, Kind.instructions, foundation.name, text, {"requirements.txt": requirements})

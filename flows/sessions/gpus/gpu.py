@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from flows.documents import Mistakes, parse_plain, parse_plain_json
 from flows.errors import RefitError
 
 _EVERYTHING = "all"  # what the tools that write specifications call all devices of a machine together
@@ -76,9 +74,9 @@ def read_spec(text: str, file: Path) -> tuple[Gpu, ...]:
         RefitError: it is none.
     """
     try:
-        spec: Any = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        spec: Any = (parse_plain_json if file.suffix == ".json" else parse_plain)(text, file)
         return tuple(Gpu(f"{spec['kind']}={device['name']}", _nodes(device)) for device in spec["devices"])
-    except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
+    except (TypeError, KeyError, AttributeError, Mistakes) as error:
         raise RefitError(
             f"{file} is no CDI specification.",
             why=f"{type(error).__name__}: {error}",

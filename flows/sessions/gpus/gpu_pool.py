@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows import command
 from flows.database import Instant, Table, now
+from flows.documents import bounds, text_of
 from flows.errors import RefitError, UnknownName
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, count_free, free_from, gpus_among, nodes_of, read_spec
 from flows.settings import Settings
@@ -59,7 +60,7 @@ class GpuPool:
         folders = (folder for folder in self._settings.cdi_folders if folder.is_dir())
         files = (file for folder in folders for file in sorted(folder.iterdir()))
         specs = [file for file in files if file.suffix in (".json", ".yaml", ".yml")]
-        devices = [device for file in specs for device in read_spec(file.read_text(encoding="utf-8"), file)]
+        devices = [device for file in specs for device in read_spec(text_of(file, bounds.JSON), file)]
         return gpus_among(devices, self._settings.gpu_kinds)
 
     def free(self) -> tuple[int, datetime | None]:

@@ -1,4 +1,7 @@
-"""Reading what people write: YAML files, validated at the edge, every mistake at once with file and line."""
+"""Reading what people write: YAML files, validated at the edge, every mistake at once with file and line.
+
+It is the one door to such files and texts: what is no regular file, is too long or too deep is a mistake like others.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from flows.documents import bounds
+from flows.documents.bounds import OutOfBounds
 from flows.errors import RefitError
 
 Key = str | int
+_TOO_DEEP = "too many lists and tables are in each other here"
+_TOLD = 100  # mistakes of one file that are looked for, and of all that are printed
 
 
 class Document(BaseModel):
@@ -48,10 +57,10 @@ class Mistakes(RefitError):
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes: tuple[Mistake, ...] = tuple(sorted(set(mistakes)))
-        count = len(self.mistakes)
+        count, told = len(self.mistakes), [f"  {mistake}" for mistake in self.mistakes[:_TOLD]]
+        more = [f"  … and {count - _TOLD} more"] if count > _TOLD else []
         super().__init__(
-            "1 mistake was found:" if count == 1 else f"{count} mistakes were found:",
-            why="\n".join(f"  {mistake}" for mistake in self.mistakes),
+            "1 mistake was found:" if count == 1 else f"{count} mistakes were found:", why="\n".join([*told, *more])
         )
 
 
@@ -62,12 +71,24 @@ def read(path: Path, model: type[Model]) -> Model:
         Mistakes: the file is missing, is not YAML, or does not fit the model; one mistake each, with its line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bounds.read_text(path, bounds.YAML)
     except FileNotFoundError:
         raise Mistakes([Mistake(path, 0, "this file is missing")]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise Mistakes([unreadable(path, error)]) from None
     return parse(text, path, model)
+
+
+def text_of(path: Path, limit: int = bounds.TEXT) -> str:
+    """The text of a file.
+
+    Raises:
+        Mistakes: it can't be read, is no regular file, or has more bytes than `limit`.
+    """
+    try:
+        return bounds.read_text(path, limit)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistakes([unreadable(path, error)]) from None
 
 
 def unreadable(path: Path, error: Exception, fix: str = "") -> Mistake:
@@ -78,14 +99,9 @@ def unreadable(path: Path, error: Exception, fix: str = "") -> Mistake:
 
 def parse(text: str, path: Path, model: type[Model]) -> Model:
     """Read YAML text that came from `path` into `model`; raises as `read` does."""
-    node: yaml.Node | None = None
-    try:
-        loader = yaml.CSafeLoader(text)  # the same as SafeLoader, in C: ten times as fast
-        node = loader.get_single_node()
-        data = loader.construct_document(node) if node else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Mistakes([_yaml_mistake(path, text, node, error)]) from None
-    twice = list(_repeated_keys(path, node))
+    node = compose(text, path)
+    data = _constructed(text, path, node)
+    twice = list(islice(_repeated_keys(path, node), _TOLD))
     try:
         document = model.model_validate({} if data is None else data)
     except ValidationError as error:
@@ -95,19 +111,69 @@ def parse(text: str, path: Path, model: type[Model]) -> Model:
     return document
 
 
+def parse_plain(text: str, path: Path) -> Any:
+    """YAML text that came from `path` as plain data.
+
+    Raises:
+        Mistakes: it is not YAML, or more than may be parsed; with the line.
+    """
+    return _constructed(text, path, compose(text, path))
+
+
+def compose(text: str, path: Path) -> yaml.Node | None:
+    """The nodes of YAML text that came from `path`, not to be changed; none: there is nothing in it.
+
+    Raises:
+        Mistakes: it is not YAML, or more than may be parsed; with the line.
+    """
+    try:
+        return _composed(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise Mistakes([_yaml_mistake(path, text, None, error)]) from None
+
+
+@lru_cache(maxsize=4)
+def _composed(text: str) -> yaml.Node | None:
+    """What was read is looked at again for the lines of what is wrong with it."""
+    bounds.check_yaml(text)
+    node: yaml.Node | None = yaml.CSafeLoader(text).get_single_node()  # in C: ten times as fast as SafeLoader
+    return node
+
+
+def _constructed(text: str, path: Path, node: yaml.Node | None) -> Any:
+    try:
+        # Where keys are merged, what is constructed changes its nodes.
+        loader = yaml.CSafeLoader(text if "<<" in text else "")
+        return loader.construct_document(loader.get_single_node() if "<<" in text else node) if node else None
+    except Exception as error:  # the constructor of a tag that is written out raises whatever Python does
+        raise Mistakes([_yaml_mistake(path, text, node, error)]) from None
+
+
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
     """TOML text that came from `path` as plain data.
 
     Raises:
-        Mistakes: it is not TOML; with the line.
+        Mistakes: it is not TOML, or more than may be parsed; with the line.
     """
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        bounds.check_toml(text)
+        data = tomllib.loads(text)
+        bounds.check_depth(data)
+    except (OutOfBounds, RecursionError) as error:
+        line, what = (error.line, str(error)) if isinstance(error, OutOfBounds) else (_deepest(text), _TOO_DEEP)
+        raise Mistakes([Mistake(path, line, what)]) from None
+    except ValueError as error:
         what, _, place = str(error).rpartition(" (at ")
         number = re.match(r"line (\d+)", place)
         line = int(number[1]) if number else len(text.splitlines())
-        raise Mistakes([Mistake(path, line, f"this is not valid TOML: {what}")]) from None
+        raise Mistakes([Mistake(path, line, f"this is not valid TOML: {what or error}")]) from None
+    return data
+
+
+def _deepest(text: str) -> int:
+    """The line, from 1, with the most brackets that open: nothing else tells where a parser gave up."""
+    counts = [line.count("[") + line.count("{") for line in text.split("\n")]
+    return counts.index(max(counts)) + 1
 
 
 def parse_json(text: str, path: Path, model: type[BaseModel], fix: str = "") -> dict[str, Any]:
@@ -116,22 +182,37 @@ def parse_json(text: str, path: Path, model: type[BaseModel], fix: str = "") -> 
     Raises:
         Mistakes: it is not JSON, or does not fit the model; one mistake each, with its line.
     """
+    data = parse_plain_json(text, path, fix)
     try:
-        data: dict[str, Any] = json.loads(text)
         model.model_validate(data)
     except ValidationError as error:
         node: yaml.Node | None = None
-        with suppress(yaml.YAMLError, RecursionError):
-            node = yaml.compose(text, Loader=yaml.CSafeLoader)
+        with suppress(Mistakes):
+            node = compose(text, path)
         raise Mistakes(replace(one, fix=one.fix or fix) for one in _model_mistakes(path, node, model, error)) from None
-    except (ValueError, RecursionError) as error:
+    return dict(data)
+
+
+def parse_plain_json(text: str, path: Path, fix: str = "") -> Any:
+    """JSON text that came from `path` as plain data.
+
+    Raises:
+        Mistakes: it is not JSON, or more than may be parsed; with the line.
+    """
+    try:
+        bounds.check_json(text)
+        return json.loads(text)
+    except OutOfBounds as error:
+        raise Mistakes([Mistake(path, error.line, str(error), fix)]) from None
+    except ValueError as error:
         raise Mistakes([Mistake(path, getattr(error, "lineno", 1), f"this is not valid JSON: {error}", fix)]) from None
-    return data
 
 
 def _yaml_mistake(path: Path, text: str, node: yaml.Node | None, error: Exception) -> Mistake:
+    if isinstance(error, OutOfBounds):
+        return Mistake(path, error.line, str(error))
     mark, position = getattr(error, "problem_mark", None), getattr(error, "position", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    problem = getattr(error, "problem", None) or (str(error).splitlines() or [type(error).__name__])[0]
     if mark:
         line = mark.line + 1
     elif position is not None:
@@ -156,7 +237,7 @@ def _is_none(node: yaml.ScalarNode) -> bool:
     """Whether a value is none of its own type, as 2026-13-01 is no day."""
     try:
         yaml.CSafeLoader("").construct_object(node)
-    except (ValueError, yaml.YAMLError):
+    except Exception:  # as in `_constructed`
         return True
     return False
 
@@ -183,7 +264,7 @@ def _repeated_keys(path: Path, node: yaml.Node | None, looked_at: set[int] | Non
 def _model_mistakes(
     path: Path, root: yaml.Node | None, model: type[BaseModel], error: ValidationError
 ) -> Iterable[Mistake]:
-    for detail in error.errors(include_url=False):
+    for detail in islice(error.errors(include_url=False), _TOLD):
         location: Sequence[Key] = detail["loc"]
         name = ".".join(str(key) for key in location)
         what = f"{name}: {detail['msg']}" if name else detail["msg"]

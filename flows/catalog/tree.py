@@ -1,0 +1,118 @@
+"""The files of a catalog: folders, files, and links that stay in it. A catalog is data; what it may hold is said here.
+
+A link that leads out of it would bring a file of this machine into an image, and be another one on the next machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from flows.documents import Mistake, Mistakes, bounds, unreadable
+from flows.errors import RefitError
+
+# The folders of a catalog.
+PARTS = ("base", "bundles", "ides", "snippets", "releases")
+ENTRIES = 100_000  # files and folders that it may have
+TOGETHER = 256_000_000  # bytes that the files of one folder may have which go into an image
+
+_NEEDED = ["base", "bundles", "ides", "releases"]
+_COPY = "put a copy of it here"
+
+
+class NoCatalog(RefitError):
+    """Where a catalog should be is none."""
+
+    exit_code = 2
+
+
+def require(root: Path) -> None:
+    """Refuse a folder that is no catalog, or not a whole one.
+
+    Raises:
+        NoCatalog: it is not there, or lacks one of its folders.
+    """
+    missing = [part for part in _NEEDED if not (root / part).is_dir()]
+    if not root.is_dir():
+        why = "There is no such folder." if not root.exists() else "That is no folder."
+    elif missing == _NEEDED:
+        why = f"It has none of the folders {', '.join(_NEEDED)}."
+    elif missing:
+        why = f"It has a part of one, and lacks {', '.join(f'{part}/' for part in missing)}."
+    else:
+        return
+    raise NoCatalog(
+        f"{root} is no catalog.",
+        why=why,
+        fix="go to the folder with base/, bundles/, ides/, snippets/ and releases/, or let REFIT_CATALOG name it.",
+    )
+
+
+def mistakes(root: Path) -> Iterator[Mistake]:
+    """What a catalog has that is no file, no folder, and no link to one of its own."""
+    top, count = f"{os.path.realpath(root)}/", 0
+    pending = [root / part for part in PARTS if os.path.lexists(root / part)]
+    for part in tuple(pending):
+        if part.is_symlink():
+            yield from _link(part, top)
+            pending.remove(part)
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if entry.is_symlink():
+                    yield from _link(Path(entry.path), top)
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    yield Mistake(Path(entry.path), 0, "this is no file: a FIFO, a socket or a device", "take it out")
+        if count > ENTRIES:
+            yield Mistake(root, 0, f"this catalog has more than {ENTRIES:,} files and folders")
+            return
+
+
+def _link(path: Path, top: str) -> Iterator[Mistake]:
+    target = os.path.realpath(path)
+    if not f"{target}/".startswith(top):
+        yield Mistake(path, 0, f"this link leads out of the catalog, to {target}", _COPY)
+    elif not os.path.isfile(target) and not os.path.isdir(target):  # noqa: PTH112, PTH113 - beside realpath
+        yield Mistake(path, 0, "this link leads to no file", "take it out")
+
+
+def read_files(folder: Path, root: Path) -> dict[str, bytes]:
+    """A recipe's files by their path in the build context (`files/…`), all of them in the catalog below `root`.
+
+    Raises:
+        Mistakes: those that can't be read, are none, lie elsewhere, or are too large.
+    """
+    top, found, wrong = os.path.realpath(root), dict[str, bytes](), list[Mistake]()
+    left = TOGETHER
+    for file in sorted(folder.rglob("*")):
+        if file.is_dir():
+            continue
+        try:
+            content = bounds.read_bytes(file, min(bounds.COPIED, left), top)
+        except OSError as error:
+            wrong.append(unreadable(file, error))
+        else:
+            found[file.relative_to(folder.parent).as_posix()] = content
+            left -= len(content)
+    if wrong:
+        raise Mistakes(wrong)
+    return found
+
+
+def copy(source: Path, target: Path, root: Path) -> None:
+    """Copy a folder of the catalog, or of the checkout, below `root`, with what may be in one and nothing else.
+
+    Raises:
+        Mistakes: it has something else.
+        OSError: it can't be written.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in read_files(source, root).items():
+        file = target / Path(name).relative_to(source.name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod((source / Path(name).relative_to(source.name)).stat().st_mode & 0o777)

@@ -1,0 +1,1 @@
+"""Templates of a catalog, rendered in a process that can do nothing else."""
