@@ -33,6 +33,7 @@ from typing import IO, Any, NoReturn
 import psutil
 import sh
 
+from flows import fence
 from flows.errors import RefitError
 
 logger = logging.getLogger("refit.command")
@@ -43,6 +44,8 @@ GRACE_SECONDS = 5.0
 TAIL_LINES = 25
 _PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
 _secrets: set[str] = set()
+# The name of a note that isn't whole yet begins with it, and tells all that the note will.
+_DRAFT = "."
 # What `ending_all` has ended. It may say that all is well: a shell that is process 1 of a container ignores SIGTERM,
 # and goes on when the program has died that it waited for.
 _ended: set[int] = set()
@@ -184,6 +187,7 @@ def run(
     if where.processes and is_over():
         raise ProgramFailed(words, "was not started any more", "", where.log, None)
     program, called, environment = _prepared(words, root, env or {})
+    fence.check()
     with _Output(_Recording() if secret else where, on_line, on_output) as output:
         output.write(f"+ {shlex.join(words)}")
         logger.info("+ %s", redacted(shlex.join(words)))
@@ -429,10 +433,12 @@ def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -
     with open(heard) as listening, open(said, "w") as speaking:  # noqa: PTH123 - pipes
         try:
             return sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
-        except BaseException:
+        except BaseException as error:
             speaking.close()
             if pid := os.read(listening.fileno(), 32):
-                end_tree(int(pid))
+                _end_own(int(pid))
+            if isinstance(error, sh.ForkException):  # it couldn't note itself: somebody has taken over
+                fence.check()
             raise
 
 
@@ -523,7 +529,9 @@ def _notes_itself(folder: Path | None) -> Callable[[], None] | None:
     def note() -> None:
         me = ProcessId.of(os.getpid())
         if me:
-            (folder / str(me.pid)).write_text(f"{me.boot} {me.started}\n")
+            draft = folder / f"{_DRAFT}{me.pid} {me.boot} {me.started}"
+            draft.write_text(f"{me.boot} {me.started}\n")
+            draft.rename(folder / str(me.pid))
 
     return note
 
@@ -533,7 +541,21 @@ def noted(folder: Path) -> tuple[ProcessId, ...]:
     notes = list[Path]()
     with suppress(FileNotFoundError):
         notes += folder.iterdir()
-    return tuple(process for process in filter(None, map(_read_note, notes)) if process.alive)
+    read = (_read_note(note) for note in notes if note.name.isdigit())
+    return tuple(process for process in filter(None, read) if process.alive)
+
+
+def end_for_good(folder: Path, grace: float = GRACE_SECONDS) -> int:
+    """As `end_recorded`, and remove the folder: from then on no program that would note itself there starts any more.
+
+    Whoever is just about to start one finds no folder, and the program isn't started.
+    """
+    ended = 0
+    while folder.exists():
+        ended += end_recorded(folder, grace)
+        with suppress(OSError):  # one has noted itself meanwhile
+            folder.rmdir()
+    return ended
 
 
 def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
@@ -541,15 +563,26 @@ def end_recorded(folder: Path, grace: float = GRACE_SECONDS) -> int:
     running = noted(folder)
     end_tree(*(process.pid for process in running), grace=grace)
     with suppress(FileNotFoundError):
-        for note in folder.iterdir():
+        for note in filter(_is_over, folder.iterdir()):
             note.unlink(missing_ok=True)
     return len(running)
 
 
+def _is_over(note: Path) -> bool:
+    """Whether what noted itself has ended: what has begun meanwhile, or is about to, is left to the next look."""
+    process = _read_note(note)
+    return process is None or not process.alive
+
+
 def _read_note(note: Path) -> ProcessId | None:
-    with suppress(FileNotFoundError):
-        boot, _, started = note.read_text().strip().partition(" ")
-        return ProcessId(int(note.name), boot, started)
+    """The process of a note or of its draft; none of what is neither, such as a way through the fence."""
+    with suppress(FileNotFoundError, ValueError):
+        if note.name.startswith(_DRAFT):
+            pid, boot, started = note.name.removeprefix(_DRAFT).split(" ")
+            return ProcessId(int(pid), boot, started)
+        if note.name.isdigit():
+            boot, _, started = note.read_text().strip().partition(" ")
+            return ProcessId(int(note.name), boot, started)
     return None
 
 
@@ -557,9 +590,40 @@ def end_tree(*pids: int, grace: float = GRACE_SECONDS) -> None:
     """End processes and all their descendants: SIGTERM, `grace` seconds, SIGKILL."""
     tree = [process for pid in pids for process in _tree(pid)]
     _signal(tree, signal.SIGTERM)
-    _, alive = psutil.wait_procs(tree, timeout=grace)
+    alive = _running_after(grace, tree)
     _signal({process for parent in alive for process in _tree(parent.pid)}, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=grace)
+    _running_after(grace, alive)
+
+
+def _end_own(child: int) -> None:
+    """End a child of this process whose exit code nobody asks for any more, with all its descendants."""
+    end_tree(child)
+    with suppress(ChildProcessError):  # `sh` has asked
+        os.waitpid(child, os.WNOHANG)
+
+
+def _running_after(seconds: float, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that haven't ended after some seconds.
+
+    The exit code of a child stays for the thread that began it; `psutil` would take it.
+    """
+    end = monotonic() + seconds
+    return [process for process in processes if not _ends_by(end, process)]
+
+
+def _ends_by(end: float, process: psutil.Process) -> bool:
+    try:
+        opened = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        if not process.is_running():  # the number is another process's, and may have been when it was opened
+            return True
+        waiting = select.poll()
+        waiting.register(opened, select.POLLIN)
+        return bool(waiting.poll(max(0, end - monotonic()) * 1000))
+    finally:
+        os.close(opened)
 
 
 def _tree(pid: int) -> list[psutil.Process]:
@@ -579,7 +643,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
         except psutil.AccessDenied:  # it runs as root, by sudo
             roots.append(str(process.pid))
     if roots:
-        with suppress(ProgramFailed):  # one may have ended before its turn came
+        with suppress(ProgramFailed), fence.lifted():  # one may have ended before its turn came
             run(["kill", f"-{number.name.removeprefix('SIG')}", *roots], root=True, limit=10)
 
 

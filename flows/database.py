@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as all_done
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -34,6 +35,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.types import TypeDecorator
 
+from flows import fence
 from flows.alone import one_at_a_time
 from flows.command import ProcessId
 from flows.errors import RefitError
@@ -42,6 +44,7 @@ from flows.errors import RefitError
 _UPGRADE_KEY = 0x5EF17
 _SCHEMA = Path(__file__).parent / "schema"
 _upgrading = threading.Lock()
+LEASE_SECONDS = 60.0
 # Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.
 WAIT_SECONDS = 300.0
 
@@ -189,7 +192,8 @@ def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
     if engine.dialect.name != "sqlite":
         with engine.begin() as connection:
             return work(connection)
-    return _writes[engine].add(engine, work)
+    context = copy_context()
+    return _writes[engine].add(engine, lambda connection: context.run(work, connection))
 
 
 class _Writes:
@@ -285,6 +289,43 @@ class Lease:
     fence: int
 
 
+class _Holding:
+    """A lease that this process holds, or has held: called, it says whether it still does."""
+
+    def __init__(self, engine: Engine, lease: Lease, seconds: float) -> None:
+        self.engine, self.lease, self._seconds = engine, lease, seconds
+        self._sure = _steady() + seconds / 2
+
+    def __call__(self) -> None:
+        """Return only while nobody can take the lease for half as long as it lasts.
+
+        Raises:
+            LeaseLost: somebody has taken it.
+        """
+        asked = _steady()
+        try:
+            state = _state(self.engine, self.lease.name)
+            if state is None or state[0] != self.lease.fence:
+                raise LeaseLost(self.lease)
+            if (state[1] - now()).total_seconds() < self._seconds / 2:
+                write(self.engine, self._renew)
+        except OperationalError:  # a database that is away for a moment gives the lease to nobody else
+            if asked > self._sure:
+                raise
+        else:
+            self._sure = asked + self._seconds / 2
+
+    def _renew(self, connection: Connection) -> None:
+        still_held(connection, self.lease)
+        then = {"mine": self.lease.name, "at": self.lease.fence, "then": now() + timedelta(seconds=self._seconds)}
+        connection.execute(_RENEW, then)
+
+
+def _steady() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class LeaseTaken(RefitError):
     """Somebody else holds the lease."""
 
@@ -312,13 +353,15 @@ def lease(
     engine: Engine,
     name: str,
     *,
-    seconds: float = 60.0,
+    seconds: float = LEASE_SECONDS,
     wait: float = 120.0,
     waits: Callable[[], object] = lambda: None,
+    alone: bool = False,
 ) -> Iterator[Lease]:
     """Hold the lease `name` inside the `with` block; it is renewed for as long as this process lives.
 
-    Whoever has to wait for it is told so by `waits`.
+    Whoever has to wait for it is told so by `waits`. Inside, effects need it (see `fence`), besides the leases inside
+    which it is taken; `alone`: no other than this one.
 
     A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`: by the clock,
     or because it hasn't renewed it for as long as that while we waited, wherever its clock stood or stands now.
@@ -339,7 +382,8 @@ def lease(
     renewal = _renewals[engine]
     renewal.begin(engine, held, seconds)
     try:
-        yield held
+        with fence.needing(_Holding(engine, held, seconds), alone=alone):
+            yield held
     finally:
         renewal.end(held)
         with suppress(OperationalError):  # then it runs out
@@ -364,6 +408,17 @@ def still_held(connection: Connection, lease: Lease) -> None:
     # An update locks the row, so that nobody takes the lease before this transaction has ended.
     if connection.execute(_TOUCH, {"mine": lease.name, "at": lease.fence}).rowcount != 1:
         raise LeaseLost(lease)
+
+
+def still_ours(connection: Connection) -> None:
+    """Let the transaction of `connection` succeed only while the leases are ours that effects need here.
+
+    Raises:
+        LeaseLost: somebody else has taken one.
+    """
+    for holding in fence.checks():
+        if isinstance(holding, _Holding) and holding.engine is connection.engine:
+            still_held(connection, holding.lease)
 
 
 def held_insert(table: sqlalchemy.Table, names: Sequence[str]) -> sqlalchemy.Insert:

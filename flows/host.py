@@ -19,7 +19,7 @@ from tempfile import mkdtemp
 
 import psutil
 
-from flows import command
+from flows import command, fence
 from flows.alone import one_at_a_time
 from flows.errors import RefitError
 from flows.settings import Settings
@@ -258,7 +258,8 @@ def _isolation_that_works(settings: Settings, oci_runtime: str, tree: Path) -> s
             if not tried[way]:
                 return way
     finally:
-        _as_root([*call, "rm", container])
+        with fence.lifted():
+            _as_root([*call, "rm", container])
     raise NothingWorks(
         "No isolation lets buildah run a build step here.", tried, "set REFIT_ISOLATION to chroot or oci."
     )
@@ -297,7 +298,8 @@ def trial_tree(settings: Settings) -> Iterator[Path]:
         yield tree
     finally:
         # Podman made mount points in it, as root.
-        command.run(["rm", "-rf", "--one-file-system", tree], root=True)
+        with fence.lifted():
+            command.run(["rm", "-rf", "--one-file-system", tree], root=True)
 
 
 def _podman(settings: Settings, oci_runtime: str, cgroup_manager: str) -> list[str]:

@@ -20,7 +20,7 @@ from flows.database import LeaseTaken, held, lease, now
 from flows.errors import RefitError
 from flows.history import History, Kind
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier, Result
+from flows.migrations.carry import Carrier, NotResumed, Result
 from flows.migrations.follow import ROUNDS, Course, Doubts, follow, foreseen
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
@@ -61,7 +61,7 @@ def move_wave(number: int, decisions: Sequence[Decision], settings: Settings, do
         logger.info("%s: %s %s", result.session, result.state, result.reason)
         return result
 
-    return side_by_side(decisions, move, _caps(carrier, settings), partial(_elsewhere, carrier))
+    return side_by_side(decisions, move, _caps(carrier, settings), partial(_elsewhere, carrier), carrier.leaving)
 
 
 def _at_once(settings: Settings, most: int) -> int:
@@ -124,15 +124,28 @@ def migrate_sessions(
             logger.warning("Another run follows this migration; it sees all that has changed within minutes.")
             elsewhere = (foreseen(line) for line in planning.plan([], to))
             return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
-        resumed = Carrier.open(settings).resume_all()  # what a run that was killed had begun
+        resumed, stuck = _resumed(settings)  # what a run that was killed had begun
         _alert(resumed, settings)
         if only_begun and not planning.unfinished():
             ask(())
-            return resumed
+            return (*resumed, *stuck)
         course, hear = _course(planning, to, settings)
         results = follow(course, _Watch(planning.database, hear), settings.migration, once=once)
-    _show(results)
-    return results
+    _show((*results, *stuck))
+    return (*results, *stuck)
+
+
+def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
+    """What became of the moves that a run had begun that was killed, and those that can't be resumed just now."""
+    carrier, logger = Carrier.open(settings), get_run_logger()
+    try:
+        return carrier.resume_all(), ()
+    except NotResumed as error:
+        for name, problem in error.problems.items():
+            logger.warning("the move of %s can't be resumed: %s", name, problem)
+        moves = {name: carrier.journal.last(name) for name in error.problems}
+        stuck = (replace(carrier.result(move), error=error.problems[name]) for name, move in moves.items() if move)
+        return error.results, tuple(stuck)
 
 
 def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Callable[[], None]]:
@@ -239,9 +252,16 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
     settings = load_settings()
     carrier = Carrier.open(settings)
     reopened = carrier.reopen(held) if held else None
-    results = (*([reopened] if reopened else []), *carrier.resume_all())
+    results: tuple[Result, ...] = (reopened,) if reopened else ()
+    problem: NotResumed | None = None
+    try:
+        results += carrier.resume_all()
+    except NotResumed as error:
+        results, problem = results + error.results, error
     _show(results)
     _alert(results, settings)
+    if problem:
+        raise problem
     return results
 
 

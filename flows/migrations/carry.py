@@ -6,10 +6,13 @@ What fails is written down as well, and `decide` finds the way back; what is int
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, partial
+from threading import Event
 
 from sqlalchemy import Connection
 
@@ -55,6 +58,7 @@ logger = logging.getLogger("refit.migrations")
 
 # The steps after which the world is known for an instant.
 WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
+LEFT = "its run was told to end"
 # A session is stopped only as long as the last look at it is younger than this.
 LOOK_AGE = timedelta(seconds=30)
 
@@ -96,6 +100,15 @@ class Result:
         return self.state in (State.rolled_back, State.held) or bool(self.error) or was_put_off(self.reason)
 
 
+class NotResumed(RefitError):
+    """Moves that could not be resumed just now: `problems` by session; `results` of those that could."""
+
+    def __init__(self, problems: Mapping[str, str], results: tuple[Result, ...] = ()) -> None:
+        self.problems, self.results = dict(problems), results
+        why = "\n".join(f"{name}: {problem}" for name, problem in self.problems.items())
+        super().__init__("Not every move could be resumed.", why=why, fix="try again: `refit migrate resume`.")
+
+
 class Carrier:
     """Carries moves out, one per session at a time."""
 
@@ -104,6 +117,7 @@ class Carrier:
         self._access = cache(partial(access_of, registry=Registry(settings)))  # what a digest stands for stays
         self.steps = Steps(settings, sessions, journal)
         self._seen: dict[str, Seen] = {}
+        self._leaves = Event()
         self._logs = settings.folder("logs", "moves")
 
     @classmethod
@@ -148,23 +162,47 @@ class Carrier:
     def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
 
+        They go side by side: whatever befalls one of them, or however long it takes, is no other's.
+
         Args:
             moves: those to see to; all, if not given.
 
         Raises:
-            RefitError: some could not be resumed just now; it was tried with all.
+            NotResumed: some could not be resumed just now; it was tried with all.
         """
-        results, problems = [], []
-        for move in self.journal.unfinished() if moves is None else moves:
-            try:
-                results.append(self._resume(move))
-            except RefitError as error:
-                problems.append(f"{move.before.name}: {error}")
-        if problems:
-            raise RefitError("Not every move could be resumed.", why="\n".join(problems), fix="try again later.")
-        return tuple(filter(None, results))
+        found = tuple(self.journal.unfinished() if moves is None else moves)
+        if not found:
+            return ()
+        with ThreadPoolExecutor(min(len(found), self.sessions.engine.at_once)) as pool, self.leaving():
+            ended = tuple(pool.map(self._resumed, found))
+        results = tuple(end for end in ended if isinstance(end, Result))
+        if problems := {move.before.name: end for move, end in zip(found, ended, strict=True) if isinstance(end, str)}:
+            raise NotResumed(problems, results)
+        return results
 
-    def _resume(self, move: Move) -> Result | None:
+    def _resumed(self, move: Move) -> Result | str | None:
+        """As `resume`; why it can't be done, in words."""
+        try:
+            return self.resume(move)
+        except RefitError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("%s could not be resumed", move.id)
+            return f"{type(error).__name__}: {error}"
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Begin no further step, and go back, once the `with` block is left since this process was told to end."""
+        with command.ending_all():
+            try:
+                yield
+            except Exception:
+                raise
+            except BaseException:
+                self._leaves.set()  # before anything that runs is ended
+                raise
+
+    def resume(self, move: Move) -> Result | None:
         """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
 
         Raises:
@@ -228,17 +266,24 @@ class Carrier:
         What is on record (`recorded`) nobody else changes for as long as this run holds the session.
         """
         interrupted: BaseException | None = None
-        while not isinstance(chosen := self._decide(move, recorded), End):
+        while not isinstance(chosen := self._next(move, recorded), End):
             try:
                 self._turn(held, move, chosen)
             except (KeyboardInterrupt, SystemExit) as error:
                 if interrupted:
                     raise
-                interrupted = error  # written down as a failure: the way back is short, and somebody waits
+                interrupted = error  # the way back is short, and somebody waits
         result = self._end(held, move, chosen)
         if interrupted:
             raise interrupted
         return result
+
+    def _next(self, move: Move, recorded: tuple[bool, bool]) -> Next:
+        """What comes next; a run that was told to end goes back, unless the session is on its new image for good."""
+        chosen = self._decide(move, recorded)
+        if not self._leaves.is_set() or not isinstance(chosen, Do) or committed(self.journal.entries(move)):
+            return chosen
+        return GiveUp(chosen.step, Phase.deferred, LEFT)
 
     def _turn(self, held: Lease, move: Move, chosen: Do | Undo | GiveUp) -> None:
         if isinstance(chosen, GiveUp):
@@ -272,6 +317,10 @@ class Carrier:
 
     def _failed(self, move: Move, step: str, error: BaseException) -> Entry:
         why = str(error) or type(error).__name__
+        if self._leaves.is_set() or isinstance(error, KeyboardInterrupt | SystemExit):  # and what ran with it
+            entries = self.journal.entries(move)
+            forward = not given_up(entries) and not committed(entries)
+            return Entry(step, Phase.deferred if forward else Phase.interrupted, LEFT)
         if puts_off(step, error, move, self.journal.history(move.before.name)):
             return Entry(step, Phase.deferred, f"{NOT_NOW}: {why}")
         return Entry(step, Phase.failed, why)
@@ -285,7 +334,8 @@ class Carrier:
         if (move.before.gpus or move.after.gpus) and end.state is not State.held:
             self.sessions.settle_gpus(move.before.name)
         done = end.state in (State.cleaned, State.deferred)
-        report(move.before.name, Shown.done if done else Shown.failed, end.state)
+        told = f"{end.state}: {end.reason}" if self._leaves.is_set() and end.reason else end.state
+        report(move.before.name, Shown.done if done else Shown.failed, told)
         return self.result(ended)
 
     def result(self, move: Move) -> Result:

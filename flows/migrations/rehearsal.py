@@ -2,7 +2,8 @@
 
 The copy holds live credentials and programs that start by themselves. So the container has no network and no GPU, is
 asked only from inside it, has bounds in CPU and memory, and knows from REFIT_REHEARSAL that it is none to work in. What
-a rehearsal makes bears the session's name: the next one finds it, even if this one was killed.
+a rehearsal makes bears a name of its own, which is locked for as long as its process lives: two of one session don't
+meet, not even where one was taken for dead, and the next one removes what a killed one has left.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 
-from flows import command, containers, host
-from flows.alone import if_alone, one_at_a_time
+from flows import command, containers, fence, host
+from flows.alone import if_alone
 from flows.command import ProgramFailed
 from flows.errors import RefitError
 from flows.migrations import gates
@@ -83,64 +85,84 @@ def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
     started = time.monotonic()
     image = containers.pull(settings, f"docker://{settings.registry_host}/{settings.repository}@{session.image}")
     sweep(settings, homes)
-    with one_at_a_time(_lock(settings, session.name)):
-        _remove(settings, homes, session.name)
-        if why := _no_memory(settings):
-            return Rehearsal(session.name, session.image, skipped=why)
-        try:
-            with _prepared(settings, homes, session) as (copy, token):
-                findings = tuple(_gates(settings, copy, _Start(image, copy.home, token)))
-        except NoRoom as error:
-            return Rehearsal(session.name, session.image, skipped=str(error))
+    if why := _no_memory(settings):
+        return Rehearsal(session.name, session.image, skipped=why)
+    try:
+        with _named(settings, session.name) as id, _prepared(settings, homes, session, id) as (copy, token):
+            findings = tuple(_gates(settings, copy, _Start(image, copy.home, token, _container(id))))
+    except NoRoom as error:
+        return Rehearsal(session.name, session.image, skipped=str(error))
     return Rehearsal(session.name, session.image, findings, seconds=round(time.monotonic() - started, 2))
 
 
 def sweep(settings: Settings, homes: Homes) -> tuple[str, ...]:
     """Remove what killed rehearsals have left; returns the names of their sessions."""
     found = []
-    for name in _left(settings):
-        with if_alone(_lock(settings, name)) as alone:
+    for id in _left(settings):
+        with if_alone(lock := _lock(settings, id)) as alone, fence.lifted():
             if alone:
-                _remove(settings, homes, name)
-                found.append(name)
+                if _remove(settings, homes, id):
+                    found.append(id.partition(".")[0])
+                lock.unlink(missing_ok=True)
     return tuple(found)
 
 
 def _left(settings: Settings) -> list[str]:
     """The names under which something of a rehearsal is there; what is under way is among them."""
-    folders = [folder.name for folder in settings.folder("rehearsals").iterdir() if folder.is_dir()]
+    found = [path.stem if path.suffix == ".lock" else path.name for path in settings.folder("rehearsals").iterdir()]
     running = [notes.name.removeprefix(_NOTES) for notes in (settings.folder("running")).glob(f"{_NOTES}*")]
-    return sorted({*folders, *running})
+    return sorted({*found, *running})
 
 
 @contextmanager
-def _prepared(settings: Settings, homes: Homes, session: Session) -> Iterator[tuple[Session, Path]]:
+def _named(settings: Settings, session: str) -> Iterator[str]:
+    """A name that nobody else has or will have, locked inside the `with` block."""
+    while True:
+        id = f"{check_name(session)}.{uuid4().hex[:12]}"
+        with if_alone(lock := _lock(settings, id)) as alone:
+            if not alone or not lock.exists():  # before it was locked, somebody has taken it for one that was left
+                continue
+            try:
+                yield id
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+@contextmanager
+def _prepared(settings: Settings, homes: Homes, session: Session, id: str) -> Iterator[tuple[Session, Path]]:
     """The session with copies of its home and volumes, and a token of its own; all are gone afterwards."""
-    programs = _programs(settings, session.name)
+    programs = _programs(settings, id)
     try:
         with command.recorded(programs):
-            folder = _folder(settings, session.name)
+            folder = _folder(settings, id)
             command.run(["install", "-d", "-m", "0700", folder], root=True)
             token = folder / "token"
             private = ["-m", "0400", "-o", str(session.uid), "-g", "0"]
             command.run(["install", *private, "/dev/stdin", token], root=True, stdin=secrets.token_urlsafe(32))
-            yield homes.spare(session, folder / "home", round(settings.rehearsal_copy * 1e9)), token
+            called = replace(session, name=_spare(id))
+            copy = homes.spare(called, folder / "home", round(settings.rehearsal_copy * 1e9))
+            yield replace(copy, name=session.name), token
     finally:
-        _remove(settings, homes, session.name)
+        with fence.lifted():  # nobody else's bears this name
+            _remove(settings, homes, id)
 
 
-def _remove(settings: Settings, homes: Homes, name: str) -> None:
-    """End what a rehearsal runs, and remove what it made; the programs first, so that nothing is made behind us."""
-    programs, folder = _programs(settings, name), _folder(settings, name)
+def _remove(settings: Settings, homes: Homes, id: str) -> bool:
+    """End what a rehearsal runs, and remove what it made; the programs first, so that nothing is made behind us.
+
+    Returns whether there was anything.
+    """
+    programs, folder = _programs(settings, id), _folder(settings, id)
     if not programs.exists() and not folder.exists():
-        return
+        return False
     command.end_recorded(programs)
-    call = [*host.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(name)]
+    call = [*host.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(id)]
     command.run(call, root=True, limit=QUICK)
-    homes.forget_spare(name)
+    homes.forget_spare(_spare(id))
     command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=REMOVE_SECONDS)
-    if programs.exists():  # last: as long as it is there, somebody knows
-        programs.rmdir()
+    command.end_for_good(programs)  # last: as long as it is there, somebody knows
+    return True
 
 
 @dataclass(frozen=True)
@@ -150,11 +172,12 @@ class _Start:
     image: str
     home: Path
     token: Path
+    container: str
 
 
 def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Finding]:
     """Each gate once the one before is open."""
-    inside = _Inside(settings, session)
+    inside = _Inside(settings, session, begin.container)
     tried: list[tuple[str, Callable[[], str]]] = [
         ("start", lambda: _start(settings, session, begin)),
         ("home", inside.home),
@@ -189,7 +212,7 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
     variables = {**session.environment, **own}
     memory = f"{round(settings.rehearsal_memory * 1e9)}b"
     options = [
-        *("--detach", "--init", "--name", _container(session.name), "--hostname", session.name, "--pull", "never"),
+        *("--detach", "--init", "--name", begin.container, "--hostname", session.name, "--pull", "never"),
         *("--label", f"{containers.LABEL}={containers.creator()}", "--stop-signal", "SIGTERM"),
         *("--network", "none", "--memory", memory, "--memory-swap", memory, "--cpus", str(settings.rehearsal_cpus)),
         *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
@@ -207,9 +230,9 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
 class _Inside:
     """Asks the container of a rehearsal, from inside it."""
 
-    def __init__(self, settings: Settings, session: Session) -> None:
+    def __init__(self, settings: Settings, session: Session, container: str) -> None:
         self._settings, self._session = settings, session
-        self._podman, self._container = host.podman(settings), _container(session.name)
+        self._podman, self._container = host.podman(settings), container
 
     def home(self) -> str:
         return f"the home can be {self._gate('home')}"
@@ -272,17 +295,23 @@ def _no_memory(settings: Settings) -> str:
     return "" if free >= needed else f"{free / 1e9:.1f} GB of memory are free, and {needed / 1e9:.1f} GB are needed"
 
 
-def _container(name: str) -> str:
-    return f"refit-rehearsal-{name}"
+def _container(id: str) -> str:
+    return f"refit-rehearsal-{id}"
 
 
-def _folder(settings: Settings, name: str) -> Path:
-    return settings.folder("rehearsals") / check_name(name)
+def _spare(id: str) -> str:
+    """What the copies of its home and volumes are called."""
+    session, _, own = id.partition(".")
+    return f"rehearsal-{own}" if own else session  # as those were that had no name of their own
 
 
-def _lock(settings: Settings, name: str) -> Path:
-    return settings.folder("rehearsals") / f"{check_name(name)}.lock"
+def _folder(settings: Settings, id: str) -> Path:
+    return settings.folder("rehearsals") / id
 
 
-def _programs(settings: Settings, name: str) -> Path:
-    return settings.home / "running" / f"{_NOTES}{check_name(name)}"
+def _lock(settings: Settings, id: str) -> Path:
+    return settings.folder("rehearsals") / f"{id}.lock"
+
+
+def _programs(settings: Settings, id: str) -> Path:
+    return settings.home / "running" / f"{_NOTES}{id}"

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import psutil
 
+from flows import fence
 from flows.compatibility.changes import hand_made
 from flows.compatibility.replay import replay
 from flows.database import now
@@ -100,6 +101,7 @@ class Steps:
         for _ in range(LISTED_AGAIN):
             with suppress(RefitError):
                 return self._sessions.engine.containers(session)
+            fence.check()
             time.sleep(LIST_PAUSE_SECONDS)
         return self._sessions.engine.containers(session)
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
@@ -93,6 +93,7 @@ def side_by_side(
     move: Callable[[Decision], Result],
     caps: Caps,
     elsewhere: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+    leaving: Callable[[], AbstractContextManager[None]] = command.ending_all,
 ) -> tuple[Result, ...]:
     """Carry out moves in threads, each as soon as the caps let it.
 
@@ -101,11 +102,12 @@ def side_by_side(
         move: carries out one.
         caps: how many may be away at the same time.
         elsewhere: which sessions others move just now; is told of those that are moved here.
+        leaving: what is left when this process was told to end; those that have begun are waited for.
     """
     turns, running, ends = Turns(lines, caps), dict[Future[Result], Decision](), dict[str, Result]()
     ended = SimpleQueue[Future[Result]]()
     look = cached(TTLCache[str, Collection[str]](1, LOOK_SECONDS), key=lambda _: "")(elsewhere)
-    with ThreadPoolExecutor(caps.all) as pool, command.ending_all():
+    with ThreadPoolExecutor(caps.all) as pool, leaving():
         while running or not turns.over:
             away = () if turns.over else look({line.session for line in running.values()})
             begun = turns.begin(away)

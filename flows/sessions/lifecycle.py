@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from sqlalchemy import Engine as Database
 
-from flows import command, forwarding
+from flows import command, fence, forwarding
 from flows.catalog.model import Access, Resources
 from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError, UnknownName
@@ -67,7 +67,7 @@ class Sessions(Entrance):
     @classmethod
     def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
         """The sessions of these settings, on Podman; `database` is theirs, if it is open already."""
-        store = Store(database or open_database(settings.database))
+        store = Store(database or open_database(settings.database), settings.lease_seconds)
         return cls(settings, Podman(settings), LocalHomes(settings), store)
 
     @contextmanager
@@ -75,20 +75,22 @@ class Sessions(Entrance):
         """Be the only one who acts on this session inside the `with` block, by its lease and in fact.
 
         What an earlier holder was killed over may still run. It is ended before anything is looked at, so that nothing
-        changes any more behind our back; and what runs inside the block is on record for the next holder.
+        changes any more behind our back; and what runs inside the block is on record for the next holder. The record
+        bears the lease's number: a holder that was taken for dead and wakes up has none of ours.
 
         Raises:
             LeaseTaken: another run still holds the session after `wait` seconds.
+            LeaseLost: in the `with` block, from any effect, once another run has taken over.
         """
-        programs = self._settings.home / "running" / f"session-{check_name(name)}"
         with self.store.hold(name, wait) as held:
-            command.end_recorded(programs)
+            programs = self._settings.home / "running" / f"session-{check_name(name)}.{held.fence}"
+            for left in (programs.with_suffix(""), *programs.parent.glob(f"session-{name}.*")):
+                command.end_for_good(left)
             try:
-                with command.recorded(programs):
+                with command.recorded(programs), fence.way_in(programs):
                     yield held
             finally:
-                command.end_recorded(programs)
-                programs.rmdir()
+                command.end_for_good(programs)
 
     def create(
         self,

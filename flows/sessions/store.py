@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import Instant, Lease, Table, lease, now
+from flows.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours
 from flows.errors import RefitError, UnknownName
 from flows.sessions.model import Session
 from flows.settings import Span
@@ -78,8 +78,8 @@ class Exhausted(RefitError):
 class Store:
     """The records of homes and sessions in Refit's database."""
 
-    def __init__(self, database: Engine) -> None:
-        self._database = database
+    def __init__(self, database: Engine, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._database, self._lease_seconds = database, lease_seconds
 
     @property
     def database(self) -> Engine:
@@ -88,7 +88,7 @@ class Store:
 
     def hold(self, name: str, wait: float = 10.0) -> AbstractContextManager[Lease]:
         """Be the only one who changes this session inside the `with` block; waits up to `wait` seconds for another."""
-        return lease(self._database, f"session {name}", wait=wait)
+        return lease(self._database, f"session {name}", seconds=self._lease_seconds, wait=wait, alone=True)
 
     def add(
         self,
@@ -129,6 +129,7 @@ class Store:
         """
         try:
             with Transaction(self._database) as transaction, transaction.begin():
+                still_ours(transaction.connection())
                 if transaction.get(SessionRow, session.name):
                     raise NameTaken(session.name)
                 if (kept := transaction.get(HomeRow, session.name)) is None:
@@ -197,6 +198,7 @@ class Store:
     def want(self, name: str, running: bool) -> None:
         """Remember whether a session ought to run, and since when."""
         with Transaction(self._database) as transaction, transaction.begin():
+            still_ours(transaction.connection())
             row = transaction.get_one(SessionRow, name)
             row.wanted, row.asked = running, row.asked if row.asked and row.wanted == running else now()
 
@@ -209,6 +211,7 @@ class Store:
     def update(self, session: Session) -> None:
         """From now on the session is this one: another image, another generation, no port of its own any more."""
         with Transaction(self._database) as transaction, transaction.begin():
+            still_ours(transaction.connection())
             record(transaction.connection(), session)
             transaction.execute(update(SessionRow).where(SessionRow.name == session.name).values(port=session.port))
 
@@ -245,6 +248,7 @@ def _add(
     avoid: Collection[int],
     avoid_ports: Collection[int],
 ) -> Session:
+    still_ours(transaction.connection())
     if transaction.get(SessionRow, name):
         raise NameTaken(name)
     kept = transaction.get(HomeRow, name)
@@ -296,5 +300,6 @@ def is_free(port: int) -> bool:
 
 def _forget(database: Engine, table: type[HomeRow] | type[SessionRow], name: str) -> None:
     with Transaction(database) as transaction, transaction.begin():
+        still_ours(transaction.connection())
         if row := transaction.get(table, name):
             transaction.delete(row)

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from time import monotonic
 
+import psutil
 import pytest
 
 from flows import command, host
 from flows.catalog.model import Access
 from flows.command import ProcessId, noted
-from flows.database import Lease, open_database
+from flows.database import LEASE_SECONDS, Lease, open_database
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
@@ -30,6 +32,7 @@ from flows.migrations.planning.rollout import Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
+from flows.start_sessions import start_all
 from tests.conftest import some_long, wait_until
 from tests.machine import RegistryServer, private_home
 from tests.processes import in_a_process
@@ -42,6 +45,8 @@ OWN = (".cache", ".ipython", ".jupyter", ".local")  # what JupyterLab and its ke
 BEFORE_AND_AFTER = [Phase.intent, pytest.param(Phase.done, marks=pytest.mark.long)]
 # How often a move is tried that may be put off before it comes to where it is to be killed.
 TRIES = 3
+# Seconds for which a lease lasts where a run that stands still is to lose it.
+LEASE = 3.0
 FORWARD = [step.name for step in STEPS]
 BACKWARD = [step.undo for step in reversed(STEPS) if step.undo]
 # Those that run programs; `stop`, `commit` and `answer` do without, or run none that change something.
@@ -67,6 +72,19 @@ class DeadlyJournal(Journal):
         if (entry.step, entry.phase) == self._deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         super().note(held, move, entry)
+
+
+class StillJournal(Journal):
+    """Its process stands still (SIGSTOP) once it has written this intent, until somebody lets it go on."""
+
+    def __init__(self, settings: Settings, step: str) -> None:
+        super().__init__(open_database(settings.database))
+        self._step = step
+
+    def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        super().write(held, move, entry, also)
+        if (entry.step, entry.phase) == (self._step, Phase.intent):
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @dataclass(frozen=True)
@@ -197,7 +215,8 @@ def programs(scene: Scene, step: str) -> tuple[ProcessId, ...]:
 
 def running(scene: Scene, name: str) -> tuple[ProcessId, ...]:
     """The programs on record for a session that run now."""
-    return noted(scene.settings.home / "running" / f"session-{name}")
+    folders = (scene.settings.home / "running").glob(f"session-{name}.*")
+    return tuple(process for folder in folders for process in noted(folder))
 
 
 def kill(process: BaseProcess) -> None:
@@ -257,6 +276,84 @@ def test_f01_killed_on_the_way_of_a_home_that_comes_late(later: Scene, step: str
     resume(later.settings)
     check(later, State.cleaned, image, home)
     check_slots(later)
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "slept"),
+    [
+        ("start", LEASE, 0.0),
+        *(pytest.param(step, LEASE, 0.0, marks=pytest.mark.long) for step in ("copy", "stop", "clean")),
+        pytest.param("snapshot", LEASE_SECONDS, 90.0, marks=pytest.mark.long),
+    ],
+)
+def test_f07_a_run_that_stood_still_in_mid_move_wakes_up_and_does_nothing_more(
+    later: Scene, step: str, seconds: float, slept: float
+) -> None:
+    """As a process that was stopped for longer than its lease lasts, while another one took the session over."""
+    home, image = home_of(later), later.other
+    settings, began = later.settings.model_copy(update={"lease_seconds": seconds}), monotonic()
+    decision = to(later.sessions, NAME, image)
+    work = partial(Carrier(settings, Sessions.open(settings), StillJournal(settings, step)).carry_out, decision)
+    process = in_a_process(work)
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    carrier = Carrier.open(settings)
+    wait_until(lambda: carrier.resume_all() or not later.journal.unfinished())
+    lines = later.journal.entries(later.journal.latest()[NAME])
+    wait_until(lambda: monotonic() > began + slept)
+    assert process.pid
+    os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    assert process.exitcode == 1  # it says that it has lost its lease
+    assert later.journal.entries(later.journal.latest()[NAME]) == lines
+    check(later, State.cleaned, image, home)
+    check_slots(later)
+
+
+class UntoldJournal(Journal):
+    """Once it has written this intent, whoever would tell Podman that the old container has ended is killed."""
+
+    def __init__(self, scene: Scene, step: str) -> None:
+        super().__init__(scene.journal.database)
+        self._scene, self._step = scene, step
+
+    def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
+        super().write(held, move, entry, also)
+        if (entry.step, entry.phase) == (self._step, Phase.intent):
+            os.kill(told_of(self._scene, "ConmonPid"), signal.SIGKILL)
+
+
+def told_of(scene: Scene, pid: str) -> int:
+    """A pid that Podman knows of the session's container."""
+    container = scene.sessions.store.session(NAME).container
+    asked = [*host.podman(scene.settings), "container", "inspect", "--format", f"{{{{.State.{pid}}}}}", container]
+    found = int(command.run(asked, root=True).stdout)
+    assert found > 1
+    return found
+
+
+def test_a_move_arrives_though_nobody_tells_podman_any_more_that_the_old_container_has_ended(later: Scene) -> None:
+    home, image = home_of(later), later.other
+    carrier = Carrier(later.settings, later.sessions, UntoldJournal(later, "copy"))
+    result = carrier.carry_out(to(later.sessions, NAME, image))
+    assert result.moved, result.reason
+    check_nothing_is_left(later.settings, later.sessions, later.journal, NAME)
+    assert manifest(later.sessions.store.session(NAME).home, later.own) == home
+    check_slots(later)
+
+
+@pytest.mark.parametrize("name", some_long(["scene", "later"], short="later"))
+def test_all_comes_up_again_after_everything_was_killed(request: pytest.FixtureRequest, name: str) -> None:
+    """A session of which nothing runs any more, and nobody has told Podman; its home isn't mounted either."""
+    scene: Scene = request.getfixturevalue(name)
+    home = home_of(scene)
+    for pid in (told_of(scene, "ConmonPid"), told_of(scene, "Pid")):
+        os.kill(pid, signal.SIGKILL)
+    slots = scene.settings.home.resolve() / "slots"
+    for place in [*host.mounts_below(slots)][::-1]:
+        command.run(["umount", "--lazy", place], root=True)
+    assert start_all(scene.settings) == {}
+    check_nothing_is_left(scene.settings, scene.sessions, scene.journal, NAME)
+    assert home_of(scene) == home
 
 
 @pytest.mark.long

@@ -64,7 +64,7 @@ class Scene(moving.Scene):
     def check_nothing_is_left(self) -> None:
         listed = [*host.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
         assert not command.run(listed, root=True).stdout
-        assert [path.suffix for path in (self.settings.home / "rehearsals").iterdir()] in ([], [".lock"])
+        assert not list((self.settings.home / "rehearsals").iterdir())
         assert not list((self.settings.home / "running").iterdir())
         pool = self.sessions.homes.pool
         assert not pool.exists or not list(pool.rehearsals.iterdir())
@@ -178,9 +178,9 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
         env={**os.environ, "REFIT_HOME": str(scene.settings.home)},
         cwd=Path(__file__).parents[2],
     )
-    copy = scene.settings.home / "rehearsals" / NAME / "home"
     running = [*host.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
     wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None)
+    [copy] = (scene.settings.home / "rehearsals").glob(f"{NAME}.*/home")
     assert copy.is_dir() and oct(copy.parent.stat().st_mode)[-3:] == "700"
     assert sweep(scene.settings, scene.sessions.homes) == ()  # it is under way
     process.send_signal(signal.SIGKILL)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from flows import command, host
+from flows import command, fence, host
 from flows.command import ProgramFailed
 from flows.database import open_database
 from flows.images.build import Built
@@ -17,6 +18,7 @@ from flows.migrations.former import clear
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
 from flows.sessions.containers.slot import NAME as HOME
+from flows.sessions.containers.slot import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions
 from flows.settings import Settings
 from tests.conftest import wait_until
@@ -190,3 +192,27 @@ def test_a_jupyterlab_that_was_warm_is_as_one_that_started_with_its_home(
         assert "mine" in server._send("GET", "/api/kernelspecs").json()["kernelspecs"]
     finally:
         sessions.remove(name, purge=True)
+
+
+def test_no_home_comes_or_goes_any_more_for_whoever_was_taken_for_dead(tmp_path: Path) -> None:
+    """In the very call: whoever has asked for the lease a moment before is late as well."""
+    settings = Settings(home=tmp_path / "home")
+    slots, place = Slots(settings), settings.home.resolve() / "slots" / "refit-vic-2" / HOME
+    home, notes, others = tmp_path / "vic", tmp_path / "session-vic.7", tmp_path / "session-vic.8"
+    for folder in (home, notes, others):
+        folder.mkdir()
+    slots.make("refit-vic-2")
+    try:
+        with fence.way_in(notes):
+            command.end_for_good(notes)
+            with pytest.raises(FileNotFoundError):
+                _bind(home, place)
+            with fence.way_in(others):
+                _bind(home, place)
+            with pytest.raises(FileNotFoundError):
+                _unbind(place)
+            assert place.samefile(home)
+    finally:
+        slots.remove("refit-vic-2")
+        command.run(["umount", place.parents[1]], root=True)
+    assert not place.exists()

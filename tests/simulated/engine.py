@@ -281,7 +281,7 @@ class SimulatedSessions(Sessions):
 
     def __init__(self, settings: Settings, world: World, database: Database) -> None:
         homes = SimulatedHomes(world, settings.home / "homes")
-        super().__init__(settings, SimulatedEngine(world), homes, Store(database))
+        super().__init__(settings, SimulatedEngine(world), homes, Store(database, settings.lease_seconds))
         self.world = world
 
     def wait_answering(self, session: Session) -> float:

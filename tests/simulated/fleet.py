@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.database import Lease, now, open_database
+from flows.database import LEASE_SECONDS, Lease, now, open_database
 from flows.errors import UnknownName
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
@@ -181,7 +181,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(folder: Path, database_url: str = "", **policy: object) -> Iterator[Fleet]:
+def fleet(
+    folder: Path, database_url: str = "", lease_seconds: float = LEASE_SECONDS, **policy: object
+) -> Iterator[Fleet]:
     """An empty fleet whose home is `folder`, with a registry that knows its images."""
     references: dict[str, bytes] = {}
     rules = RolloutPolicy.model_validate({"rehearse": False, "scan": False, **policy})
@@ -208,7 +210,7 @@ def fleet(folder: Path, database_url: str = "", **policy: object) -> Iterator[Fl
     with serving(Answer) as port:
         place = {"home": folder, "registry_port": port, "database_url": database_url}
         # How much memory the machine has left just now changes nothing.
-        settings = Settings(**place, migration=rules, stop_grace=1.0, warm_memory=0)
+        settings = Settings(**place, lease_seconds=lease_seconds, migration=rules, stop_grace=1.0, warm_memory=0)
         found = Fleet(settings, open_database(settings.database), World(), references)
         found.world.current = found.generation
         try:

@@ -24,6 +24,8 @@ from tests.simulated.fleet import Fleet, fleet
 from tests.simulated.world import Point
 
 SESSIONS, TAKEN_OVER, FENCED = 12, 120.0, 7
+# Seconds for which leases of sessions last: whoever stands still for longer is taken for dead.
+LEASE = 4.0
 
 
 def replica(folder: Path, url: str, work: Callable[[Fleet], None]) -> BaseProcess:
@@ -34,7 +36,7 @@ def replica(folder: Path, url: str, work: Callable[[Fleet], None]) -> BaseProces
 
 
 def _replica(folder: Path, url: str, work: Callable[[Fleet], None]) -> None:
-    with fleet(folder, url) as mine:
+    with fleet(folder, url, LEASE) as mine:
         mine.image("old")
         for session in mine.sessions.store.sessions():
             mine.adopt(session)
@@ -97,7 +99,7 @@ def check_that_one_acts(folder: Path, url: str) -> None:
 
 
 def check_that_who_was_taken_for_dead_does_nothing_more(folder: Path, url: str) -> None:
-    with fleet(folder / "owner", url) as owner:
+    with fleet(folder / "owner", url, LEASE) as owner:
         owner.add(1, owner.image("old"))
         still = replica(folder / "still", url, move_and_stand_still)
         wait_until(lambda: psutil.Process(still.pid).status() == psutil.STATUS_STOPPED)

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from threading import RLock
 
+from flows import fence
 from flows.database import now
 from flows.errors import RefitError
 from flows.sessions.model import Container, Running, Session
@@ -28,6 +29,7 @@ Content = dict[str, str]
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 LOOK_SECONDS = 30.0
+JOURNAL = {"begin", "journal", "end"}  # which asks for the lease itself
 PERSON = timedelta(hours=1)  # until somebody does something
 
 
@@ -128,6 +130,7 @@ class World:
         consents: session → why its last move may stop it whatever works in it; empty: it may not.
         current: says which generation of a session is on record; none: it was deleted.
         seconds: effect → seconds that it takes.
+        stands: what may let a run stand still at a moment, as a process that was stopped.
         meanwhile: what happens at a moment; may raise what the effect fails with.
         passed: the effects that have passed a moment, in their order.
         most_away: most sessions that were away at the same time, of those that have ever run.
@@ -147,6 +150,7 @@ class World:
     consents: dict[str, str] = field(default_factory=dict)
     current: Callable[[str], int | None] = lambda _: None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    stands: Callable[[Point], None] = nothing
     meanwhile: Callable[[Point], None] = nothing
     passed: deque[str] = field(default_factory=deque)
     stops: Counter[str] = field(default_factory=Counter)
@@ -164,6 +168,9 @@ class World:
             return
         if not self.alive:
             raise Killed
+        self.stands(Point(verb, session, when))
+        if when != "after" and verb not in JOURNAL:  # as before every program, and to those that a successor ends
+            fence.check()
         if when == "before" and (seconds := self.seconds.get(verb)):
             time.sleep(seconds)
         self.passed.append(verb)  # without the lock, for which hundreds of threads would queue each time

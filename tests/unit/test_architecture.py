@@ -10,7 +10,7 @@ FLOWS = Path(__file__).parents[2] / "flows"
 
 # From the ground up; a room imports only from rooms below its own and from itself.
 LAYERS = (
-    ("errors",),
+    ("errors", "fence"),
     ("alone", "command", "cron", "documents", "files", "hours", "progress", "words"),
     ("policy",),
     ("settings", "database", "schema"),

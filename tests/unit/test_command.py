@@ -151,6 +151,31 @@ def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> Non
     assert command.end_recorded(tmp_path / "running") == 0
 
 
+def test_a_program_that_is_about_to_begin_is_ended_when_it_has_and_not_forgotten(tmp_path: Path) -> None:
+    folder, me = tmp_path / "running", ProcessId.of(os.getpid())
+    folder.mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert me is not None
+    draft = folder / f".{me.pid} {me.boot} {me.started}"
+    for each in (draft, folder / f".{ended.pid} {me.boot} 1", folder / f".{me.pid} {me.boot} 1", folder / str(me.pid)):
+        each.touch()
+    assert command.end_recorded(folder) == 0
+    assert list(folder.iterdir()) == [draft]
+
+
+def test_a_program_that_another_thread_ends_is_a_failure_that_names_the_signal(tmp_path: Path) -> None:
+    def began() -> None:
+        with command.recorded(tmp_path / "running"), pytest.raises(ProgramFailed, match="ended by signal 15"):
+            run(["sleep", "300"])
+
+    with ThreadPoolExecutor() as pool:
+        for _ in range(20):
+            running = pool.submit(began)
+            assert eventually(lambda: command.end_recorded(tmp_path / "running") == 1)
+            running.result()
+
+
 def end_all_while_a_program_says_that_all_is_well() -> None:
     up = threading.Event()
     with ThreadPoolExecutor() as pool:

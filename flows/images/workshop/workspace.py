@@ -15,7 +15,7 @@ from os import geteuid, getpid
 from pathlib import Path
 from uuid import uuid4
 
-from flows import command, host
+from flows import command, fence, host
 from flows.alone import one_at_a_time
 from flows.command import ProcessId
 from flows.settings import Settings
@@ -34,9 +34,10 @@ def workspace(settings: Settings) -> Iterator[Path]:
                 yield folder
     except BaseException:
         (folder / "owner").unlink(missing_ok=True)
-        recover(settings)
+        with fence.lifted():  # a folder of our own, and what dead builds have left
+            recover(settings)
         raise
-    with alone(settings, _RECOVERY):
+    with alone(settings, _RECOVERY), fence.lifted():
         _remove(folder)
     recover(settings)  # what failed beside it could not be cleared as long as this was built
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import command
+from flows import command, fence
 
 # What its own SIGTERM didn't end has this long to go after SIGKILL (seconds).
 KILLED_SECONDS = 10.0
@@ -145,6 +145,7 @@ def _open(pid: int, opened: ExitStack) -> int:
 
 
 def _send(process: int, number: signal.Signals) -> None:
+    fence.check()
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(process, number)
 

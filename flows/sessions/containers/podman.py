@@ -71,6 +71,7 @@ class Podman:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._slots = settings, slot.Slots(settings)
         self._firsts: dict[str, ProcessId] = {}
+        self._dead: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
         self._inspected: dict[str, tuple[ProcessId, Mapping[str, Any]]] = {}
 
@@ -82,11 +83,13 @@ class Podman:
         return self._slots.with_warm(tuple(map(self._checked, found)))
 
     def _checked(self, found: Container) -> Container:
-        """A container as it is: Podman notices later than the kernel that one has ended."""
+        """A container as it is: that one has ended, Podman notices later than the kernel (see `_acknowledge_end`)."""
+        self._dead.discard(found.name)
         if found.running is not Running.running or not found.pid:
             self._firsts.pop(found.name, None)
             return found
         if (first := ProcessId.of(found.pid)) is None:
+            self._dead.add(found.name)
             return replace(found, running=Running.stopped)
         self._firsts[found.name] = first
         return found
@@ -189,6 +192,8 @@ class Podman:
         )
 
     def _start(self, container: str) -> None:
+        if container in self._dead:
+            self._acknowledge_end(container)
         try:
             self._podman("start", container)
         except ProgramFailed as error:
@@ -223,7 +228,14 @@ class Podman:
 
     def remove(self, container: str) -> None:
         """Remove a container that doesn't run; its home stays."""
-        self._podman("rm", "--ignore", container)
+        try:
+            self._podman("rm", "--ignore", container)
+        except ProgramFailed:
+            self.containers(session_of(container))
+            if container not in self._dead:
+                raise
+            self._acknowledge_end(container)
+            self._podman("rm", "--force", "--ignore", "--time", "0", container)
         self._slots.remove(container)
 
     def address(self, container: str, port: int) -> tuple[str, int]:
@@ -322,6 +334,19 @@ class Podman:
             self._podman("stop", "--time", str(grace), container, limit=grace + _QUICK)  # its slot keeps the home
             return True
         return False
+
+    def _acknowledge_end(self, container: str) -> None:
+        """Let Podman know that a container has ended whose first process is dead: who would have told, was killed, too.
+
+        Until then it can neither be started, which seems to work, nor removed.
+        """
+        # What conmon would have left: without it, 4.3.1 waits for it, or takes the container as "stopping" for ever.
+        asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
+        left = host.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
+        command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", left], root=True)
+        self._podman("stop", "--ignore", "--time", "1", container, accepted=(0, 125))
+        self._podman("container", "cleanup", container, accepted=(0, 125))
+        self._dead.discard(container)
 
     def _call(self, *words: str) -> list[str]:
         return [*host.podman(self._settings), *words]

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from flows import command, containers, host
+from flows import command, containers, fence, host
 from flows.alone import one_at_a_time
 from flows.command import ProgramFailed
 from flows.errors import RefitError
@@ -132,6 +132,7 @@ class Slots:
         """
         until = time.monotonic() + _LINGER_SECONDS
         while (place := self.path(container) / NAME) in self._places():
+            fence.check()
             try:
                 _unbind(place)
             except (OSError, ProgramFailed) as error:
@@ -190,7 +191,8 @@ class Slots:
         except ProgramFailed:
             return False
         finally:
-            self.remove(trial)
+            with fence.lifted():  # nobody else has one of this name
+                self.remove(trial)
 
     def _try(self, trial: str, tree: Path, home: Path) -> bool:
         podman, name = host.podman(self._settings), f"refit-{trial}"
@@ -204,7 +206,8 @@ class Slots:
             command.run(["mount", "--bind", home, self.path(trial) / NAME], root=True, limit=_QUICK)
             return self.arrived(pid)
         finally:
-            command.run([*podman, "rm", "--force", "--ignore", "--time", "0", name], root=True, limit=_QUICK)
+            with fence.lifted():
+                command.run([*podman, "rm", "--force", "--ignore", "--time", "0", name], root=True, limit=_QUICK)
 
     def _with_home_of(self, session: Session) -> frozenset[str]:
         """The containers in whose slots a session's home is, or what was its home before it was restored."""
@@ -251,9 +254,12 @@ def _bind(source: Path, place: Path) -> None:
     if os.geteuid() != 0:
         command.run(["mount", "--bind", source, place], root=True, limit=_QUICK)
         return
+    fence.check()
     library = ctypes.CDLL(None, use_errno=True)
-    if library.mount(os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+    if library.mount(os.fsencode(source), os.fsencode(fence.through(place)), None, ctypes.c_ulong(_MS_BIND), None):
+        error = OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+        fence.check()  # for whoever was taken for dead since, there is no such place
+        raise error
 
 
 def _unbind(place: Path) -> None:
@@ -261,7 +267,7 @@ def _unbind(place: Path) -> None:
         command.run(["umount", place], root=True, limit=_QUICK)
         return
     library = ctypes.CDLL(None, use_errno=True)
-    if library.umount2(os.fsencode(place), _UMOUNT_NOFOLLOW):
+    if library.umount2(os.fsencode(fence.through(place)), _UMOUNT_NOFOLLOW):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
 
 

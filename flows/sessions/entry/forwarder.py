@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from flows import fence
 from flows.alone import one_at_a_time
 from flows.errors import RefitError
 from flows.files import write_whole
@@ -88,6 +89,7 @@ class Forwarder:
         """
         wanted = sorted(ports)
         with self._alone():
+            fence.check()
             text = configuration(wanted)
             if _read(self.folder / _PORTS) == text:
                 return
@@ -99,6 +101,7 @@ class Forwarder:
     def point(self, port: int, address: str) -> None:
         """Let a port lead to this address (`host:port`) from now on; without one it leads nowhere."""
         with self._alone():
+            fence.check()
             addresses = parse(_read(self.folder / _ADDRESSES))
             if addresses.get(port, "") == address:
                 return

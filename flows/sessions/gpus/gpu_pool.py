@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows import command
-from flows.database import Instant, Table, now
+from flows.database import Instant, Table, now, still_ours
 from flows.documents import bounds, text_of
 from flows.errors import RefitError, UnknownName
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, count_free, free_from, gpus_among, nodes_of, read_spec
@@ -132,6 +132,7 @@ class GpuPool:
 
     def _release(self, which: Callable[[GpuRow], bool]) -> tuple[str, ...]:
         with Transaction(self._database) as transaction, transaction.begin():
+            still_ours(transaction.connection())
             given = [row for row in self._rows(transaction) if which(row)]
             for row in given:
                 transaction.delete(row)
@@ -162,6 +163,7 @@ class GpuPool:
         for _ in range(_ATTEMPTS):
             # Who wrote a seat that another run took meanwhile looks again.
             with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
+                still_ours(transaction.connection())
                 rows = self._begin(transaction)
                 mine = {row.gpu for row in rows if row.session == session}
                 others = [row for row in rows if row.session != session]
