@@ -134,10 +134,10 @@ def _remove(settings: Settings, names: Sequence[str]) -> None:
 @contextmanager
 def _credentials(settings: Settings) -> Iterator[list[str]]:
     """Options that log in to the registry; the password is in a file that only its owner can read."""
-    if not settings.registry_user:
+    if not settings.registry_login[0]:
         yield []
         return
-    pair = f"{settings.registry_user}:{settings.registry_password.get_secret_value()}"
+    pair = ":".join(settings.registry_login)
     login = {"auths": {settings.registry_host: {"auth": base64.b64encode(pair.encode()).decode()}}}
     with NamedTemporaryFile("w", dir=settings.folder(), prefix="login-") as file:
         json.dump(login, file)

@@ -28,9 +28,11 @@ from flows.database import open_database
 from flows.errors import RefitError
 from flows.forwarding import Forwarding
 from flows.gateway.proxy import NODE
+from flows.locks.pages import login, without_login
 from flows.migrations.abandoned import interrupted
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
+from flows.outside import Bounds, Client
 from flows.services import privacy
 from flows.sessions.containers.podman import Podman, input_rules, restoring
 from flows.sessions.homes.home import LocalHomes
@@ -249,7 +251,8 @@ def ports(settings: Settings) -> Iterable[Finding]:
     """Whether the ports of the embedded services are free, or held by these services."""
     wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
     if not settings.registry:
-        wanted["registry_port"] = settings.registry_port
+        wanted |= {"registry_port": settings.registry_port}
+        wanted |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
     if settings.gateway and not settings.prefect_server:
         wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
     holders = {
@@ -328,8 +331,9 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
             "CA bundle", False, f"{ca_bundle} can't be used: {error}", "let REFIT_CA_BUNDLE name a PEM file."
         )
     try:
-        status = httpx.head(url, verify=context, timeout=INDEX_SECONDS, follow_redirects=True).status_code
-    except httpx.HTTPError as error:
+        with Client(context) as client:
+            status = client.fetch("HEAD", without_login(url), Bounds(0, INDEX_SECONDS), private=login(url)).status
+    except (httpx.RequestError, httpx.InvalidURL) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             fix = "let REFIT_CA_BUNDLE name the PEM file with the authority of your network."
             return Finding(thing, False, "its certificate is signed by nobody that is trusted", fix)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -25,3 +27,14 @@ def write_whole(file: Path, content: str | bytes, *, private: bool = False) -> N
         with suppress(FileNotFoundError):
             draft.unlink()
         raise
+
+
+def kept_secret(file: Path) -> str:
+    """The secret in a file, made up when it is first asked for; only its owner can read it, and it is there whole."""
+    if not file.exists():
+        draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}")
+        write_whole(draft, secrets.token_urlsafe(24), private=True)
+        with suppress(FileExistsError):  # another process was first
+            os.link(draft, file)
+        draft.unlink()
+    return file.read_text()

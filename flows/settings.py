@@ -27,6 +27,8 @@ from flows.policy import RolloutPolicy
 SHIPPED_CATALOG = Path(__file__).resolve().parents[1]
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+# The login of the embedded registry that is made up where nobody chose one; the password's file is below the home.
+REGISTRY_USER, REGISTRY_PASSWORD = "refit", Path("services", "registry", "password")
 
 
 def default_home() -> Path:
@@ -69,9 +71,20 @@ class Settings(documents.Document):
 
     registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
     registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
-    registry_user: str = ""
+    registry_user: str = Field("", description="Whom it lets in; the embedded one: made up, where nobody is named.")
     registry_password: SecretStr = SecretStr("")
+    registry_read_port: int = Field(
+        0, ge=0, le=65535, description="Loopback port at which all may read the embedded registry; 0: there is none."
+    )
     registry_tls: bool | None = Field(None, description="Speak https to the registry; unset: unless it is on loopback.")
+    registry_realms: tuple[Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")], ...] = Field(
+        (),
+        description="Token services beside the registry itself that may be told its password: https://auth.docker.io.",
+    )
+    registry_wait: float = Field(180.0, ge=0, description="Seconds for which a registry is waited for that is busy.")
+    registry_rate: float = Field(
+        0.25, gt=0, description="MB a second: what a registry gives or takes more slowly is given up in the end."
+    )
     repository: str = Field("workbench-images", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")
 
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the home.")
@@ -178,6 +191,14 @@ class Settings(documents.Document):
         return self.registry_host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]")
 
     @property
+    def registry_login(self) -> tuple[str, str]:
+        """User and password for the registry in use; both empty where there are none."""
+        if self.registry_user:
+            return self.registry_user, self.registry_password.get_secret_value()
+        made_up = self.home / REGISTRY_PASSWORD
+        return (REGISTRY_USER, made_up.read_text()) if not self.registry and made_up.is_file() else ("", "")
+
+    @property
     def database(self) -> str:
         """SQLAlchemy URL of Refit's database."""
         return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
@@ -242,6 +263,7 @@ def load() -> Settings:
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
     for secret in _secrets(settings):
         command.protect(secret.get_secret_value())
+    command.protect(settings.registry_login[1])
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
         command.protect(urlsplit(url).password or "")
     return settings

@@ -16,12 +16,17 @@ import httpx
 
 from flows.documents import Document
 from flows.errors import RefitError
+from flows.outside import Bounds, Client
 from flows.settings import Settings, authorities
 
 Offers = Mapping[str, tuple[str, ...]]
 
-_SECONDS = 60.0
+_INDEX_BOUNDS = Bounds(size=16 << 20, seconds=60.0)
+_LIST_BOUNDS = Bounds(size=256 << 20, seconds=900.0)  # packed; Debian's has some 10 MB
 _CHUNK = 1 << 20
+_MOST_UNPACKED = 4 << 30  # bytes
+_MOST_MEMORY = 256 << 20  # bytes that unpacking may take
+_LONGEST_STANZA = 16 << 20  # bytes
 _INDEX = r"^ ([0-9a-f]{64}) +\d+ (main/binary-%s/Packages\.xz)$"
 _FIELD = re.compile(rb"^(Package|Version|SHA256|Depends|Pre-Depends|Provides|Essential): (.*)$", re.MULTILINE)
 _NAME = re.compile(r"(?:^|[,|])\s*([^\s,|(:]+)")
@@ -39,26 +44,25 @@ class ArchiveError(RefitError):
 
 
 @contextmanager
-def connection(settings: Settings) -> Iterator[httpx.Client]:
+def connection(settings: Settings) -> Iterator[Client]:
     """A client that reaches the mirror as apt does."""
-    proxy = settings.apt_proxy or None
-    with httpx.Client(timeout=_SECONDS, follow_redirects=True, verify=authorities(settings), proxy=proxy) as client:
+    with Client(authorities(settings), proxy=settings.apt_proxy) as client:
         yield client
 
 
-def releases(client: httpx.Client, urls: Sequence[str], architecture: str) -> dict[str, Release]:
+def releases(client: Client, urls: Sequence[str], architecture: str) -> dict[str, Release]:
     """The states of several suites, asked at once: address of the `InRelease` → state. Raises as `release` does."""
     with ThreadPoolExecutor(len(urls)) as pool:
         return dict(zip(urls, pool.map(partial(release, client, architecture=architecture), urls), strict=True))
 
 
-def release(client: httpx.Client, url: str, architecture: str) -> Release:
+def release(client: Client, url: str, architecture: str) -> Release:
     """The state of the suite whose `InRelease` is at `url`.
 
     Raises:
         ArchiveError: it doesn't answer, or it names no list of packages.
     """
-    with download(client, url) as file:
+    with download(client, url, bounds=_INDEX_BOUNDS) as file:
         content = file.read()
     index = re.search(_INDEX % re.escape(architecture), content.decode(errors="replace"), re.MULTILINE)
     if index is None:
@@ -70,23 +74,25 @@ def release(client: httpx.Client, url: str, architecture: str) -> Release:
 
 
 @contextmanager
-def download(client: httpx.Client, url: str, digest: str = "") -> Iterator[IO[bytes]]:
+def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_BOUNDS) -> Iterator[IO[bytes]]:
     """What is at `url`, in a temporary file; where `digest` is given, it is checked.
 
     Raises:
         ArchiveError: it can't be had whole.
     """
     found = hashlib.sha256()
+
+    def keep(piece: bytes) -> None:
+        found.update(piece)
+        file.write(piece)
+
     with tempfile.TemporaryFile() as file:
         try:
-            with client.stream("GET", url) as answer:
-                if answer.status_code != 200:
-                    raise ArchiveError(f"{url} answers {answer.status_code}.")
-                for chunk in answer.iter_bytes(_CHUNK):
-                    found.update(chunk)
-                    file.write(chunk)
-        except httpx.HTTPError as error:
+            answer = client.fetch("GET", url, bounds, sink=keep)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise ArchiveError(f"{url} doesn't answer.", why=str(error) or type(error).__name__) from None
+        if answer.status != 200:
+            raise ArchiveError(f"{url} answers {answer.status}.")
         if digest and found.hexdigest() != digest:
             raise ArchiveError(f"{url} is not what the archive's index says.")
         file.seek(0)
@@ -104,6 +110,8 @@ def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
     for stanza in _stanzas(packages):
         if _name(stanza) in wanted or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
             fields = _fields(stanza)
+            if not {"Package", "Version", "SHA256"} <= fields.keys():
+                continue
             own = {fields["Package"], *_mentioned(fields.get("Provides", ""))}
             if own & wanted or fields.get("Essential") == "yes":
                 found.setdefault(fields["Package"], set()).add(f"{fields['Version']} {fields['SHA256']}")
@@ -129,23 +137,45 @@ def together(parts: Iterable[Offers]) -> Offers:
 
 
 def _stanzas(packages: IO[bytes]) -> Iterator[bytes]:
-    """The stanzas of a compressed list, one after the other: the whole one would take 50 MB."""
+    """The stanzas of a compressed list, one after the other: the whole one would take 50 MB.
+
+    Raises:
+        ArchiveError: it can't be unpacked, or holds more than any list does.
+    """
     packages.seek(0)
-    with lzma.open(packages) as text:
-        rest = b""
-        while chunk := text.read(_CHUNK):
-            *whole, rest = (rest + chunk).split(b"\n\n")
+    rest = b""
+    try:
+        for piece in _unpacked(packages):
+            *whole, rest = (rest + piece).split(b"\n\n")
+            if len(rest) > _LONGEST_STANZA:
+                raise ArchiveError("The archive's list of packages is none.", why="One of its packages has no end.")
             yield from whole
-        yield rest
+    except lzma.LZMAError as error:
+        raise ArchiveError("The archive's list of packages can't be unpacked.", why=str(error)) from None
+    yield rest
+
+
+def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
+    left, unpacker = _MOST_UNPACKED, lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    while left > 0:
+        packed = file.read(_CHUNK) if unpacker.needs_input else b""
+        if unpacker.needs_input and not packed:
+            raise lzma.LZMAError("it has no end")
+        piece = unpacker.decompress(packed, _CHUNK)
+        left -= len(piece)
+        yield piece
+        if unpacker.eof:
+            return
+    raise lzma.LZMAError(f"unpacked it has more than {_MOST_UNPACKED} bytes")
 
 
 def _name(stanza: bytes) -> str:
     first = stanza.partition(b"\n")[0]
-    return first.removeprefix(b"Package: ").decode()
+    return first.removeprefix(b"Package: ").decode(errors="replace")
 
 
 def _fields(stanza: bytes) -> dict[str, str]:
-    return {key.decode(): value.decode() for key, value in _FIELD.findall(stanza)}
+    return {key.decode(): value.decode(errors="replace") for key, value in _FIELD.findall(stanza)}
 
 
 def _mentioned(relations: str) -> set[str]:

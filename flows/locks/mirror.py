@@ -11,9 +11,10 @@ import httpx
 
 from flows.catalog.model import Base
 from flows.errors import RefitError
+from flows.outside import Bounds, Client, TooSlow
 from flows.settings import Settings, authorities
 
-_SECONDS = 30.0
+_BOUNDS = Bounds(size=16 << 20, seconds=60.0)
 _PAUSES = (0.0, 1.0, 4.0)  # seconds before each try
 _BUSY = (408, 425, 429)  # and all from 500 on: another time the answer may be different
 
@@ -32,9 +33,8 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
     Raises:
         RefitError: the mirror doesn't answer with its indexes.
     """
-    proxy = settings.apt_proxy or None
     with (
-        httpx.Client(timeout=_SECONDS, follow_redirects=True, verify=authorities(settings), proxy=proxy) as client,
+        Client(authorities(settings), proxy=settings.apt_proxy) as client,
         ThreadPoolExecutor(len(urls)) as pool,
     ):
         found = pool.map(lambda url: _hash(client, url, sign, explain), urls.values())
@@ -50,18 +50,20 @@ def missing(base: Base, packages: Iterable[str]) -> RefitError:
     )
 
 
-def _hash(client: httpx.Client, url: str, sign: str, explain: Explain) -> str:
+def _hash(client: Client, url: str, sign: str, explain: Explain) -> str:
     problem = ""
     for pause in _PAUSES:
         sleep(pause)
         try:
-            answer = client.get(url)
-        except httpx.TransportError as error:
+            answer = client.fetch("GET", url, _BOUNDS)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             problem = str(error) or type(error).__name__
-            continue
-        if answer.status_code == 200 and sign in answer.text:
+            if isinstance(error, httpx.TransportError) and not isinstance(error, TooSlow):
+                continue
+            break
+        if answer.status == 200 and sign in answer.text:
             return hashlib.sha256(answer.content).hexdigest()
-        problem = f"it answers {answer.status_code} and {answer.text[:60]!r}"
-        if answer.status_code < 500 and answer.status_code not in _BUSY:
+        problem = f"it answers {answer.status} and {answer.said[:60]!r}"
+        if answer.status < 500 and answer.status not in _BUSY:
             break
     raise explain(f"{url}: {problem}")

@@ -6,12 +6,13 @@ import hashlib
 import html
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx
 from packaging.utils import canonicalize_name
@@ -19,10 +20,11 @@ from pydantic import SecretStr
 
 from flows.documents import Document
 from flows.errors import RefitError
+from flows.outside import Answer, Bounds, Client, within
 from flows.settings import Settings, authorities
 
 AT_ONCE = 16
-_SECONDS = 30.0
+_BOUNDS = Bounds(size=32 << 20, seconds=60.0)  # a page of PyPI's has up to some MB
 _ATTEMPTS = 3
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -57,6 +59,14 @@ class Unreadable:
     reason: str
 
 
+@dataclass(frozen=True)
+class _Connection:
+    """A way to an index, and what logs in there; wherever the index sends us, that isn't told."""
+
+    client: Client
+    login: Mapping[str, str]
+
+
 # Package → sha256 of a file → when it was uploaded.
 Uploads = Mapping[str, Mapping[str, datetime]]
 
@@ -71,15 +81,15 @@ def index(source: Mapping[str, object], settings: Settings) -> Index:
 
 def urls(index: Index, packages: Iterable[str]) -> dict[str, str]:
     """Package → address of its page, without the password."""
-    scheme, place, path, _, _ = urlsplit(index.url.get_secret_value())
-    bare = urlunsplit((scheme, place.rpartition("@")[2], path.rstrip("/"), "", ""))
+    scheme, place, path, _, _ = urlsplit(without_login(index.url.get_secret_value()))
+    bare = urlunsplit((scheme, place, path.rstrip("/"), "", ""))
     return {name: f"{bare}/{canonicalize_name(name)}/" for name in packages}
 
 
 def fetch(index: Index, wanted: Mapping[str, Page | None], settings: Settings) -> dict[str, Page | Unreadable]:
     """The pages at these addresses of one index now; each is given what was known of it before, if anything."""
-    with _connection(index, settings) as client, ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda asked: _fetch(client, *asked), wanted.items())
+    with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
+        found = pool.map(lambda asked: _fetch(connection, *asked), wanted.items())
         return dict(zip(wanted, found, strict=True))
 
 
@@ -90,8 +100,8 @@ def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Upload
         RefitError: it doesn't say so of all of them.
     """
     wanted = urls(index, packages)
-    with _connection(index, settings) as client, ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(zip(wanted, pool.map(lambda url: _times(client, url), wanted.values()), strict=True))
+    with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
+        found = dict(zip(wanted, pool.map(lambda url: _times(connection, url), wanted.values()), strict=True))
     if silent := sorted(name for name, times in found.items() if not times):
         raise RefitError(
             f"{next(iter(wanted.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",
@@ -101,12 +111,13 @@ def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Upload
     return found
 
 
-def _times(client: httpx.Client, url: str) -> dict[str, datetime]:
+def _times(connection: _Connection, url: str) -> dict[str, datetime]:
     """sha256 → when that file was uploaded; empty: not known of all of them."""
     try:
-        files = _ask(client, url, {"Accept": _JSON}).raise_for_status().json()["files"]
+        answer = _ask(connection, url, {"Accept": _JSON})
+        files = json.loads(answer.content)["files"] if answer.status == 200 else ()
         return {file["hashes"]["sha256"]: datetime.fromisoformat(file["upload-time"]) for file in files}
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+    except (httpx.RequestError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 
@@ -132,7 +143,7 @@ def _from_json(body: str) -> Iterator[list[str | None]]:
             fragment = "&".join(f"{name}={value}" for name, value in sorted(some.items()))
             reason = yanked if isinstance(yanked, str) else "" if yanked else None
             yield [file["filename"], fragment, file.get("requires-python") or "", reason]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no page of an index: {error!r}") from None
 
 
@@ -144,17 +155,17 @@ def _from_html(body: str) -> Iterator[list[str | None]]:
         yield [where.path.rpartition("/")[2], where.fragment, requires, yanked]
 
 
-def _fetch(client: httpx.Client, url: str, known: Page | None) -> Page | Unreadable:
+def _fetch(connection: _Connection, url: str, known: Page | None) -> Page | Unreadable:
     try:
-        answer = _ask(client, url, {"If-None-Match": known.etag} if known and known.etag else {})
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        answer = _ask(connection, url, {"If-None-Match": known.etag} if known and known.etag else {})
+    except (httpx.RequestError, httpx.InvalidURL) as error:
         return Unreadable(f"{url} doesn't answer: {str(error) or type(error).__name__}")
-    if answer.status_code == 304 and known:
+    if answer.status == 304 and known:
         return known
-    if answer.status_code == 404:
+    if answer.status == 404:
         return Page(digest=ABSENT)
-    if answer.status_code != 200:
-        return Unreadable(f"{url} answers {answer.status_code}")
+    if answer.status != 200:
+        return Unreadable(f"{url} answers {answer.status}")
     try:
         is_json = "json" in answer.headers.get("Content-Type", "")
         return Page(digest=digest(answer.text, is_json), etag=answer.headers.get("ETag", ""))
@@ -162,22 +173,31 @@ def _fetch(client: httpx.Client, url: str, known: Page | None) -> Page | Unreada
         return Unreadable(f"{url} can't be read: {error}")
 
 
-def _ask(client: httpx.Client, url: str, headers: Mapping[str, str]) -> httpx.Response:
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(httpx.TransportError):
-            return client.get(url, headers=headers)
-    return client.get(url, headers=headers)
+def _ask(connection: _Connection, url: str, headers: Mapping[str, str]) -> Answer:
+    asked = {**_HEADERS, **headers}
+    with within(_BOUNDS.seconds):
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(httpx.TransportError):
+                return connection.client.fetch("GET", url, _BOUNDS, headers=asked, private=connection.login)
+        return connection.client.fetch("GET", url, _BOUNDS, headers=asked, private=connection.login)
 
 
 @contextmanager
-def _connection(index: Index, settings: Settings) -> Iterator[httpx.Client]:
-    url = httpx.URL(index.url.get_secret_value())
-    with httpx.Client(
-        verify=index.verify and authorities(settings),
-        auth=(url.username, url.password) if url.userinfo else None,
-        headers=_HEADERS,
-        timeout=_SECONDS,
-        limits=httpx.Limits(max_connections=AT_ONCE),
-        follow_redirects=True,
-    ) as client:
-        yield client
+def _connection(index: Index, settings: Settings) -> Iterator[_Connection]:
+    with Client(index.verify and authorities(settings), at_once=AT_ONCE) as client:
+        yield _Connection(client, login(index.url.get_secret_value()))
+
+
+def without_login(url: str) -> str:
+    """An address without the user and the password in it."""
+    scheme, place, path, query, _ = urlsplit(url)
+    return urlunsplit((scheme, place.rpartition("@")[2], path, query, ""))
+
+
+def login(url: str) -> dict[str, str]:
+    """The header with which the user in an address logs in; none where no user is in it."""
+    parts = urlsplit(url)
+    if not parts.username and not parts.password:
+        return {}
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}

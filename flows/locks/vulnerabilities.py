@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,12 +20,14 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 
+from flows import outside
 from flows.documents import Mistake, Mistakes
 from flows.errors import RefitError
 from flows.locks.policy import Bounds
 from flows.settings import Settings, authorities
 
-_SECONDS = 20.0
+_BOUNDS = outside.Bounds(size=64 << 20, seconds=60.0)
+_MOST_PAGES = 100  # beyond the questions themselves
 _AT_ONCE = 8
 _A_BATCH = 1000  # what the service takes at once
 _FIX = "take PyPI/all.zip as OSV publishes it, or a JSON file with a list of its records"
@@ -101,12 +104,13 @@ def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Reco
         Unasked: it doesn't answer as it should.
     """
     try:
-        with httpx.Client(base_url=settings.osv_service, verify=authorities(settings), timeout=_SECONDS) as client:
-            names = sorted(set(_known_by(client, sorted(packages))))
+        with outside.Client(authorities(settings)) as client:
+            service = partial(_asked, client, settings.osv_service)
+            names = sorted(set(_known_by(service, sorted(packages))))
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                answers = pool.map(lambda name: client.get(f"/v1/vulns/{quote(name, safe='')}"), names)
-                return tuple(Record.model_validate_json(answer.raise_for_status().content) for answer in answers)
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                answers = pool.map(lambda name: service("GET", f"/v1/vulns/{quote(name, safe='')}"), names)
+                return tuple(map(Record.model_validate_json, answers))
+    except (httpx.RequestError, httpx.InvalidURL, ValueError, LookupError, TypeError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Unasked(
             f"{settings.osv_service} doesn't say which packages have known vulnerabilities.",
@@ -115,16 +119,28 @@ def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Reco
         ) from None
 
 
-def _known_by(client: httpx.Client, packages: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _asked(client: outside.Client, service: str, method: str, path: str, question: object = None) -> bytes:
+    content = None if question is None else json.dumps(question).encode()
+    headers = {"Content-Type": "application/json"} if content else {}
+    answer = client.exchange(method, service + path, _BOUNDS, headers=headers, content=content)
+    if answer.status != 200:
+        raise ValueError(f"It answers {answer.status} to {path}.")
+    return answer.content
+
+
+def _known_by(service: Callable[..., bytes], packages: Sequence[tuple[str, str]]) -> Iterator[str]:
     """The names of all records that concern these packages; an answer that is too long goes on at its mark."""
     every = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in packages]
-    while every:
+    for _ in range(len(every) // _A_BATCH + _MOST_PAGES):
+        if not every:
+            return
         asked, every = every[:_A_BATCH], every[_A_BATCH:]
-        results = client.post("/v1/querybatch", json={"queries": asked}).raise_for_status().json()["results"]
+        results = json.loads(service("POST", "/v1/querybatch", {"queries": asked}))["results"]
         for query, result in zip(asked, results, strict=True):
-            yield from (found["id"] for found in result.get("vulns", ()))
+            yield from (str(found["id"]) for found in result.get("vulns", ()))
             if mark := result.get("next_page_token"):
                 every.append({**query, "page_token": mark})
+    raise ValueError("Its answer has no end.")
 
 
 def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vulnerability]:

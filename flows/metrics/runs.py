@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from flows import services
+from flows import outside, services
 from flows.database import now
 from flows.settings import Settings
 
@@ -21,6 +21,7 @@ logger = logging.getLogger("refit.metrics")
 FLOWS = ("build-profiles", "migrate-sessions", "nightly")
 _WAITING, _RUNNING = ("SCHEDULED", "PENDING"), ("RUNNING", "CANCELLING")
 _ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 30.0  # for all questions together
 _MOST = 200  # that the server gives at once
 
 
@@ -59,7 +60,9 @@ def look(settings: Settings) -> Runs:
         with httpx.Client(
             base_url=settings.prefect_api, auth=login, timeout=_ANSWER_SECONDS, trust_env=False
         ) as server:
-            return Runs({flow: run for flow in FLOWS for run in _last(server, flow)}, _open(server))
+            outside.keep_deadlines(server)
+            with outside.within(_LOOK_SECONDS):
+                return Runs({flow: run for flow in FLOWS for run in _last(server, flow)}, _open(server))
     except (httpx.HTTPError, ValidationError) as error:
         logger.warning("The Prefect server doesn't tell of its runs: %s", error)
         return Runs()

@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from flows import command, containers, fence, host
+from flows import command, containers, fence, host, outside
 from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.files import write_whole
@@ -28,6 +28,7 @@ from flows.settings import Settings
 # Nobody's uid: an image has to work with any.
 UID = 65_537
 STEADY_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
 MOST_GROWTH = 0.05  # of the image before
 MOST_NAMED = 8
 SHORTEST_SECRET = 8
@@ -178,7 +179,7 @@ def secret_values(settings: Settings) -> dict[str, str]:
         "npm_registry": settings.npm_registry,
     }
     found = {
-        "registry_password": settings.registry_password.get_secret_value(),
+        "registry_password": settings.registry_password.get_secret_value() or settings.registry_login[1],
         "auth": settings.auth.get_secret_value(),
         "metrics_token": settings.metrics_token.get_secret_value(),
         "apt_proxy": settings.apt_proxy,
@@ -262,6 +263,12 @@ def _timed(check: str, look: Callable[[], tuple[bool, str]]) -> Finding:
     return Finding(check, passed, seen, round(time.monotonic() - started, 2))
 
 
+def _code(client: httpx.Client, url: str) -> int:
+    """What is answered, without its content: that may have no end."""
+    with outside.within(_ANSWER_SECONDS), client.stream("GET", url) as answer:
+        return answer.status_code
+
+
 def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
     published = command.run([*host.podman(settings), "port", name, f"{access.port}/tcp"], root=True).stdout.split()
     if not published:  # it has ended already
@@ -270,16 +277,17 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
     limit, seen = settings.ready_limit * access.patience, "nothing"
     deadline = time.monotonic() + limit
-    with httpx.Client(trust_env=False, timeout=5.0) as client:
+    with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS) as client:
+        outside.keep_deadlines(client)
         while time.monotonic() < deadline and _running(name, settings):
             try:
-                answer = client.get(url)
+                code = _code(client, url)
             except httpx.TransportError as error:
                 seen = str(error) or type(error).__name__
             else:
-                seen = f"{access.health} answers {answer.status_code}"
-                if answer.status_code == 200:
-                    open_to_all = "{token}" in access.page and client.get(page).is_success
+                seen = f"{access.health} answers {code}"
+                if code == httpx.codes.OK:
+                    open_to_all = "{token}" in access.page and httpx.codes.is_success(_code(client, page))
                     return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
             time.sleep(0.1)
     return False, f"{seen}, not 200 within {limit:g} s.\n{_last_words(name, settings)}"

@@ -49,6 +49,7 @@ _SYSTEMS = {"deb/base-files": "Debian", "rpm/centos-stream-release": "CentOS Str
 _OF_A_RUN = {PROVENANCE, CHECKS}
 _MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: statements.STATEMENT_TYPE}
 _TITLE, _NUMBER = "org.opencontainers.image.title", "io.refit.number"
+_MOST_DIGITS = 18
 _REFERENCE = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
 _INDEX_TAG = re.compile(r"sha256-[0-9a-f]{64}")
 
@@ -187,7 +188,7 @@ def listed(registry: Registry, digest: str) -> tuple[File, ...]:
     for entry in _attachments(registry, digest):
         attached = registry.find(registry.repository, str(entry["digest"]))
         # One that somebody deleted, or a registry's `garbage-collect --delete-untagged`, is attached anew some day.
-        for layer in attached.document["layers"] if attached else ():
+        for layer in attached.document.get("layers", ()) if attached else ():
             name = layer.get("annotations", {}).get(_TITLE, "")
             found[name] = File(name, layer["mediaType"], layer["digest"], layer["size"])
     return tuple(found[name] for name in sorted(found))
@@ -202,7 +203,7 @@ def read(registry: Registry, digest: str, name: str) -> bytes:
     files = {file.name: file for file in listed(registry, digest)}
     if name not in files:
         raise UnknownName("file", name, files, where=f"the evidence of {digest}")
-    return registry.blob(registry.repository, files[name].digest)
+    return registry.blob(registry.repository, files[name].digest, files[name].size)
 
 
 def packages(registry: Registry, digest: str) -> dict[str, str]:
@@ -251,7 +252,7 @@ def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
 def _json(registry: Registry, digest: str, name: str) -> Any:
     found = [file for file in listed(registry, digest) if file.name == name]
     with suppress(BlobLost):  # it is attached anew when the image is published the next time, which asks for it, too
-        return json.loads(registry.blob(registry.repository, found[0].digest)) if found else {}
+        return json.loads(registry.blob(registry.repository, found[0].digest, found[0].size)) if found else {}
     return {}
 
 
@@ -270,7 +271,7 @@ def _attachments(registry: Registry, digest: str) -> list[dict[str, Any]]:
 def _number(entry: Mapping[str, Any]) -> int:
     """What an attachment is counted as: registries list them in no order, and clocks may go backwards."""
     written = entry.get("annotations", {}).get(_NUMBER, "")
-    return int(written) if str(written).isdecimal() else 0
+    return int(str(written)[:_MOST_DIGITS]) if str(written).isdecimal() else 0
 
 
 def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: Engine) -> None:

@@ -236,9 +236,9 @@ def push_labelled(registry: Registry, profile: Profile, top: Built) -> Manifest:
     """Put the image of a profile into the registry: its top stage with the labels of its release. No tag names it."""
     image, config = _labelled_image(registry, profile, top.digest)
     for layer in image.document["layers"]:
-        registry.mount(registry.repository, layer["digest"], registry.stages)
+        registry.mount(registry.repository, layer["digest"], registry.stages, int(layer["size"]))
     registry.put_blob(registry.repository, config)
-    registry.put_manifest(registry.repository, image.digest, image.content, MANIFEST)
+    registry.keep_manifest(registry.repository, image)
     return image
 
 
@@ -258,10 +258,11 @@ def _point(registry: Registry, name: str, image: Manifest) -> bool:
     if registry.digest(registry.repository, name) == image.digest:
         return False
     registry.put_manifest(registry.repository, name, image.content, image.media_type)
-    if registry.digest(registry.repository, name) != image.digest:
+    seen = registry.find(registry.repository, name)
+    if seen is None or seen.digest != image.digest:
         raise RegistryError(
             f"The tag {name} in the registry {registry.host} is not where it was put.",
-            why="Something else than Refit writes the tags of this repository too.",
+            why="Something else than Refit writes the tags of this repository too, or the registry doesn't keep them.",
             fix="find out what, and run it again.",
         )
     return True

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import httpx
 
 from flows import command, documents
+from flows.errors import RefitError
+from flows.files import kept_secret
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
 from flows.sessions.entry.forwarder import HEALTH, Forwarder
-from flows.settings import Settings, variables
+from flows.settings import REGISTRY_PASSWORD, Settings, variables
 
 POOL = "refit"
+HTPASSWD = "htpasswd"
+# docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
+_BCRYPT_ROUNDS = 4
 _NPM = Path(routes.__file__).parent / "npm"
 _LOCK, _PROXY = ("package.json", "package-lock.json"), "gateway.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -77,8 +83,9 @@ class Service:
 
 def all_services(settings: Settings) -> tuple[Service, ...]:
     """The services that these settings ask for, in the order in which they start."""
+    reading = (reader(settings),) if settings.registry_read_port else ()
     needed = (
-        *(() if settings.registry else (registry(settings),)),
+        *(() if settings.registry else (registry(settings), *reading)),
         *(() if settings.prefect_server else (prefect(settings),)),
     )
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
@@ -156,27 +163,44 @@ def forwarder(settings: Settings) -> Service:
 
 
 def registry(settings: Settings) -> Service:
-    """The image registry (docker-registry)."""
-    folder = settings.folder("services", "registry")
-    url = f"http://127.0.0.1:{settings.registry_port}"
+    """The image registry (docker-registry); it answers Refit alone."""
+    folder, config = settings.folder("services", "registry"), registry_config(settings)
+    login = _registry_login(settings)
+    service = _docker_registry("registry", "Image registry", config, settings.registry_port, settings)
+    files = {**service.files, folder / HTPASSWD: htpasswd(folder / HTPASSWD, *login)}
+    return replace(service, files=files, login=login, setting="registry_port")
+
+
+def reader(settings: Settings) -> Service:
+    """A second registry with the same images, which lets everybody read and nobody write."""
+    config = registry_config(settings)
+    config["storage"] = {**config["storage"], "maintenance": {"readonly": {"enabled": True}}}
+    config["http"]["addr"] = f"127.0.0.1:{settings.registry_read_port}"
+    del config["auth"]
+    service = _docker_registry("reader", "Image registry for reading", config, settings.registry_read_port, settings)
+    return replace(service, setting="registry_read_port")
+
+
+def _docker_registry(name: str, title: str, config: Mapping[str, Any], port: int, settings: Settings) -> Service:
+    folder, url = settings.folder("services", name), f"http://127.0.0.1:{port}"
     return Service(
-        name="registry",
-        title="Image registry",
+        name=name,
+        title=title,
         argv=("docker-registry", "serve", str(folder / "config.yml")),
         inherited=_inherited(),
         folder=folder,
-        log=settings.folder("logs") / "registry.log",
+        log=settings.folder("logs") / f"{name}.log",
         health=f"{url}/v2/",
         healthy=lambda answer: answer.headers.get("docker-distribution-api-version") == "registry/2.0",
-        port=settings.registry_port,
-        setting="registry_port",
+        port=port,
         url=url,
-        files={folder / "config.yml": documents.dump(registry_config(settings))},
+        files={folder / "config.yml": documents.dump(config)},
     )
 
 
 def registry_config(settings: Settings) -> dict[str, Any]:
     """The configuration of docker-registry."""
+    folder = settings.folder("services", "registry")
     return {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
@@ -185,11 +209,35 @@ def registry_config(settings: Settings) -> dict[str, Any]:
             "delete": {"enabled": True},
         },
         # Without a secret of its own, uploads would not survive its restart.
-        "http": {
-            "addr": f"127.0.0.1:{settings.registry_port}",
-            "secret": _secret(settings.folder("services", "registry") / "secret"),
-        },
+        "http": {"addr": f"127.0.0.1:{settings.registry_port}", "secret": _secret(folder / "secret")},
+        # Everybody on this machine reaches its port.
+        "auth": {"htpasswd": {"realm": "refit", "path": str(folder / HTPASSWD)}},
     }
+
+
+def htpasswd(written: Path, user: str, password: str) -> str:
+    """The line that lets a user in by a password; the one that is `written`, if it does that."""
+    secret = password.encode()
+    with suppress(OSError, ValueError):
+        known = written.read_text()
+        name, _, hashed = known.strip().partition(":")
+        if name == user and bcrypt.checkpw(secret, hashed.encode()):
+            return known
+    try:
+        return f"{user}:{bcrypt.hashpw(secret, bcrypt.gensalt(_BCRYPT_ROUNDS)).decode()}\n"
+    except ValueError:
+        raise RefitError(
+            "`registry_password` can't be the embedded registry's.",
+            why="bcrypt, by which that one knows passwords, takes at most 72 bytes and no zero byte.",
+            fix="choose a shorter one, or leave `registry_user` and `registry_password` out: then they are made up.",
+        ) from None
+
+
+def _registry_login(settings: Settings) -> tuple[str, str]:
+    """User and password of the embedded registry, made up where nobody chose them."""
+    if not settings.registry_user:
+        _secret(settings.home / REGISTRY_PASSWORD)
+    return settings.registry_login
 
 
 def prefect(settings: Settings) -> Service:
@@ -345,13 +393,8 @@ def _login(settings: Settings) -> str:
 
 
 def _secret(path: Path) -> str:
-    """The secret in the file `path`, made up when it is first asked for; only its owner can read it."""
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(24))
-    except FileExistsError:
-        pass
-    secret = path.read_text()
+    """The secret in the file `path`, which no log shows."""
+    secret = kept_secret(path)
     command.protect(secret)
     return secret
 

@@ -10,11 +10,12 @@ import socket
 import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 
-from flows import command
+from flows import command, host, outside
 from flows.alone import one_at_a_time
 from flows.command import ProgramFailed
 from flows.errors import RefitError
@@ -25,6 +26,8 @@ from flows.settings import Settings
 START_SECONDS = 90.0
 END_SECONDS = 15.0
 INSTALL_SECONDS = 300.0
+ANSWER_SECONDS = 5.0
+_ANSWER_BYTES = 1 << 16
 _TAIL = 15
 
 
@@ -155,16 +158,24 @@ def start(service: Service) -> None:
 
 
 def answers(service: Service) -> bool:
-    """Whether it does its work now."""
+    """Whether it does its work now. Another user's program in its place is told no login, and doesn't do its work."""
+    place = urlsplit(service.health)
+    if service.login and host.is_anothers(place.hostname or "", place.port or 0):
+        return False
     folder = os.open(service.folder, os.O_RDONLY)
     try:
         # The path of a socket must be short, and that of the folder may be long.
         socket = f"/proc/self/fd/{folder}/{service.socket}" if service.socket else None
         way = httpx.HTTPTransport(uds=socket)
         # A proxy of the shell has no business on loopback.
-        with httpx.Client(trust_env=False, timeout=5.0, auth=service.login, transport=way) as client:
-            answer = client.get(service.health)
-            return answer.status_code == httpx.codes.OK and service.healthy(answer)
+        with httpx.Client(trust_env=False, timeout=ANSWER_SECONDS, auth=service.login, transport=way) as client:
+            outside.keep_deadlines(client)  # somebody else may listen there, and never end
+            with outside.within(ANSWER_SECONDS), client.stream("GET", service.health) as said:
+                content = b"".join(outside.beginning(said, _ANSWER_BYTES))
+        names = ("content-type", "docker-distribution-api-version")
+        headers = {name: said.headers[name] for name in names if name in said.headers}
+        answer = httpx.Response(said.status_code, headers=headers, content=content)
+        return answer.status_code == httpx.codes.OK and service.healthy(answer)
     except (httpx.HTTPError, ValueError):
         return False
     finally:

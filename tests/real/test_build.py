@@ -98,7 +98,7 @@ def test_two_cold_builds_give_the_same_digests(
     assert not built_there.reused
     assert built_there.digest == built.digest
     stored = registry.manifest(registry.stages, built.digest)
-    config = registry.blob(registry.stages, stored.document["config"]["digest"])
+    config = registry.blob(registry.stages, stored.document["config"]["digest"], stored.document["config"]["size"])
     for trace in (b"index.example", b"hidden", b"ca.pem", b"/home/build", b"127.0.0.1"):
         assert trace not in stored.content + config
     assert built_there.log is not None
@@ -157,7 +157,7 @@ def test_a_pulled_parent_is_as_good_as_a_built_one(
         third = Registry(settings)
         manifest = registry.manifest(registry.stages, base.digest)
         for part in (manifest.document["config"], *manifest.document["layers"]):
-            third.mount(third.stages, part["digest"], registry.stages)
+            third.mount(third.stages, part["digest"], registry.stages, part["size"])
         third.put_manifest(third.stages, base.key, manifest.content, manifest.media_type)
         assert Builder(settings, third).build(child, base).digest == builder.build(child, base).digest
 

@@ -38,7 +38,7 @@ def build(stage: Stage, base: Built, settings: Settings, name: str, limit: float
     there, here = Registry(settings), Registry(own)
     manifest = there.manifest(there.stages, base.digest)
     for part in (manifest.document["config"], *manifest.document["layers"]):
-        here.mount(here.stages, part["digest"], there.stages)
+        here.mount(here.stages, part["digest"], there.stages, part["size"])
     here.put_manifest(here.stages, base.digest, manifest.content, manifest.media_type)
     return Builder(own, here).build(stage, base)
 
@@ -46,8 +46,8 @@ def build(stage: Stage, base: Built, settings: Settings, name: str, limit: float
 def files(built: Built, settings: Settings, name: str) -> dict[str, str]:
     """What the stage's own layer holds: path → owner, mode and content."""
     registry = Registry(settings.model_copy(update={"repository": name}))
-    layer = registry.manifest(registry.stages, built.digest).document["layers"][-1]["digest"]
-    with tarfile.open(fileobj=BytesIO(registry.blob(registry.stages, layer))) as tar:
+    layer = registry.manifest(registry.stages, built.digest).document["layers"][-1]
+    with tarfile.open(fileobj=BytesIO(registry.blob(registry.stages, layer["digest"], layer["size"]))) as tar:
         contents = {m.name: digest_of(file.read()) for m in tar if m.isreg() and (file := tar.extractfile(m))}
         return {m.name: f"{m.uid}:{m.gid} {m.mode:o} {m.mtime} {contents.get(m.name)}" for m in tar.getmembers()}
 

@@ -62,7 +62,7 @@ def elsewhere(folder: Path, base: Built, registry: Registry, **chosen: object) -
         there = Registry(settings)
         manifest = registry.manifest(registry.stages, base.digest)
         for part in (manifest.document["config"], *manifest.document["layers"]):
-            there.mount(there.stages, part["digest"], registry.stages)
+            there.mount(there.stages, part["digest"], registry.stages, part["size"])
         there.put_manifest(there.stages, base.key, manifest.content, manifest.media_type)
         yield Builder(settings, there)
 

@@ -44,7 +44,7 @@ def variant(
         inner["Cmd"] = list(command)
     content = canonical({**config, "config": inner})
     for layer in document["layers"]:
-        registry.mount(settings.repository, layer["digest"], source)
+        registry.mount(settings.repository, layer["digest"], source, layer["size"])
     registry.put_blob(settings.repository, content)
     document["config"] = {**document["config"], "digest": digest_of(content), "size": len(content)}
     written = canonical(document)

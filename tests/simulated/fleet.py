@@ -36,6 +36,7 @@ ACCESS = Access(port=8888, health="/api", protocol="jupyter", own_paths=OWN)
 LATE = ACCESS.model_copy(update={"late_home": True})
 # As of VS Code, RStudio or a terminal: nobody can ask it whether anybody has used it.
 SILENT = LATE.model_copy(update={"protocol": "none"})
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -86,7 +87,7 @@ class Fleet:
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
             "config": described | {"size": len(config)},
-            "layers": [{"digest": layer, "size": size} for layer in layers],
+            "layers": [{"mediaType": _LAYER, "digest": layer, "size": size} for layer in layers],
             "annotations": {"name": name},
         }
         manifest = json.dumps(document).encode()

@@ -14,7 +14,7 @@ LAYERS = (
     ("alone", "command", "cron", "documents", "files", "hours", "progress", "words"),
     ("policy",),
     ("settings", "database", "schema"),
-    ("history", "host", "notices"),
+    ("adopted", "history", "host", "notices", "outside"),
     ("containers", "forwarding", "catalog", "gateway"),
     ("locks", "branches"),
     ("images",),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 
 import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
+from flows.command import OutOfTime, ProgramFailed, stopping
+from flows.images.registry import RegistryError
+from flows.images.workshop import making
 from flows.images.workshop.context import own_things, uv_program, write_files
 from flows.images.workshop.making import installed, local_name
 from flows.locks.apt import files, planned, sources
@@ -123,3 +129,51 @@ def test_a_build_sees_nothing_where_nothing_is_set(settings: Settings, tmp_path:
     assert volumes == (f"{tmp_path}:/mnt:ro", f"{uv_program()}:/mnt/uv:ro", f"{tmp_path / 'apt'}:/mnt/apt")
     names = [line.partition("=")[0] for line in (tmp_path / "env.sh").read_text().splitlines()]
     assert names == ["export APT_CONFIG", "export PIP_NO_CACHE_DIR", "export UV_NO_CACHE"]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_PAUSES", (0.0, 0.0))
+
+
+def failing(times: int, kind: type[ProgramFailed] = ProgramFailed) -> tuple[list[int], Callable[[], None]]:
+    """A program that fails so many times, and the list of its attempts."""
+    attempts: list[int] = []
+
+    def attempt() -> None:
+        attempts.append(1)
+        if len(attempts) <= times:
+            raise kind(["skopeo"], "failed with exit code 1", "", None, 1)
+
+    return attempts, attempt
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("times", "tried", "looked"), [(0, 1, 0), (1, 2, 1), (2, 3, 2), (9, 3, 2)])
+def test_what_speaks_to_a_registry_is_tried_three_times(times: int, tried: int, looked: int) -> None:
+    looks: list[int] = []
+    attempts, attempt = failing(times)
+    with pytest.raises(ProgramFailed) if times > 2 else nullcontext():
+        making.again(attempt, lambda: looks.append(1))
+    assert (len(attempts), len(looks)) == (tried, looked)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_it_is_not_tried_again_where_that_has_no_point() -> None:
+    def refuse() -> None:
+        raise RegistryError("It is full.")
+
+    attempts, attempt = failing(1)
+    with pytest.raises(RegistryError):
+        making.again(attempt, refuse)
+    assert len(attempts) == 1
+    attempts, attempt = failing(1, OutOfTime)
+    with pytest.raises(OutOfTime):
+        making.again(attempt)
+    assert len(attempts) == 1
+    over = Event()
+    over.set()
+    attempts, attempt = failing(1)
+    with stopping(over), pytest.raises(ProgramFailed):
+        making.again(attempt)
+    assert len(attempts) == 1

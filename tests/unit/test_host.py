@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -94,3 +97,35 @@ def test_a_container_is_limited_in_what_was_said_and_gets_no_more_by_swap() -> N
     assert host.resource_limits(0, 0.0) == []
     assert host.resource_limits(10**9, 0.0) == ["--memory=1000000000b", "--memory-swap=1000000000b"]
     assert host.resource_limits(0, 1.5) == ["--cpus=1.5"]
+
+
+@pytest.mark.parametrize(
+    ("address", "rows", "users"),
+    [
+        ("127.0.0.1", ["0100007F:1388 00000000:0000 0A 1000"], {1000}),
+        ("127.0.0.1", ["0100007F:1388 0100007F:9999 01 1000"], set()),  # connected, and doesn't listen
+        ("127.0.0.1", ["0100007F:1389 00000000:0000 0A 1000", "0200007F:1388 00000000:0000 0A 1000"], set()),
+        ("127.0.0.1", ["00000000:1388 00000000:0000 0A 7"], {7}),
+        ("127.0.0.1", ["00000000:1388 00000000:0000 0A 7", "0100007F:1388 00000000:0000 0A 0"], {0}),
+        ("127.0.0.1", [f"{'0' * 32}:1388 {'0' * 32}:0000 0A 8"], {8}),
+        ("127.0.0.1", [f"{'0' * 16}FFFF00000100007F:1388 {'0' * 32}:0000 0A 9"], {9}),
+        ("::1", [f"{'0' * 24}01000000:1388 {'0' * 32}:0000 0A 9"], {9}),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder != "little", reason="the rows are those of such a machine")
+def test_a_connection_comes_to_the_user_who_listens_there(address: str, rows: list[str], users: set[int]) -> None:
+    lines = []
+    for number, row in enumerate(rows):
+        local, remote, state, user = row.split()
+        lines.append(f"{number:4}: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:>5} 0 12345 1")
+    assert host.listeners(address, 5000, lines) == users
+
+
+def test_a_port_of_our_own_is_nobody_elses() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        assert not host.is_anothers("127.0.0.1", port)
+        listener.listen()
+        assert host.listeners("127.0.0.1", port, host._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
+        assert not host.is_anothers("127.0.0.1", port)

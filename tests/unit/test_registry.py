@@ -119,9 +119,9 @@ def test_what_somebody_is_just_writing_is_read_a_moment_later(settings: Settings
         return unfinished(request) if len(asked) < 4 else _NO
 
     with server(unfinished_at_first) as port, TemporaryFile() as target, suppress(BlobLost):
-        given = {Registry.tags: (), Registry.get_file: (digest_of(b""), target)}.get(reads, (digest_of(b""),))
+        given = {Registry.tags: (), Registry.get_file: (digest_of(b""), target, 9)}.get(reads, (digest_of(b""),))
         assert not reads(client(settings, port), "images", *given)
-    assert len(asked) == 4
+    assert len(asked) == 4 + (reads is Registry.get_file)  # that asks whether a blob that isn't given is there
 
 
 def test_what_can_not_be_read_for_long_is_broken_and_what_can_not_be_stored_at_once(settings: Settings) -> None:
@@ -174,7 +174,7 @@ def test_content_that_is_not_what_its_digest_says_is_refused(settings: Settings)
         with pytest.raises(RegistryError, match="doesn't answer as"):
             registry.manifest("images", wanted)
         with pytest.raises(RegistryError, match="doesn't answer as"):
-            registry.blob("images", wanted)
+            registry.blob("images", wanted, 100)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,8 @@ def test_bearer_token_authentication(settings: Settings) -> None:
     with server(tokens) as realm:
         challenge = f'Bearer realm="http://127.0.0.1:{realm}/token",service="reg",scope="repository:images:pull"'
         with server(lambda request: _needs("Bearer t0ken", challenge, request)) as port:
-            registry = client(settings, port, registry_user="ann", registry_password=SecretStr("secret"))
+            login: dict[str, object] = {"registry_user": "ann", "registry_password": SecretStr("secret")}
+            registry = client(settings, port, registry_realms=(f"http://127.0.0.1:{realm}",), **login)
             registry.ping()
             registry.ping()
     assert asked == ["/token?service=reg&scope=repository%3Aimages%3Apull"]
@@ -335,9 +336,9 @@ def test_what_the_registry_has_lost_of_an_image_is_found(settings: Settings) -> 
         assert registry.missing("images", lost) == (digest_of(b"second"), digest_of(b"third"))
         assert registry.missing("images", image(b"config", b"first")) == ()
         with pytest.raises(BlobLost, match=digest_of(b"second")):
-            registry.blob("images", digest_of(b"second"))
+            registry.blob("images", digest_of(b"second"), 6)
         with pytest.raises(BlobLost, match="has lost") as caught:
-            registry.mount("elsewhere", digest_of(b"third"), "images")
+            registry.mount("elsewhere", digest_of(b"third"), "images", 5)
     assert "refit build" in caught.value.fix
 
 
@@ -449,7 +450,7 @@ def test_a_copy_whose_download_breaks_is_whole(settings: Settings) -> None:
     with registry.serve() as port:
         found = client(settings, port)
         with TemporaryFile() as copy:
-            found.get_file("images", digest_of(LARGE), copy)
+            found.get_file("images", digest_of(LARGE), copy, len(LARGE))
             assert copy.read() == LARGE
     assert whole == registry.held
     assert registry.breaks < 0
@@ -461,7 +462,7 @@ def test_connections_that_break_for_ever_are_an_error_of_the_registry(settings: 
         with pytest.raises(RegistryError, match=unreachable):
             registry.put_blob("images", b"another")
         with pytest.raises(RegistryError, match=unreachable):
-            registry.get_file("images", digest_of(LARGE), copy)
+            registry.get_file("images", digest_of(LARGE), copy, len(LARGE))
 
 
 def test_a_body_is_sent_again_when_the_registry_wants_a_new_token(settings: Settings) -> None:

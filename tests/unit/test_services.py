@@ -177,3 +177,29 @@ def test_services_that_run_but_are_slow_are_waited_for_and_those_that_ended_are_
     monkeypatch.setattr(services, "status", lambda _: (ended,))
     with pytest.raises(RefitError, match="does not answer"):
         services.require(Settings(home=tmp_path))
+
+
+def test_the_login_of_the_registry_is_made_up_once_or_is_the_chosen_one(tmp_path: Path) -> None:
+    here = Settings(home=tmp_path / "home")
+    assert here.registry_login == ("", "")
+    made = embedded.registry(here)
+    assert made.login == here.registry_login and len(here.registry_login[1]) >= 32
+    process.prepare(made)
+    assert embedded.registry(here).files == made.files
+    chosen = Settings.model_validate({"home": tmp_path / "home", "registry_user": "ada", "registry_password": "word"})
+    users = made.folder / embedded.HTPASSWD
+    assert embedded.registry(chosen).login == ("ada", "word") != here.registry_login
+    assert embedded.registry(chosen).files[users].startswith("ada:$2b$") and "word" not in str(made.files.values())
+    elsewhere = Settings(home=tmp_path / "home", registry="registry.example")
+    assert elsewhere.registry_login == ("", "")
+    long = Settings.model_validate({"home": tmp_path / "x", "registry_user": "ada", "registry_password": "é" * 37})
+    with pytest.raises(RefitError, match="can't be the embedded"):
+        embedded.registry(long)
+
+
+def test_a_registry_for_reading_is_started_where_a_port_is_chosen(tmp_path: Path) -> None:
+    here = Settings(home=tmp_path, registry_read_port=5011)
+    registry, reader, *_ = embedded.all_services(here)
+    [config] = reader.files.values()
+    assert (registry.name, reader.name, reader.login) == ("registry", "reader", None)
+    assert "readonly" in config and "htpasswd" not in config and "127.0.0.1:5011" in config

@@ -166,7 +166,7 @@ class Trees:
 
     def _read(self, repository: str, part: Stored) -> Layer:
         with TemporaryFile(dir=self._folder) as file:
-            self.registry.get_file(repository, part.digest, file)
+            self.registry.get_file(repository, part.digest, file, part.size)
             try:
                 with _opened(file, part.media_type) as tar:
                     return graft.layer(_members(tar))

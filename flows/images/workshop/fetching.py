@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from flows.outside import Bounds, Client, TooLarge
 from flows.settings import Settings, authorities
 
 _PATIENCE = 5.0  # seconds
@@ -16,15 +17,17 @@ def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
     """URL → why it can't be fetched from this machine; those that can, or may, are left out. Nothing is kept."""
     if not urls:
         return {}
-    with httpx.Client(verify=authorities(settings), timeout=_PATIENCE, follow_redirects=True) as client:
+    with Client(authorities(settings)) as client:
 
         def problem(url: str) -> str:
             try:
-                with client.stream("GET", url) as answer:  # some don't answer HEAD; the content is left alone
-                    return "" if answer.is_success else f"it answers {answer.status_code}"
+                answer = client.fetch("GET", url, Bounds(0, _PATIENCE))  # some don't answer HEAD
+                return "" if 200 <= answer.status < 300 else f"it answers {answer.status}"
+            except TooLarge:  # it is there; the content is left alone
+                return ""
             except httpx.TimeoutException:
                 return ""  # slow or shut, nobody knows: the build will tell
-            except httpx.HTTPError as error:
+            except (httpx.RequestError, httpx.InvalidURL) as error:
                 return str(error) or type(error).__name__
 
         with ThreadPoolExecutor(8) as pool:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import platform
 import re
 import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from random import random
 
 from flows import command, host, progress
 from flows.errors import RefitError, Vanished
@@ -34,6 +37,7 @@ from flows.locks import apt
 from flows.progress import State
 from flows.settings import Settings
 
+logger = logging.getLogger("refit.build")
 _PROGRAMS = {
     Kind.bootstrap: ("mmdebstrap", "buildah"),
     Kind.instructions: ("buildah",),
@@ -53,6 +57,7 @@ _NO_SPACE = re.compile(r"[Nn]o space left on device|[Dd]isk quota exceeded")
 _VANISHED = re.compile(r"Version '([^']+)' for '([^']+)' was not found")
 _UNMATCHED = re.compile(r"^Error: Unable to find a match: (.+)$", re.MULTILINE)
 _UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by the snippets that install packages
+_PAUSES = (1.0, 4.0)  # seconds, and up to twice that, before what speaks to a registry is tried again
 _FULL = "as much is built here as the machine lets"
 _STEP = re.compile(r"^STEP \d+/\d+: ")
 
@@ -151,7 +156,7 @@ class Maker:
         manifest = self._registry.manifest(self._registry.stages, wheels)
         for layer in manifest.document["layers"]:
             with tempfile.TemporaryFile(dir=folder.parent) as file:
-                self._registry.get_file(self._registry.stages, layer["digest"], file)
+                self._registry.get_file(self._registry.stages, layer["digest"], file, int(layer["size"]))
                 with tarfile.open(fileobj=file) as tar:
                     tar.extractall(folder, filter="data")
 
@@ -201,22 +206,26 @@ class Maker:
         """Not with `buildah pull`: history and annotations of what is built on it would tell where it came from."""
         source = f"docker://{self._registry.host}/{self._registry.stages}@{digest}"
         tls = f"--src-tls-verify={str(self._registry.secure).lower()}"
-        self._copy(source, name, work, tls, f"--src-authfile={self._login(work)}")
+        self._copy(source, name, work, tls, f"--src-authfile={self._login(work)}", look=self._registry.ping)
 
-    def _copy(self, source: str, name: str, work: Path, *options: str) -> None:
-        """Copy an image from a registry into the private storage."""
+    def _copy(
+        self, source: str, name: str, work: Path, *options: str, look: Callable[[], object] = lambda: None
+    ) -> None:
+        """Copy an image from a registry into the private storage; `look` is that of `again`."""
         runroot = host.runtime_folder(self._settings) / "builds"
         store = f"containers-storage:[overlay@{host.builds(self._settings)}+{runroot}]{name}"
         argv = ["skopeo", "copy", "--quiet", *options, source, store]
-        command.run(argv, root=True, env=self._environment(work), limit=self._settings.build_limit)
+        env, limit = self._environment(work), self._settings.build_limit
+        again(lambda: command.run(argv, root=True, env=env, limit=limit), look)
 
     def _push(self, image: str, work: Path) -> Manifest:
         """Push an image among the stages; its manifest is the same from whichever machine."""
         target = f"docker://{self._registry.host}/{self._registry.stages}:unfinished"
         tls = f"--tls-verify={str(self._registry.secure).lower()}"
         options = [tls, "--authfile", str(self._login(work)), "--format", "oci", "--digestfile", str(work / "digest")]
+        self._registry.see_where_uploads_go(self._registry.stages)
         try:
-            self._buildah(work, "push", *options, image, target)
+            again(lambda: self._buildah(work, "push", *options, image, target), self._registry.try_storing)
         except command.ProgramFailed as error:
             if _NO_SPACE.search(error.tail):
                 raise
@@ -225,8 +234,9 @@ class Maker:
         pushed = self._registry.manifest(self._registry.stages, (work / "digest").read_text().strip())
         # buildah annotates how the parent was stored on this machine; no other would get the same digest.
         content = canonical({name: part for name, part in pushed.document.items() if name != "annotations"})
-        digest = self._registry.put_manifest(self._registry.stages, digest_of(content), content, pushed.media_type)
-        return Manifest(digest, pushed.media_type, content)
+        made = Manifest(digest_of(content), pushed.media_type, content)
+        self._registry.keep_manifest(self._registry.stages, made)
+        return made
 
     def _login(self, work: Path) -> Path:
         auth = work / "auth.json"
@@ -244,6 +254,33 @@ class Maker:
         argv = [*host.buildah(self._settings), *words]
         env, limit = self._environment(work), self._settings.build_limit
         return command.run(argv, root=True, env=env, limit=limit, accepted=accepted, on_line=watcher)
+
+
+def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: None) -> None:
+    """Let a program that speaks to a registry try several times: it may have been busy, or a connection broke.
+
+    Args:
+        attempt: runs it.
+        look: sees before another attempt whether the registry does its part, and waits while that is busy.
+
+    Raises:
+        ProgramFailed: of the last attempt, or at once where it ran out of time or nothing is to be started any more.
+        RegistryError: as `look` says.
+    """
+    for pause in _PAUSES:
+        try:
+            attempt()
+        except command.OutOfTime:
+            raise
+        except command.ProgramFailed as error:
+            if command.is_over():
+                raise
+            look()
+            logger.warning("%s failed; it is tried again", Path(error.argv[0]).name)
+            time.sleep(pause * (1 + random()))
+        else:
+            return
+    attempt()
 
 
 def bootstrap(stage: Stage, tar: str, sources: str, *hooks: str) -> list[str]:
