@@ -30,6 +30,7 @@ from flows.images.registry import MANIFEST, Registry
 from flows.plan_release import ReleasePlan, plan_release
 from flows.publishing import evidence
 from flows.publishing.publish import push_labelled
+from flows.services import csrf
 from flows.settings import Settings, variables
 from tests.conftest import free_port
 
@@ -94,7 +95,9 @@ def _night(settings: Settings) -> Any:
 def _flow_seconds(settings: Settings) -> float:
     """How long the newest flow run took, as the Prefect server has it."""
     asked = {"sort": "START_TIME_DESC", "limit": 1}
-    answer = httpx.post(f"{settings.prefect_api}/flow_runs/filter", json=asked, timeout=60, trust_env=False)
+    login = services.prefect_login(settings)
+    with httpx.Client(base_url=settings.prefect_api, auth=login, timeout=60, trust_env=False) as server:
+        answer = server.post("/flow_runs/filter", json=asked, headers=csrf.headers(server))
     [run] = answer.raise_for_status().json()
     return float(run["total_run_time"])
 

@@ -34,6 +34,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows import queues
 from flows.catalog.model import Base, Release
+from flows.orchestration import offered
 from flows.policy import RolloutPolicy
 from flows.publishing.publish import EVENT
 from flows.services.embedded import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
@@ -168,7 +169,9 @@ async def _deployment(
 ) -> UUID:
     wanted: dict[str, Any] = {
         "description": flow.description,
-        "entrypoint": f"{flow.fn.__module__}:{flow.fn.__name__}",
+        "entrypoint": offered.entrypoint(flow),
+        # What somebody has added: a worker refuses a deployment that has any of it.
+        **{"pull_steps": None, "path": None, "job_variables": {}},
         "work_pool_name": pool,
         "parameters": dict(parameters),
         "tags": list(tags),
@@ -176,6 +179,8 @@ async def _deployment(
         "enforce_parameter_schema": True,
     }
     there = {deployment.name: deployment for deployment in await _of(client, flow)}
+    if name in there and (there[name].storage_document_id or there[name].infrastructure_document_id):
+        await client.delete_deployment(there.pop(name).id)  # nothing else takes these away
     if name in there:  # creating it once more would remove the schedules that people made
         await client.update_deployment(there[name].id, DeploymentUpdate(**wanted))
         return there[name].id

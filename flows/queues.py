@@ -25,6 +25,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, State, StateType, WorkPool
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
+from pydantic import BaseModel, ValidationError
 
 from flows import host, progress
 from flows.catalog.model import Base
@@ -40,6 +41,14 @@ _MAKERS = {"deb": "mmdebstrap", "rpm": "dnf"}
 _BUILDS = "builds"
 PAGE = 200  # the most that the server gives at once
 _POLL_SECONDS = 1.0
+
+
+class _Builds(BaseModel):
+    """What the work pool of an operating system says of the machines that can build for it."""
+
+    family: str = ""
+    architecture: str = ""
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,15 +117,18 @@ def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> st
         template: what its pool says.
         settings: `builds_for` are the only systems that this machine shall build for, `offers` what it has.
     """
-    builds: Mapping[str, Any] = template.get(_BUILDS, {})
-    maker = _MAKERS.get(builds.get("family", ""))
+    try:
+        builds = _Builds.model_validate(template.get(_BUILDS, {}))
+    except ValidationError:  # whoever is logged in can write it
+        return "its work pool doesn't say what a machine needs"
+    maker = _MAKERS.get(builds.family)
     if settings.builds_for and system not in settings.builds_for:
         return f"`builds_for` names only {', '.join(settings.builds_for)}"
-    if builds.get("architecture", platform.machine()) != platform.machine():
-        return f"it is for {builds['architecture']}, and this machine is {platform.machine()}"
+    if builds.architecture not in ("", platform.machine()):
+        return f"it is for {builds.architecture}, and this machine is {platform.machine()}"
     if maker and not host.program(maker):
         return f"{maker} is not installed"
-    if lacking := [need for need in builds.get("needs", ()) if need not in settings.offers]:
+    if lacking := [need for need in builds.needs if need not in settings.offers]:
         return f"it needs {', '.join(lacking)}, which this machine's `offers` doesn't name"
     return ""
 

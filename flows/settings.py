@@ -95,7 +95,10 @@ class Settings(documents.Document):
     )
     listen: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
     auth: SecretStr = Field(
-        SecretStr(""), description="user:password of the Prefect server; made up where it is not on loopback."
+        SecretStr(""), description="user:password of the Prefect server; empty: made up, unless it is elsewhere."
+    )
+    host_names: tuple[str, ...] = Field(
+        (), description="Names besides its host name by which others call this machine; Prefect answers to no others."
     )
 
     gateway: bool = Field(True, description="Let `refit up` start the gateway, through which new sessions are reached.")

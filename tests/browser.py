@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from flows.services import tickets
+from flows.settings import Settings
 from tests.conftest import PATIENCE
 
 CHROMIUM = "/usr/bin/chromium"
@@ -30,3 +33,9 @@ def open_page() -> Iterator[Page]:
             yield page
         finally:
             browser.close()
+
+
+def log_in(page: Page, settings: Settings) -> None:
+    """Open Prefect's UI by the link that `refit up` prints."""
+    page.goto(tickets.link(settings))
+    page.wait_for_url(re.compile("/dashboard"))

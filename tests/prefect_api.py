@@ -8,6 +8,9 @@ from uuid import uuid4
 
 import httpx
 
+from flows import services
+from flows.services import csrf
+from flows.settings import Settings
 from tests.conftest import PATIENCE
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
@@ -36,9 +39,24 @@ class Patient(httpx.HTTPTransport):
             time.sleep(0.2)
 
 
-def prefect_client(api: str) -> httpx.Client:
-    """A client of the Prefect server whose API is at `api`."""
-    return httpx.Client(base_url=api, transport=Patient(), trust_env=False, timeout=_ANSWER_SECONDS)
+def prefect_client(settings: Settings) -> httpx.Client:
+    """A client of the Prefect server of these settings, logged in."""
+    return Logged(
+        base_url=settings.prefect_api,
+        auth=services.prefect_login(settings),
+        transport=Patient(),
+        trust_env=False,
+        timeout=_ANSWER_SECONDS,
+    )
+
+
+class Logged(httpx.Client):
+    """Sends with each request what the server wants against forged ones, as soon as there is a server."""
+
+    def request(self, *arguments: Any, **more: Any) -> httpx.Response:
+        if "Prefect-Csrf-Token" not in self.headers and arguments[0] != "GET":
+            self.headers.update(csrf.headers(self))
+        return super().request(*arguments, **more)
 
 
 def ask(client: httpx.Client, method: str, path: str, body: object = None) -> Any:

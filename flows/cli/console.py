@@ -56,6 +56,10 @@ def running_flows(quiet: bool = False) -> Iterator[Settings]:
     settings = load()
     services.require(settings)
     os.environ.update(services.prefect_environment(settings))
+    # Prefect reads its settings while it is imported.
+    from flows.orchestration import results  # noqa: PLC0415
+
+    results.trust_none()
     with _ending_when_told(), nullcontext() if quiet else screen.showing(err):
         yield settings
 

@@ -46,6 +46,7 @@ from flows.images.workshop import cache
 from flows.migrations.rehearsal import sweep
 from flows.plan_release import ELSEWHERE, NotBuildable, due_locks, plan_release
 from flows.publishing import evidence
+from flows.services import tickets
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
 from flows.sessions.lifecycle import Sessions
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
+
+_ONCE = f"The link logs in, once, within {tickets.MINUTES} minutes; `refit ui` prints another."
 
 app = typer.Typer(
     name="refit",
@@ -419,7 +422,16 @@ def _up(settings: Settings) -> bool:
     for name, problem in problems.items():
         _show_error(f"session {name}: {problem}")
     serve()
+    _show_link(settings)
     return not problems
+
+
+@app.command(rich_help_panel="Services")
+def ui() -> None:
+    """Print a link that opens Prefect's UI, logged in; it works once, for some minutes."""
+    settings = load()
+    services.require(settings)
+    _show_link(settings)
 
 
 @app.command(rich_help_panel="Services")
@@ -449,23 +461,10 @@ def status(as_json: Json = False) -> None:
 def serve() -> None:
     """Offer the flows in the Prefect UI, each with a form."""
     with running_flows(quiet=True) as settings:
-        from flows.approve_wave import approve_wave
-        from flows.build_profiles import build_profiles
-        from flows.build_stages import build_stages
-        from flows.change_session import change_session
-        from flows.create_session import create_session as create
-        from flows.cut_release import cut_release
         from flows.deploy import deploy
-        from flows.lock_requirements import lock_requirements
-        from flows.migrate_sessions import migrate_sessions, steer_migration
-        from flows.migrate_sessions import resume_migrations as resume
-        from flows.nightly import nightly as night
-        from flows.prune_images import prune_images
+        from flows.orchestration import offered
 
-        verbs = (
-            *(lock_requirements, build_profiles, build_stages, cut_release, night),
-            *(create, change_session, migrate_sessions, steer_migration, approve_wave, resume, prune_images),
-        )
+        verbs = [offered.import_flow(entrypoint) for entrypoint in offered.ENTRYPOINTS]
         recipes = _catalog(settings)
         # Without one, nothing is known of releases: their nights stay as they are.
         names = deploy(verbs, recipes.bases.values(), nights(recipes)) if recipes else deploy(verbs)
@@ -553,7 +552,8 @@ def _tell(story: Story, settings: Settings) -> None:
         else f"First: {tables.built(story.first)}\nThen: {tables.built(story.second)}"
     )
     out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
-    out.print(f"Prefect   {settings.prefect_url}", highlight=False)
+    out.print(f"Prefect   {tickets.link(settings)}", highlight=False, soft_wrap=True)
+    out.print(f"          {_ONCE}", highlight=False)
     out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)
 
 
@@ -564,6 +564,12 @@ def _show_error(text: str) -> None:
     err.print("✗ ", style="red", end="")
     # Paths and addresses that are longer than a line stay in one piece.
     err.print(text, highlight=False, overflow="ignore", crop=False)
+
+
+def _show_link(settings: Settings) -> None:
+    out.print(f"Prefect's UI: {tickets.link(settings)}", highlight=False, soft_wrap=True)
+    if not settings.prefect_server:
+        out.print(_ONCE, highlight=False)
 
 
 def _show_services(states: Sequence[ServiceState]) -> None:

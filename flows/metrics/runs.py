@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from flows import outside, services
 from flows.database import now
+from flows.services import csrf
 from flows.settings import Settings
 
 logger = logging.getLogger("refit.metrics")
@@ -54,14 +55,14 @@ _RUNS = TypeAdapter(list[FlowRun])
 
 def look(settings: Settings) -> Runs:
     """What the server knows; nothing if it doesn't answer."""
-    user, _, password = services.prefect_environment(settings).get("PREFECT_API_AUTH_STRING", "").partition(":")
-    login = (user, password) if user else None
+    login = services.prefect_login(settings)
     try:
         with httpx.Client(
             base_url=settings.prefect_api, auth=login, timeout=_ANSWER_SECONDS, trust_env=False
         ) as server:
             outside.keep_deadlines(server)
             with outside.within(_LOOK_SECONDS):
+                server.headers.update(csrf.headers(server))
                 return Runs({flow: run for flow in FLOWS for run in _last(server, flow)}, _open(server))
     except (httpx.HTTPError, ValidationError) as error:
         logger.warning("The Prefect server doesn't tell of its runs: %s", error)

@@ -13,10 +13,20 @@ from pathlib import Path
 from flows import command
 from flows.errors import RefitError
 from flows.services import privacy, process, systemd
-from flows.services.embedded import Service, all_services, prefect_environment
+from flows.services.embedded import Service, all_services, prefect_environment, prefect_login
 from flows.settings import Settings
 
-__all__ = ["ServiceState", "down", "prefect_environment", "require", "status", "units", "up", "write_units"]
+__all__ = [
+    "ServiceState",
+    "down",
+    "prefect_environment",
+    "prefect_login",
+    "require",
+    "status",
+    "units",
+    "up",
+    "write_units",
+]
 
 _POLL_SECONDS = 0.2
 

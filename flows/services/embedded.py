@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from flows.settings import REGISTRY_PASSWORD, Settings, variables
 
 POOL = "refit"
 HTPASSWD = "htpasswd"
+TICKETS = "tickets"  # the folder of the server in which those are that let somebody in
 # docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
 _BCRYPT_ROUNDS = 4
 _NPM = Path(routes.__file__).parent / "npm"
@@ -246,8 +248,9 @@ def prefect(settings: Settings) -> Service:
         name="prefect",
         title="Prefect server",
         argv=(
-            *(sys.executable, "-m", "prefect", "server", "start"),
-            *("--host", settings.listen, "--port", str(settings.prefect_port)),
+            *(sys.executable, "-m", "flows.orchestration.server"),
+            *(settings.listen, str(settings.prefect_port)),
+            *dict.fromkeys((settings.machine_name, socket.gethostname(), *settings.host_names)),
         ),
         environment=_server_environment(settings),
         inherited=_inherited(),
@@ -265,7 +268,6 @@ def prefect(settings: Settings) -> Service:
 def worker(settings: Settings) -> Service:
     """The Prefect worker: runs flows that were started in the UI or by a schedule, each in a process of its own."""
     folder = settings.folder("services", "worker")
-    login = _login(settings)
     return Service(
         name="worker",
         title="Prefect worker",
@@ -283,7 +285,7 @@ def worker(settings: Settings) -> Service:
         log=settings.folder("logs") / "worker.log",
         health=f"{settings.prefect_api}/work_pools/{POOL}",
         healthy=lambda answer: answer.json().get("status") == "READY",
-        login=(login.partition(":")[0], login.partition(":")[2]) if login else None,
+        login=prefect_login(settings),
         after=tuple(
             name
             for name, elsewhere in {"registry": settings.registry, "prefect": settings.prefect_server}.items()
@@ -363,19 +365,18 @@ _LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO", "PYTHONUNBUFFERED": "
 
 
 def _server_environment(settings: Settings) -> dict[str, str]:
-    names = (settings.listen, *LOOPBACK[:2]) if settings.listen in LOOPBACK else (settings.listen,)
     login = _login(settings)
     return {
         **prefect_environment(settings),
         **_LOUD,
-        # The UI asks the port in the environment, not the one in the arguments.
         "PREFECT_SERVER_API_HOST": settings.listen,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
-        **({"PREFECT_SERVER_API_AUTH_STRING": login} if login else {}),
-        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": str(bool(login)).lower(),
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
-            dict.fromkeys(f"http://{name}:{settings.prefect_port}" for name in names)
-        ),
+        # Everybody on this machine reaches its port, and so does every page in a browser of theirs.
+        "PREFECT_SERVER_API_AUTH_STRING": login,
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": settings.prefect_url,
+        # By whichever name somebody has come, the UI asks where it came from.
+        "PREFECT_UI_API_URL": "/api",
         # In memory, the default, a restart would leave limits held for ever.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # By default the UI is copied into the installed package.
@@ -384,10 +385,16 @@ def _server_environment(settings: Settings) -> dict[str, str]:
     }
 
 
+def prefect_login(settings: Settings) -> tuple[str, str] | None:
+    """User and password of the Prefect server; none where it is elsewhere and no login was chosen."""
+    user, _, password = _login(settings).partition(":")
+    return (user, password) if user else None
+
+
 def _login(settings: Settings) -> str:
-    """user:password of the Prefect server; empty where it is on loopback and none was chosen."""
+    """user:password of the Prefect server; made up where none was chosen, unless it is elsewhere."""
     chosen = settings.auth.get_secret_value()
-    if chosen or settings.listen in LOOPBACK:
+    if chosen or settings.prefect_server:
         return chosen
     return f"refit:{_secret(settings.folder('services', 'prefect') / 'password')}"
 

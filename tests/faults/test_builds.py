@@ -701,7 +701,8 @@ def stored(registry: Registry, storage: Path) -> dict[str, str]:
 def announced() -> list[str]:
     """The digests of all images of which the Prefect server was told that they are new, oldest first."""
     asked = {"filter": {"event": {"name": [publishing.EVENT]}, "order": "ASC"}}
-    with prefect_client(str(PREFECT_API_URL.value())) as api:
+    server = Settings(prefect_server=str(PREFECT_API_URL.value()).removesuffix("/api"))
+    with prefect_client(server) as api:
         events = api.post("/events/filter", json=asked).raise_for_status().json()["events"]
     return [event["payload"]["digest"] for event in events]
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows import services
 from flows.approve_wave import ask
@@ -24,6 +24,7 @@ from flows.migrations.telling.standing import Standings
 from flows.plan_migration import steer
 from flows.settings import variables
 from flows.words import short
+from tests.browser import log_in
 from tests.conftest import free_port, wait_until
 from tests.prefect_api import prefect_client
 from tests.real.test_form import page
@@ -73,10 +74,11 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waiting]:
             mine = {"PATH": os.environ["PATH"], "REFIT_HOME": str(home), **variables(sessions.settings)}
             code = DEPLOY.format(module="flows.approve_wave", flow="approve_wave")
             subprocess.run([sys.executable, "-c", code], env=mine, check=True)
-            api = sessions.settings.prefect_api
+            said = services.prefect_environment(sessions.settings)
+            told = {PREFECT_API_URL: said["PREFECT_API_URL"], PREFECT_API_AUTH_STRING: said["PREFECT_API_AUTH_STRING"]}
             # The threads of moves don't see these settings: what they log would start a server of its own.
             logging.disable(logging.INFO)
-            with temporary_settings({PREFECT_API_URL: api}), prefect_client(api) as client:
+            with temporary_settings(told), prefect_client(sessions.settings) as client:
                 yield Waiting(sessions, client)
         finally:
             logging.disable(logging.NOTSET)
@@ -93,6 +95,7 @@ def test_the_next_wave_begins_once_somebody_has_filled_in_the_form(waiting: Wait
     assert run["name"] == f"approve 50 % of {short(image)}"
 
     ui = f"http://127.0.0.1:{waiting.fleet.settings.prefect_port}"
+    log_in(page, waiting.fleet.settings)
     page.goto(f"{ui}/flow-runs/flow-run/{run['id']}")
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text("proven, and not approved yet")).to_be_visible()

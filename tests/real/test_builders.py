@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from pydantic import SecretStr
 
 from flows import services
 from flows.command import noted
@@ -33,7 +34,14 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Setting
     catalog, port, registry = write_catalog(tmp_path / "catalog"), free_port(), free_port()
     with (catalog / "base" / "deb13" / "os-packages.txt").open("a") as packages:
         packages.write("bc\n")  # else it would be the same base, and be built once for both
-    shared = {"catalog": catalog, "database_url": f"sqlite:///{tmp_path}/shared.db", "builds_at_once": 1}
+    shared = {
+        **{"catalog": catalog, "database_url": f"sqlite:///{tmp_path}/shared.db", "builds_at_once": 1},
+        **{
+            "auth": SecretStr("refit:of both"),
+            "registry_user": "refit",
+            "registry_password": SecretStr("of both, too"),
+        },
+    }
     elsewhere = {"registry": f"127.0.0.1:{registry}", "prefect_server": f"http://127.0.0.1:{port}"}
     with (
         private_home(tmp_path / "first", registry, prefect_port=port, machine="first", **shared) as first,
@@ -69,7 +77,7 @@ def programs(settings: Settings) -> int:
 
 
 def test_no_program_builds_on_any_machine_when_the_run_was_cancelled(machines: tuple[Settings, Settings]) -> None:
-    with prefect_client(machines[0].prefect_api) as api:
+    with prefect_client(machines[0]) as api:
         run = start_run(api, "build-profiles/refit", parameters={"release": RELEASE, "builders": 2})
         wait_until(lambda: all(programs(machine) for machine in machines))
         cancel_run(api, run)
@@ -95,7 +103,7 @@ def test_two_machines_build_a_release_and_each_stage_once(machines: tuple[Settin
     logs = {each.machine: {log.name.rpartition("-")[0] for log in each.home.glob("logs/stages/*")} for each in machines}
     assert all(logs.values()) and not logs["first"] & logs["second"]
     assert logs["first"] | logs["second"] == {stage["stage"] for stage in report["stages"] if stage["log"]}
-    with prefect_client(first.prefect_api) as api:
+    with prefect_client(first) as api:
         wait_until(lambda: set(builders(api).values()) == {"COMPLETED"})
         assert {name.split()[0] for name in builders(api)} == {"first", "second"}
     again = yaml.safe_load(types(first, "build", RELEASE, "--builders", "2", "--json"))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import open_page
+from tests.browser import log_in, open_page
 from tests.conftest import wait_until
 from tests.prefect_api import FINAL, prefect_client
 from tests.real.test_main_job import Person, person, state
@@ -20,7 +20,7 @@ __all__ = ["person"]
 @pytest.fixture(scope="module")
 def prefect(person: Person) -> Iterator[httpx.Client]:
     person.types("up")
-    with prefect_client(person.settings.prefect_api) as client:
+    with prefect_client(person.settings) as client:
         yield client
 
 
@@ -34,6 +34,7 @@ def page() -> Iterator[Page]:
 def test_a_build_is_started_with_the_form(page: Page, prefect: httpx.Client, person: Person) -> None:
     ui = f"http://127.0.0.1:{person.settings.prefect_port}"
     deployment = prefect.get("/deployments/name/build-profiles/refit").json()["id"]
+    log_in(page, person.settings)
     page.goto(f"{ui}/deployments/deployment/{deployment}/run")
     expect(page.get_by_text("Name of the release, e.g. 2026a.")).to_be_visible()
     page.locator("textarea").first.fill("2026a")

@@ -76,7 +76,7 @@ def first(person: Person) -> str:
 
 @pytest.fixture(scope="module")
 def prefect(person: Person, first: str) -> Iterator[httpx.Client]:
-    with prefect_client(person.settings.prefect_api) as client:
+    with prefect_client(person.settings) as client:
         yield client
 
 

@@ -87,7 +87,7 @@ class Scene:
         (folder / "custom.snippet.j2").write_text(text)
 
     def api(self) -> httpx.Client:
-        return prefect_client(self.settings.prefect_api)
+        return prefect_client(self.settings)
 
 
 def ended(process: subprocess.Popen[str], exit_code: int = 0) -> Any:

@@ -24,7 +24,9 @@ from tests.machine import ROOT
 from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 from tests.real.test_services import ENDLESS, Run, free_port, pids, until
 
-REFIT = Path(sys.executable).parent / "refit"
+# The command, with a worker that runs the trial, too.
+PROGRAM = "from tests.real import trial_worker; trial_worker.install(); from flows.cli.main import main; main()"
+REFIT = (sys.executable, "-c", PROGRAM)
 RELEASE = "2000b"
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 DEPLOY = """
@@ -59,7 +61,7 @@ class Person:
 
     def types(self, *words: str, exit_code: int = 0, **variables: str) -> str:
         """What is said on both outputs."""
-        argv, env = [REFIT, *words], self.environment(**variables)
+        argv, env = [*REFIT, *words], self.environment(**variables)
         done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert done.returncode == exit_code, done.stdout + done.stderr
         return " ".join((done.stdout + done.stderr).split())
@@ -95,7 +97,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         prefect_port=free_port(),
         gateway=False,
     )
-    with prefect_client(settings.prefect_api) as api:
+    with prefect_client(settings) as api:
         person = Person(settings, api)
         try:
             person.types("up")
@@ -191,7 +193,7 @@ def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp
     said = queues.types("queue", "drain", "deb12", "--timeout", "0.5", exit_code=1)
     assert "not drained after 0.5 s" in said and "elsewhere" in said
 
-    argv, log = [REFIT, "queue", "drain", "deb12"], (tmp_path / "log").open("w")
+    argv, log = [*REFIT, "queue", "drain", "deb12"], (tmp_path / "log").open("w")
     drain = subprocess.Popen(argv, env=queues.environment(), stdout=log, stderr=log)
     try:
         end_program(tmp_path / "inside")

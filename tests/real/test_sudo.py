@@ -154,7 +154,9 @@ def test_what_a_killed_build_ran_as_root_is_ended_and_removed_by_the_next(user: 
 UP = """
 import os
 from flows import services, settings
+from tests.real import trial_worker
 mine = settings.load()
+trial_worker.install()
 services.up(mine)
 os.environ.update(services.prefect_environment(mine))
 from flows.deploy import deploy
@@ -172,7 +174,7 @@ def prefect(user: User) -> Iterator[httpx.Client]:
     user.environment["REFIT_GATEWAY"] = "false"
     try:
         user.runs(UP)
-        with prefect_client(settings.prefect_api) as client:
+        with prefect_client(settings) as client:
             yield client
     finally:
         user.runs(DOWN)

@@ -1,6 +1,7 @@
 """A flow for the tests of the services: it starts a program that waits."""
 
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger, task
 from pydantic import BaseModel
@@ -24,7 +25,12 @@ def run_program(wait: Wait) -> str:
     return command.run(["bash", "-c", script, "trial", wait.note, str(wait.seconds)], root=wait.root).stdout
 
 
-@flow(name="trial")
+def note_the_end(flow: Any, flow_run: Any, state: Any) -> None:
+    """Say beside the note that the run was cancelled."""
+    Path(flow_run.parameters["wait"]["note"]).with_suffix(".cancelled").write_text(flow.name)
+
+
+@flow(name="trial", on_cancellation=[note_the_end])
 def trial(wait: Wait, systems: list[str] | None = None) -> str:
     """Start a program that starts another, and wait for both.
 

@@ -23,7 +23,8 @@ LAYERS = (
     ("compatibility",),
     ("migrations",),
     ("services", "porter"),
-    ("doctor", "plan_release", "plan_migration", "queues"),
+    ("doctor", "plan_release", "plan_migration", "orchestration"),
+    ("queues",),
     ("metrics",),
     ("show_profile", "shipped", "start_sessions", "switch_session"),
     ("admission", "approve_wave", "build_stages"),
@@ -36,7 +37,8 @@ LAYERS = (
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-VERBS = {*LAYERS[HEIGHT["build_profiles"]], *LAYERS[HEIGHT["admission"]], "nightly", "demo", "cut_release", "queues"}
+VERBS = {*LAYERS[HEIGHT["build_profiles"]], *LAYERS[HEIGHT["admission"]], "nightly", "demo", "cut_release"}
+VERBS |= {"queues", "orchestration"}
 MODULES = sorted(FLOWS.rglob("*.py"))
 
 

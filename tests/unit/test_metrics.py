@@ -166,13 +166,22 @@ def test_they_are_served_on_the_port_of_the_settings_and_written_whole(
 class Prefect(BaseHTTPRequestHandler):
     """Answers as a server with two runs: one of a night that is over, one that waits in a queue."""
 
+    def do_GET(self) -> None:
+        self._answer(200, b'{"token": "word"}' if self.path.startswith("/api/csrf-token?client=") else b"{}")
+
     def do_POST(self) -> None:
+        if self.headers["Prefect-Csrf-Token"] != "word" or not self.headers["Prefect-Csrf-Client"]:
+            self._answer(403, b"{}")
+            return
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         over = {"state_type": "FAILED", "end_time": BEGUN.isoformat(), "total_run_time": 3.0}
         waits = {"state_type": "SCHEDULED", "work_pool_name": "refit-deb12", "end_time": None, "total_run_time": 0.0}
         nights = asked.get("flows", {}).get("name", {}).get("any_") == ["nightly"]
         answer = json.dumps(([over] if nights else []) if "flows" in asked else [waits]).encode()
-        self.send_response(200)
+        self._answer(200, answer)
+
+    def _answer(self, code: int, answer: bytes) -> None:
+        self.send_response(code)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)

@@ -9,7 +9,7 @@ import pytest
 
 from flows import services, settings
 from flows.errors import RefitError
-from flows.services import embedded, process, systemd
+from flows.services import embedded, process, systemd, tickets
 from flows.settings import Settings
 
 
@@ -80,17 +80,56 @@ def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: py
     assert settings.load() == chosen
 
 
-def test_no_password_is_asked_for_on_loopback_and_one_is_kept_elsewhere(tmp_path: Path) -> None:
-    assert "PREFECT_API_AUTH_STRING" not in services.prefect_environment(Settings(home=tmp_path))
-    everywhere = Settings(home=tmp_path, listen="0.0.0.0")
-    made_up = services.prefect_environment(everywhere)["PREFECT_API_AUTH_STRING"]
-    assert services.prefect_environment(everywhere)["PREFECT_API_AUTH_STRING"] == made_up
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])
+def test_the_login_of_prefect_is_made_up_once_or_is_the_chosen_one(tmp_path: Path, listen: str) -> None:
+    here = Settings(home=tmp_path, listen=listen)
+    made_up = services.prefect_environment(here)["PREFECT_API_AUTH_STRING"]
+    assert services.prefect_environment(here)["PREFECT_API_AUTH_STRING"] == made_up
     assert made_up.startswith("refit:") and len(made_up) > 30
-    chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:lovelace"})
-    assert services.prefect_environment(chosen)["PREFECT_API_AUTH_STRING"] == "ada:lovelace"
-    server = embedded.prefect(chosen).environment
-    assert server["PREFECT_SERVER_API_AUTH_STRING"] == "ada:lovelace"
-    assert server["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+    assert (tmp_path / "services/prefect/password").stat().st_mode & 0o777 == 0o600
+    chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:love:lace", "listen": listen})
+    assert services.prefect_login(chosen) == ("ada", "love:lace")
+    server = embedded.prefect(chosen)
+    assert server.environment["PREFECT_SERVER_API_AUTH_STRING"] == "ada:love:lace"
+    assert server.environment["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+    assert "lace" not in " ".join(server.argv)
+
+
+def test_no_login_is_made_up_for_a_server_elsewhere(tmp_path: Path) -> None:
+    elsewhere = Settings(home=tmp_path, prefect_server="http://one.example:4200")
+    assert services.prefect_login(elsewhere) is None
+    assert "PREFECT_API_AUTH_STRING" not in services.prefect_environment(elsewhere)
+    assert tickets.link(elsewhere) == "http://one.example:4200"
+
+
+def test_a_ticket_lets_in_once_and_for_some_minutes(tmp_path: Path) -> None:
+    ticket, other = tickets.make(tmp_path / "tickets"), tickets.make(tmp_path / "tickets")
+    files = {file: file.stat().st_mode & 0o777 for file in (tmp_path / "tickets").iterdir()}
+    assert set(files.values()) == {0o600} and ticket not in str(files)
+    assert (tmp_path / "tickets").stat().st_mode & 0o777 == 0o700
+    for wrong in ("", "../tickets", ticket[:-1], f"{ticket}x"):
+        assert not tickets.take(tmp_path / "tickets", wrong)
+    assert tickets.take(tmp_path / "tickets", ticket)
+    assert not tickets.take(tmp_path / "tickets", ticket)
+    [left] = (tmp_path / "tickets").iterdir()
+    os.utime(left, (0, left.stat().st_mtime - 60 * tickets.MINUTES))
+    assert not tickets.take(tmp_path / "tickets", other)
+    assert not list((tmp_path / "tickets").iterdir())
+
+
+def test_old_tickets_are_removed_when_one_is_made(tmp_path: Path) -> None:
+    tickets.make(tmp_path)
+    [old] = tmp_path.iterdir()
+    os.utime(old, (0, 0))
+    tickets.make(tmp_path)
+    assert old not in list(tmp_path.iterdir())
+
+
+def test_a_link_opens_the_ui_of_the_embedded_server(tmp_path: Path) -> None:
+    here = Settings(home=tmp_path, prefect_port=4321)
+    address, _, ticket = tickets.link(here).partition("#")
+    assert address == "http://127.0.0.1:4321/refit/login"
+    assert tickets.take(embedded.prefect(here).folder / embedded.TICKETS, ticket)
 
 
 def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
