@@ -35,7 +35,7 @@ from flows.sessions.model import Session
 from flows.settings import Settings, Span
 from tests.conftest import free_port, wait_until
 from tests.machine import FIRST, private_home, serve_registry
-from tests.real.variants import variant
+from tests.real.variants import sign, variant
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "2026a"
@@ -59,7 +59,7 @@ class Lab:
     def image(self, name: str, command: Sequence[str] = ()) -> str:
         """Digest of an image that is the profile's but for a label, and maybe what it starts."""
         registry, repository = Registry(self.settings), self.settings.repository
-        return variant(self.settings, registry, self.origin, repository, name, command)
+        return variant(self.settings, registry, self.origin, repository, name, command, _labels(self.profile))
 
     def create(self, name: str, patience: float = 1.0) -> Session:
         """A session that runs and is ready; `patience` is how many times the `ready_limit` it may need for that."""
@@ -111,12 +111,19 @@ def lab(**settings: object) -> Iterator[Lab]:
     chosen = {"migration": RolloutPolicy(), "session_ports": PORTS, **gateway, **settings}
     with machine(_images(), **chosen) as private:
         profile, top = _profile(), [*built(private)][-1]
-        image = push_labelled(Registry(private), profile, top)
+        image, labels = push_labelled(Registry(private), profile, top), (profile.stem, profile.release)
+        sign(
+            private, Registry(private), image, dict(zip(("io.refit.profile", "io.refit.release"), labels, strict=True))
+        )
         services.up(private, only=GATEWAY)
         try:
             yield Lab(private, Sessions.open(private), profile, image.digest)
         finally:
             services.down(private)
+
+
+def _labels(profile: Profile) -> dict[str, str]:
+    return {"io.refit.profile": profile.stem, "io.refit.release": profile.release}
 
 
 def built(settings: Settings) -> Iterator[Built]:

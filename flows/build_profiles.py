@@ -36,6 +36,7 @@ from flows.plan_release import ELSEWHERE, ReleasePlan, plan_release
 from flows.progress import State
 from flows.publishing import evidence, statements
 from flows.publishing.publish import EVENT, Published, already, publish
+from flows.publishing.signatures import Publications
 from flows.publishing.statements import Made
 from flows.settings import Settings
 from flows.settings import load as load_settings
@@ -289,7 +290,7 @@ def carry_out(
     Jobs are the stages that aren't there, by their names, and the publishing of each image.
     """
     graph, profiles = planned.graph, {profile.stem: profile for profile in planned.profiles}
-    outcomes = {**_reused(planned.plan), **_already_published(planned, Registry(settings))}
+    outcomes = {**_reused(planned.plan), **_already_published(planned, settings)}
     stages = jobs(graph, planned.plan)
     missing = [name for name in stages if name not in outcomes]
     order, here = _order(planned, stages.values(), outcomes, graft), host.builds_at_once(settings)
@@ -367,11 +368,12 @@ def _reused(plan: Plan) -> dict[str, object]:
     }
 
 
-def _already_published(planned: ReleasePlan, registry: Registry) -> dict[str, object]:
+def _already_published(planned: ReleasePlan, settings: Settings) -> dict[str, object]:
     """The images for which nothing is to be done: looking costs some requests, publishing them again a task each."""
     tops = ((profile, planned.plan.steps[planned.graph.tops[profile.stem]].digest) for profile in planned.profiles)
     contents = [(profile, content) for profile, content in tops if content]
-    return {f"{PUBLISH}{image.profile}": image for image in already(contents, registry)}
+    publications = Publications(settings, database.open_database(settings.database))
+    return {f"{PUBLISH}{image.profile}": image for image in already(contents, Registry(settings), publications)}
 
 
 def _order(planned: ReleasePlan, stages: Iterable[Stage], there: Mapping[str, object], graft: bool) -> Order:

@@ -12,7 +12,8 @@ from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.errors import RefitError
 from flows.images.registry import Registry
-from flows.publishing.publish import access_of, current
+from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted, read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -23,7 +24,7 @@ from flows.settings import load as load_settings
 @task(task_run_name="find the image of {profile.stem}", cache_policy=NO_CACHE)
 def find_image(profile: Profile, settings: Settings) -> str:
     """Digest of the profile's newest tested image."""
-    digest = current(profile.stem, profile.release, Registry(settings))
+    digest = Publications(settings).newest(profile.stem, profile.release)
     if digest is None:
         raise RefitError(
             f"There is no image of {profile.stem} in release {profile.release} yet.",

@@ -10,7 +10,7 @@ import re
 import shutil
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,11 +28,14 @@ from flows.database import open_database
 from flows.errors import RefitError
 from flows.forwarding import Forwarding
 from flows.gateway.proxy import NODE
+from flows.images.registry import Registry, RegistryError
 from flows.locks.pages import login, without_login
 from flows.migrations.abandoned import interrupted
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.outside import Bounds, Client
+from flows.publishing import vouching
+from flows.publishing.signatures import Publications, Refusal
 from flows.services import privacy
 from flows.sessions.containers.podman import Podman, input_rules, restoring
 from flows.sessions.homes.home import LocalHomes
@@ -413,6 +416,28 @@ def judge_records(lost: Sequence[str], homes: Sequence[str]) -> Finding:
     return Finding("records", False, seen, "`refit session recover` records them again.")
 
 
+def aliases(settings: Settings) -> Iterable[Finding]:
+    """Whether aliases point at what was published; nothing while the registry doesn't answer."""
+    if not _has_database(settings):
+        return
+    with suppress(RegistryError):  # `refit status` tells of that
+        registry = Registry(settings)
+        publications = Publications(settings, registry=registry)
+        known = vouching.aliases(registry)
+        found = publications.current(known.values())
+        pointed = {alias: found.get(key) for alias, key in known.items()}
+        yield judge_aliases({alias: str(one.doubt) for alias, one in pointed.items() if isinstance(one, Refusal)})
+
+
+def judge_aliases(wrong: Mapping[str, str]) -> Finding:
+    """What to do about aliases that point at images that don't count: alias → code of the reason."""
+    if not wrong:
+        return Finding("aliases", True, "all point at what was published")
+    told = "; ".join(f"{alias} ({doubt})" for alias, doubt in sorted(wrong.items()))
+    fix = "`refit build` publishes these images again; `refit images sign` shows them, and signs those that you know."
+    return Finding("aliases", False, f"point at what nobody published: {told}", fix)
+
+
 def _has_database(settings: Settings) -> bool:
     return bool(settings.database_url) or (settings.home / "refit.db").exists()
 
@@ -421,4 +446,4 @@ NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, doors, disk, home),
     *(ports, gateway, forwardings, index),
 )
-OWN: tuple[Check, ...] = (pool, moves, records)
+OWN: tuple[Check, ...] = (pool, moves, records, aliases)

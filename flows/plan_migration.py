@@ -36,7 +36,7 @@ from flows.migrations.telling.standing import Standing, Standings
 from flows.migrations.telling.teller import withdraw
 from flows.policy import Mode
 from flows.publishing import evidence
-from flows.publishing.publish import current
+from flows.publishing.signatures import NotPublished, Publications, Refusal
 from flows.sessions.containers.pulls import to_pull
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Running, Session
@@ -81,6 +81,7 @@ class Planning:
         self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
         self._known: dict[str, Candidate] = {}
         self._latest: Plan | None = None
+        self._publications = Publications(settings, self.database)
         # Of those who move at the same time, one asks the registry for all.
         self._newest = cached(TTLCache[ImageKey, str](1000, _NEWEST_SECONDS), condition=Condition())(self._published)
         self._pulls: TTLCache[str, int] = TTLCache(1000, self._policy.look_minutes * 60)
@@ -121,7 +122,7 @@ class Planning:
         # What was installed by hand is seen only in a container that runs.
         if not asked or wish.replay or status.running is Running.running:
             return None
-        digests = targets([session], "", self._settings)
+        digests, _ = self._aims([session], "")
         standings = self._standings.all()
         if not _moves(session, digests) or digests[_key(session)] not in standings:
             return None
@@ -141,6 +142,7 @@ class Planning:
         Raises:
             RefitError: there is no such session, or it can't be moved.
         """
+        self._publications.require(image)
         statuses, moves = self.sessions.all(), self._past()
         targets = {_key(status.session): image for status in statuses if status.session.name == name}
         deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
@@ -166,7 +168,8 @@ class Planning:
     def begin(self) -> None:
         """Let the rollouts of the newest images begin, for a run that follows those that have."""
         statuses = self.sessions.all()
-        self._begin(statuses, self._digests([status.session for status in statuses], ""))
+        digests, _ = self._aims([status.session for status in statuses], "")
+        self._begin(statuses, digests)
 
     def unfinished(self) -> bool:
         """Whether a rollout that has begun, and isn't over, has sessions left."""
@@ -181,13 +184,25 @@ class Planning:
         open_ones = (one for one in self._standings.all().values() if one.way in (Way.running, Way.paused))
         return {(standing.profile, standing.release): standing.image for standing in open_ones}
 
-    def _digests(self, sessions: Iterable[Session], to: str) -> Mapping[ImageKey, str]:
-        return self._begun() if self._only_begun else targets(sessions, to, self._settings)
+    def _aims(self, sessions: Iterable[Session], to: str) -> tuple[dict[ImageKey, str], dict[ImageKey, Refusal]]:
+        """The digest that each profile of each release is to be on; and of which there is one that doesn't count."""
+        if self._only_begun:
+            begun = self._begun()
+            refused = self._publications.refusals(begun.values())
+            found: Mapping[ImageKey, str | Refusal] = {key: refused.get(one, one) for key, one in begun.items()}
+        elif to:
+            found = targets(sessions, to, self._settings)
+        else:
+            found = self._publications.current({_key(session) for session in sessions})
+        return (
+            {key: one for key, one in found.items() if isinstance(one, str)},
+            {key: one for key, one in found.items() if isinstance(one, Refusal)},
+        )
 
     def _published(self, profile: str, release: str) -> str:
-        """The newest image of a profile; empty: nobody can tell just now, or there is none."""
+        """The newest image of a profile; empty: nobody can tell just now, or there is none that counts."""
         with suppress(RefitError):
-            return current(profile, release, Registry(self._settings)) or ""
+            return self._publications.newest(profile, release) or ""
         return ""
 
     def fetch(self, decisions: Iterable[Decision]) -> tuple[str, ...]:
@@ -227,7 +242,10 @@ class Planning:
             image = evidence.find(Registry(self._settings), origin).digest
             statuses = tuple(status for status in statuses if status.session.image == image)
         asked = [status for status in statuses if not names or status.session.name in names]
-        digests = self._digests([status.session for status in asked], to)
+        digests, refused = self._aims([status.session for status in asked], to)
+        for status in asked if names else ():
+            if refusal := refused.get(_key(status.session)):
+                raise NotPublished(refusal)
         self._newest.cache_clear()  # or what was known before this plan would make its own images seem superseded
         if begin:
             self._begin(asked, digests)
@@ -235,6 +253,7 @@ class Planning:
         candidates = self._candidates(statuses, moves, {} if names else digests)
         # Who is named isn't put off for a pull: it is part of the move.
         rollout = self._rollout(asked, digests, self._to_pull(asked, digests) if not names else {})
+        rollout = replace(rollout, refused={key: str(why) for key, why in refused.items()})
         self._known, self._last = {candidate.session.name: candidate for candidate in candidates}, rollout
         if names:
             deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
@@ -452,12 +471,14 @@ def targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping
     """The digest that each profile of each release is to be on.
 
     Raises:
+        NotPublished: `to` names an image that doesn't count.
         RefitError: `to` names no image, or one of another profile or release.
     """
     registry, wanted = Registry(settings), {(session.profile, session.release) for session in sessions}
+    publications = Publications(settings, registry=registry)
     if not to:
-        found = {key: current(*key, registry) for key in wanted}
-        return {key: digest for key, digest in found.items() if digest}
+        found = publications.current(wanted)
+        return {key: digest for key, digest in found.items() if isinstance(digest, str)}
     image = evidence.find(registry, to)
     labels = registry.config(settings.repository, image).get("config", {}).get("Labels") or {}
     made_for = (labels.get("io.refit.profile", ""), labels.get("io.refit.release", ""))
@@ -467,4 +488,5 @@ def targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping
             why=f"It is {made_for[0]} of release {made_for[1]}." if all(made_for) else "`refit build` didn't make it.",
             fix="choose an image of the profile and release that the session has; `refit session list` shows them.",
         )
+    publications.require(image.digest)
     return {made_for: image.digest}

@@ -87,6 +87,13 @@ class Settings(documents.Document):
     )
     repository: str = Field("workbench-images", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")
 
+    signing_key: str = Field(
+        "", description="PEM file of the key that signs what was tested, or its PKCS#11 URI; empty: one is made up."
+    )
+    trusted_keys: tuple[str, ...] = Field(
+        (), description="Public keys, PEM or files of it, of other Refits whose images and stages count here."
+    )
+
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the home.")
 
     prefect_port: Port = Field(4200, description="Loopback port of the embedded Prefect server.")

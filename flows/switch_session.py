@@ -17,7 +17,7 @@ from flows.migrations.move import State
 from flows.plan_migration import Planning
 from flows.policy import Mode
 from flows.publishing import evidence
-from flows.publishing.publish import current
+from flows.publishing.signatures import Publications
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes, caller
 from flows.settings import Settings
@@ -40,7 +40,8 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
     """
     registry, planning = Registry(settings), Planning(settings)
     chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
-    session, image = planning.sessions.store.session(name), current(chosen.stem, release, registry)
+    session = planning.sessions.store.session(name)
+    image = Publications(settings, planning.database, registry).newest(chosen.stem, release)
     if image is None:
         raise RefitError(
             f"There is no tested image of {chosen.stem} in release {release}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -14,11 +15,14 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock
+from securesystemslib.signer import CryptoSigner
 
 from flows import command, host
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
+from flows.files import write_whole
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -85,10 +89,20 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         **more,
     }
     settings = Settings(home=folder, **chosen)  # type: ignore[arg-type]
+    sign_as_all_tests(settings)
     try:
         yield settings
     finally:
         _remove(settings)
+
+
+def sign_as_all_tests(settings: Settings) -> None:
+    """Give a home the key of all tests: what one of them has made counts for the others."""
+    above = settings.home.parent
+    if above.exists() and above.stat().st_uid != os.geteuid():  # another user's home is theirs to fill
+        return
+    private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"the key of all tests").digest())
+    write_whole(settings.folder("keys") / "signing.pem", CryptoSigner(private).private_bytes, private=True)
 
 
 def _remove(settings: Settings) -> None:
@@ -104,6 +118,13 @@ def _remove(settings: Settings) -> None:
 @pytest.fixture(scope="session")
 def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
     """The registry of this process of the test run; the stages of the catalog's first image are in it."""
+    with another_registry(tmp_path_factory) as server:
+        yield server
+
+
+@contextmanager
+def another_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A registry in which the stages of the catalog's first image are, and nothing else."""
     folder = tmp_path_factory.mktemp("registry")
     shutil.copytree(_first_image(tmp_path_factory.getbasetemp()), folder / "images")
     with serve_registry(folder) as server:

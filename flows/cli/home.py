@@ -23,6 +23,7 @@ from flows.migrations.planning.plan import moved
 from flows.migrations.rehearsal import rehearse
 from flows.plan_migration import targets
 from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
 from flows.sessions.equipment import put_into_pool
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room, read_size
@@ -198,6 +199,8 @@ def _show_pool(pool: Pool, found: Sequence[Room], as_json: bool) -> None:
 
 
 def _target(settings: Settings, session: Session, to: str) -> str:
+    if not to:
+        Publications(settings).newest(session.profile, session.release)  # says best why it can't be that
     digest: str = targets([session], to, settings).get((session.profile, session.release), "")
     if not digest:
         raise RefitError(

@@ -21,8 +21,7 @@ from flows import doctor, services, start_sessions
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
-from flows.catalog.tag import tags_among
-from flows.cli import catalog, gpu, home, metrics, migrate, queue, screen, session, ssh, tables, volume
+from flows.cli import catalog, gpu, home, images, metrics, migrate, queue, screen, session, ssh, tables, volume
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -73,6 +72,7 @@ app = typer.Typer(
 cache_app = typer.Typer(
     invoke_without_command=True, help="Show the caches of what builds download, or free their space."
 )
+app.add_typer(images.images_app, name="images", rich_help_panel="Images")
 app.add_typer(cache_app, name="cache", rich_help_panel="Images")
 app.add_typer(queue.app, name="queue", rich_help_panel="Images")
 app.add_typer(catalog.release_app, name="release", rich_help_panel="Catalog")
@@ -294,15 +294,6 @@ def show_containerfile(
     --timestamp that its first lines give, dates of files differ, too: no Containerfile can set them.
     """
     show_text(show_profile(profile, release, load()))
-
-
-@app.command(rich_help_panel="Images")
-def images(as_json: Json = False) -> None:
-    """List the images in the registry: every tag with its digest."""
-    registry = Registry(load())
-    found = registry.digests(registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))])
-    rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
-    show_data(as_json, found, tables.table("Images", ("tag", "digest"), rows))
 
 
 @app.command("evidence", rich_help_panel="Images")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -23,10 +23,12 @@ from flows.images.grafting.carried import Layers, NotCarried
 from flows.images.ledger import Entry, Ledger
 from flows.images.plan import Plan
 from flows.images.registry import AT_ONCE, Manifest, Registry
+from flows.images.signed import Signatures, signature_tag
 from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
 from flows.images.workshop.making import Maker
 from flows.progress import State
 from flows.settings import Settings
+from flows.signing.trust import Trust
 from flows.words import some
 
 logger = logging.getLogger("refit.build")
@@ -87,8 +89,9 @@ class Builder:
     def __init__(self, settings: Settings, registry: Registry, *, graft: bool = True) -> None:
         self._settings, self._registry, self._graft = settings, registry, graft
         self._database = open_database(settings.database)
-        self._ledger = Ledger(self._database)
-        self._maker, self._layers = Maker(settings, registry), Layers(settings, registry)
+        self._ledger, trust = Ledger(self._database), Trust(settings, self._database)
+        self._signatures = Signatures(registry, trust)
+        self._maker, self._layers = Maker(settings, registry), Layers(settings, registry, trust)
 
     def build(self, stage: Stage, parent: Built | None) -> Built:
         """Find a stage by its key; graft or make it where it isn't there.
@@ -114,7 +117,7 @@ class Builder:
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
         waits = partial(progress.report, stage.name, State.waiting, "another run builds it")
         with lease(self._database, f"stage {key}", wait=patience, waits=waits) as mine:
-            if digest := self._find(stage, key) or self._finish(stage, key):
+            if digest := self._find(stage, Entry(key, "", inputs, 0.0), mine):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
             manifest, grafted, reason = obtain(stage, parent, layer, log)
@@ -183,29 +186,33 @@ class Builder:
     def _present(self, tags: Collection[str], names: Collection[str]) -> Mapping[str, str]:
         """Keys → digests, of those that are among the registry's tags.
 
-        The digest that counts for a key stands in the ledger; one that isn't there is asked for.
+        The digest that counts for a key stands in the ledger; one that isn't there counts if it was signed.
         """
         listed = [name for name in names if name in tags]
         recorded = self._ledger.digests(listed)
-        asked = [name for name in listed if name not in recorded]
-        return {**recorded, **self._registry.digests(self._registry.stages, asked)}
+        asked = [name for name in listed if name not in recorded and signature_tag(name) in tags]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            signed = dict(zip(asked, pool.map(self._signatures.of, asked), strict=True))
+        return {**recorded, **{name: digest for name, digest in signed.items() if digest}}
 
-    def _find(self, stage: Stage, key: str) -> str | None:
-        """The digest of a stage that is there as a whole."""
-        manifest = self._whole(key)
-        if manifest is None:
-            return None
-        progress.report(stage.name, State.reused)
-        return manifest.digest
+    def _find(self, stage: Stage, entry: Entry, mine: Lease) -> str | None:
+        """The digest of a stage that is there as a whole, and that counts for its key.
 
-    def _finish(self, stage: Stage, key: str) -> str | None:
-        """Let a stage be found by its key whose builder died right before it did that; returns its digest."""
-        digest = self._ledger.digests([key]).get(key)
+        What the tag points at is not asked: whoever may push can move it. Where it points elsewhere, or its builder
+        died right before it did that, it is put right.
+        """
+        recorded = self._ledger.digests([entry.key]).get(entry.key)
+        digest = recorded or self._signatures.of(entry.key)
         manifest = self._whole(digest) if digest else None
         if manifest is None:
             return None
-        self._registry.put_manifest(self._registry.stages, key, manifest.content, manifest.media_type)
-        return self._find(stage, key)
+        if not recorded:
+            self._ledger.record(stage.name, replace(entry, digest=manifest.digest), mine)
+        if self._registry.digest(self._registry.stages, entry.key) != manifest.digest:
+            self._signatures.sign(entry.key, manifest)
+            self._registry.put_manifest(self._registry.stages, entry.key, manifest.content, manifest.media_type)
+        progress.report(stage.name, State.reused)
+        return manifest.digest
 
     def _whole(self, reference: str) -> Manifest | None:
         """A stage's manifest, if the registry has it and all that it names."""
@@ -261,6 +268,7 @@ class Builder:
                 counts, what = self._ledger.record(stage.name, entry, mine), "which the registry has lost"
             doubt = f"not deterministic: {made.digest} came out now, and before {before}, {what}"
             logger.warning("%s is %s", stage.name, doubt)
+        self._signatures.sign(entry.key, manifest)
         self._registry.put_manifest(self._registry.stages, entry.key, manifest.content, manifest.media_type)
         return counts, doubt
 

@@ -46,6 +46,7 @@ from flows.migrations.telling.standing import Standings
 from flows.progress import State as Shown
 from flows.progress import report
 from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
@@ -115,6 +116,7 @@ class Carrier:
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self.sessions, self.journal = settings, sessions, journal
         self._access = cache(partial(access_of, registry=Registry(settings)))  # what a digest stands for stays
+        self._publications = Publications(settings, journal.database)
         self.steps = Steps(settings, sessions, journal)
         self._seen: dict[str, Seen] = {}
         self._leaves = Event()
@@ -137,6 +139,7 @@ class Carrier:
             becomes: what else than its image is another one afterwards: its profile, for instance.
 
         Raises:
+            NotPublished: the new image doesn't count; nothing was begun.
             RefitError: another run holds the session, the new image doesn't fit it, or registry or database don't do
                 their part; nothing was begun.
         """
@@ -149,6 +152,7 @@ class Carrier:
             before, wanted = found
             if reason := self._outdated(decision, before):
                 return replace(stays, reason=reason)
+            self._publications.require(decision.new)
             after = becomes(moved(before, decision.new, self._access(decision.new)))
             try:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))

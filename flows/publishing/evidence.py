@@ -34,11 +34,13 @@ from flows.images.registry import (
 )
 from flows.images.stages import Stage
 from flows.publishing import statements
+from flows.signing.trust import ENVELOPE, STATEMENT
 from flows.words import some
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
 PROVENANCE, CHECKS, LOCK = "provenance.json", "checks.json", "Pipfile.lock"
+SIGNATURE = "provenance.dsse.json"
 MOST_NAMED = 8
 # Packages that bear in their names what they are of.
 _VERSIONED = (
@@ -47,7 +49,7 @@ _VERSIONED = (
 )
 _SYSTEMS = {"deb/base-files": "Debian", "rpm/centos-stream-release": "CentOS Stream"}
 _OF_A_RUN = {PROVENANCE, CHECKS}
-_MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: statements.STATEMENT_TYPE}
+_MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: STATEMENT, SIGNATURE: ENVELOPE}
 _TITLE, _NUMBER = "org.opencontainers.image.title", "io.refit.number"
 _MOST_DIGITS = 18
 _REFERENCE = re.compile(r"\w[\w.-]{0,127}|sha256:[0-9a-f]{64}", re.ASCII)
@@ -139,17 +141,21 @@ def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], da
 
     What was attached before and is no longer whole in the registry counts as nothing.
     """
-    repository, wanted = registry.repository, {name: digest_of(content) for name, content in files.items()}
-    if _has(registry, subject.digest, wanted):
-        return
+    if not _has(registry, subject.digest, {name: digest_of(content) for name, content in files.items()}):
+        add(registry, subject, KIND, files, database)
+
+
+def add(registry: Registry, subject: Manifest, kind: str, files: Mapping[str, bytes], database: Engine) -> None:
+    """Attach files of a kind to an image, whatever is attached there."""
+    repository = registry.repository
     registry.put_blob(repository, EMPTY)
     for content in files.values():
         registry.put_blob(repository, content)
-    number = {_NUMBER: str(1 + max(map(_number, _attachments(registry, subject.digest)), default=0))}
+    number = {_NUMBER: str(1 + max(map(_number, _attachments(registry, subject.digest, kind)), default=0))}
     document = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,
-        "artifactType": KIND,
+        "artifactType": kind,
         "config": descriptor(EMPTY_KIND, EMPTY),
         "layers": [
             descriptor(_media_type(name), content, annotations={_TITLE: name})
@@ -159,10 +165,22 @@ def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], da
         "annotations": number,
     }
     content = canonical(document)
-    entry = descriptor(MANIFEST, content, artifactType=KIND, annotations=number)
+    entry = descriptor(MANIFEST, content, artifactType=kind, annotations=number)
     registry.put_manifest(repository, str(entry["digest"]), content, MANIFEST)
     if registry.referrers(repository, subject.digest) is None:
         _list(registry, subject.digest, entry, database)
+
+
+def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -> list[bytes]:
+    """What was attached to an image under a name, by attachments of a kind: the newest first, and so many at most."""
+    found = []
+    for entry in _attachments(registry, digest, kind)[: -most - 1 : -1]:
+        attached = registry.find(registry.repository, str(entry["digest"]))
+        for layer in attached.document.get("layers", ()) if attached else ():
+            if layer.get("annotations", {}).get(_TITLE) == name:
+                with suppress(BlobLost):
+                    found.append(registry.blob(registry.repository, layer["digest"], layer["size"]))
+    return found
 
 
 def _has(registry: Registry, subject: str, wanted: Mapping[str, str]) -> bool:
@@ -180,6 +198,18 @@ def newest(registry: Registry, digest: str) -> Manifest | None:
     """The manifest that names what was last attached to an image; none if nothing was, or the registry has lost it."""
     entries = _attachments(registry, digest)
     return registry.find(registry.repository, str(entries[-1]["digest"])) if entries else None
+
+
+def newest_of_each(registry: Registry, digest: str, kinds: Iterable[str]) -> tuple[Manifest, ...] | None:
+    """As `newest`, for attachments of each kind; none if one of them is missing."""
+    entries, found = _entries(registry, digest), []
+    for kind in kinds:
+        of_kind = [entry for entry in entries if entry.get("artifactType") == kind]
+        manifest = registry.find(registry.repository, str(of_kind[-1]["digest"])) if of_kind else None
+        if manifest is None:
+            return None
+        found.append(manifest)
+    return tuple(found)
 
 
 def listed(registry: Registry, digest: str) -> tuple[File, ...]:
@@ -260,12 +290,15 @@ def _media_type(name: str) -> str:
     return _MEDIA_TYPES.get(name, "application/json" if name.endswith(".json") else "text/plain")
 
 
-def _attachments(registry: Registry, digest: str) -> list[dict[str, Any]]:
+def _attachments(registry: Registry, digest: str, kind: str = KIND) -> list[dict[str, Any]]:
     """Descriptors of what is attached to an image, the newest last."""
+    return [entry for entry in _entries(registry, digest) if entry.get("artifactType") == kind]
+
+
+def _entries(registry: Registry, digest: str) -> list[dict[str, Any]]:
+    """As `_attachments`, of all kinds."""
     entries = registry.referrers(registry.repository, digest)
-    if entries is None:
-        entries = _indexed(registry, digest)
-    return sorted((entry for entry in entries if entry.get("artifactType") == KIND), key=_number)
+    return sorted(_indexed(registry, digest) if entries is None else entries, key=_number)
 
 
 def _number(entry: Mapping[str, Any]) -> int:

@@ -177,7 +177,7 @@ def _kept_stages(
             return in_use[stage.digest]
         if stage.digest in contents:
             return "an image that stays is made of it"
-        if not _is_stage(stage):
+        if stage.subject or not _is_stage(stage):
             return ""
         if stage.digest in parents or any(stage.layers.keys() <= stack for stack in stacks):
             return "an image that stays stands on it"
@@ -187,6 +187,8 @@ def _kept_stages(
     newest = _newest_of_name(stages)
 
     def also(stage: Stored, kept: Collection[str]) -> str:
+        if stage.subject:
+            return "the signature of a stage that stays" if stage.subject in kept else ""
         if any(child.parent == stage.digest for child in stages if child.digest in kept):
             return "a stage that stays stands on it"
         if stage.wheels and stage.digest in newest:
@@ -262,7 +264,8 @@ def observe(
             at = built[parent][2]
         layers = _layers(manifest)
         wheels = entry is not None and entry.inputs.get("instructions", {}).get("kind") == Kind.wheels
-        stage = Stored(stages, manifest.digest, tags, layers, at, name=name, parent=parent, wheels=wheels)
+        subject = str(manifest.document.get("subject", {}).get("digest", ""))
+        stage = Stored(stages, manifest.digest, tags, layers, at, subject, name=name, parent=parent, wheels=wheels)
         found_stages.append(stage)
     return tuple(found_images), tuple(found_stages)
 

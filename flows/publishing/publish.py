@@ -1,7 +1,8 @@
 """A built stage becomes the image of a profile: labelled, checked, tagged.
 
-The order is push by digest → checks on that digest → evidence → date tag → alias. Each step can be repeated, and the
-next is only taken when the one before is done: a tag that exists points at an image that passed its checks.
+The order is push by digest → checks on that digest → evidence → signature → date tag → alias. Each step can be
+repeated, and the next is only taken when the one before is done: a tag that Refit writes points at an image that passed
+its checks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from flows.images.registry import (
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.progress import State
 from flows.publishing import checks, evidence, installed, statements
+from flows.publishing.signatures import Publications
 from flows.settings import Settings
+from flows.signing.trust import ENVELOPE
 
 EVENT = "refit.profile.published"  # what the server hears of each image that is new
 _ACCESS = "io.refit.access"
@@ -81,37 +84,47 @@ def publish(
         date: UTC date for the tag, the same for all images of a run.
         settings: where the registry is, and what checks need.
         database: holds the leases under which tags are written.
-        predicate: how the image was made (see `statements.predicate`).
+        predicate: how the image was made (see `statements.predicate`); none: nobody knows more than for whom.
 
     Raises:
         ChecksFailed: the image was pushed, but no tag points at it.
         RefitError: the registry doesn't do its part.
     """
     registry = Registry(settings)
+    publications = Publications(settings, database, registry)
     tag = _tag(profile, date)
     with progress.reported(tag.alias):
         image = push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
         report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
-        packages, size = installed.finding(files, report.packages), _size(registry, profile, tag, image, report.sizes)
+        before = _before(registry, publications, tag)
+        size = _size(registry, profile, image, report.sizes, before)
+        packages = installed.finding(files, report.packages)
         report = replace(report, findings=(*report.findings, packages, size))
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
         files = installed.completed(files, report.packages)
-        evidence.attach(registry, image, {**files, **_found(registry, profile, image, report, predicate)}, database)
+        how = predicate or statements.asked(profile.stem, profile.release)
+        provenance = canonical(statements.statement(registry.repository, image.digest, how))
+        found = {**_found(profile, report), evidence.PROVENANCE: provenance}
+        evidence.attach(registry, image, {**files, **found}, database)
+        publications.sign(image, provenance, profile.stem, profile.release)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)
     return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
 
 
-def already(contents: Iterable[tuple[Profile, str]], registry: Registry) -> tuple[Published, ...]:
+def already(
+    contents: Iterable[tuple[Profile, str]], registry: Registry, publications: Publications
+) -> tuple[Published, ...]:
     """The images for which everything is done and of which the registry has lost nothing; nothing is written.
 
     Args:
         contents: profiles, each with the digest of its top stage.
         registry: where their images are.
+        publications: which of them count.
     """
     tags = registry.tags(registry.repository)
 
@@ -123,7 +136,9 @@ def already(contents: Iterable[tuple[Profile, str]], registry: Registry) -> tupl
         found = [seen for seen in pool.map(look, contents) if seen]
     # Images share most of what they are made of: each part is asked for once.
     lost = {*registry.absent(registry.repository, {part for _, parts in found for part in parts})}
-    return tuple(image for image, parts in found if not lost.intersection(parts))
+    there = [image for image, parts in found if not lost.intersection(parts)]
+    refused = publications.refusals([image.digest for image in there])
+    return tuple(image for image in there if image.digest not in refused)
 
 
 def _tagged(
@@ -134,13 +149,13 @@ def _tagged(
     image, _ = _labelled_image(registry, profile, content)
     if registry.digest(registry.repository, alias) != image.digest:
         return None
-    attached = evidence.newest(registry, image.digest)
+    attached = evidence.newest_of_each(registry, image.digest, (evidence.KIND, ENVELOPE))
     dated = sorted((tag for tag in tags if tag.startswith(f"{alias}_")), reverse=True)
     given = next((tag for tag in dated if registry.digest(registry.repository, tag) == image.digest), None)
     if attached is None or given is None:
         return None
     published = Published(profile.stem, given, image.digest, content, image.size, new=False)
-    return published, (*image.part_digests, *attached.part_digests)
+    return published, (*image.part_digests, *(part for each in attached for part in each.part_digests))
 
 
 def current(profile_stem: str, release: str, registry: Registry) -> str | None:
@@ -195,18 +210,14 @@ def _tag(profile: Profile, date: datetime.date) -> Tag:
     )
 
 
-def _found(
-    registry: Registry, profile: Profile, image: Manifest, report: checks.Report, predicate: Mapping[str, object] | None
-) -> dict[str, bytes]:
-    """The evidence that is there only once the image is."""
+def _found(profile: Profile, report: checks.Report) -> dict[str, bytes]:
+    """The evidence that is there only once the image was looked at."""
     found = {
         evidence.SIZES: canonical(report.sizes),
         evidence.CHECKS: canonical([asdict(finding) for finding in report.findings]),
     }
     if folder := profile.bundle.pythons.get(profile.python):
         found[evidence.LOCK] = (folder / evidence.LOCK).read_bytes()
-    if predicate:
-        found[evidence.PROVENANCE] = canonical(statements.statement(registry.repository, image.digest, predicate))
     return found
 
 
@@ -217,9 +228,16 @@ def _asked(profile: Profile) -> tuple[str, ...]:
     return read_pipfile(folder / "Pipfile").everywhere(categories) if folder else ()
 
 
-def _size(registry: Registry, profile: Profile, tag: Tag, image: Manifest, sizes: Mapping[str, int]) -> checks.Finding:
-    """Whether the image has a size that it may have, beside the one that people have now."""
-    before = registry.find(registry.repository, tag.alias)
+def _before(registry: Registry, publications: Publications, tag: Tag) -> Manifest | None:
+    """The image that people have now; none where the alias points at what doesn't count."""
+    found = registry.find(registry.repository, tag.alias)
+    return None if found is None or publications.refusals([found.digest]) else found
+
+
+def _size(
+    registry: Registry, profile: Profile, image: Manifest, sizes: Mapping[str, int], before: Manifest | None
+) -> checks.Finding:
+    """Whether an image has a size that it may have, beside the one that people have now."""
     known = evidence.sizes(registry, before.digest) if before else {}
     return checks.size(image.size, before.size if before else None, profile.size_budget, sizes, known)
 

@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 from flows.catalog import npm
 from flows.catalog.model import Profile
 from flows.images.stages import Inputs, Stage
+from flows.signing.trust import statement as said
 
 SBOM_TYPE = "application/vnd.cyclonedx+json"
-STATEMENT_TYPE = "application/vnd.in-toto+json"
+PROVENANCE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:io.refit:stages:v1"
 _BUILDER = "urn:io.refit:builder"
 # Images are made for the machine that makes them.
@@ -189,14 +190,18 @@ def predicate(profile: Profile, stages: Iterable[Stage], made: Iterable[Made], r
     }
 
 
-def statement(name: str, digest: str, predicate: Mapping[str, object]) -> dict[str, object]:
-    """What is said of one image (`sha256:…`), as an in-toto statement."""
+def asked(profile: str, release: str) -> dict[str, object]:
+    """All that is known of how an image was made whose stages nobody knows: for what."""
+    named = {"profile": profile, "release": release}
     return {
-        "_type": "https://in-toto.io/Statement/v1",
-        "subject": [{"name": name, "digest": _digest(digest)}],
-        "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": predicate,
+        "buildDefinition": {"buildType": BUILD_TYPE, "externalParameters": named},
+        "runDetails": {"builder": {"id": _BUILDER, "version": {"refit": version("refit")}}},
     }
+
+
+def statement(name: str, digest: str, predicate: Mapping[str, object]) -> dict[str, object]:
+    """How an image (`sha256:…`) was made, as an in-toto statement."""
+    return said(PROVENANCE_TYPE, name, digest, predicate)
 
 
 def _tools(made: Iterable[Made]) -> dict[str, str]:

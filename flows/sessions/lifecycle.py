@@ -21,6 +21,7 @@ from flows.database import Lease, LeaseTaken, open_database
 from flows.errors import RefitError, UnknownName
 from flows.gateway import routes
 from flows.progress import reported
+from flows.publishing.signatures import Publications
 from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.entrance import Entrance
@@ -110,10 +111,12 @@ class Sessions(Entrance):
         Raises:
             IllegalName: no session can be called so.
             NameTaken: there is one already.
+            NotPublished: the image doesn't count.
             RefitError: the image can't be had, or the session doesn't start; its message says what is left of it.
         """
         if check_name(name) in {session.name for session in self.store.sessions()}:
             raise NameTaken(name)
+        Publications(self._settings, self.store.database).require(image)
         self.engine.pull(image)
         behind = bool(access.port) and self.gateway.runs
         variables = {**(environment or {}), **({PREFIX: routes.path(name)} if behind else {})}

@@ -24,6 +24,7 @@ from flows.database import LeaseTaken, open_database
 from flows.errors import RefitError
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.images.signed import signature_tag
 from flows.images.stages import Graph
 from flows.images.workshop.gate import pruning
 from flows.images.workshop.making import Maker
@@ -192,7 +193,8 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
         assert not programs(one, "build")
         assert_clean(one)
     registry = Registry(pair[0])
-    assert len({*registry.tags(registry.stages)} - {"unfinished"}) == 1, "half a stage was taken for a whole one"
+    tags = {*registry.tags(registry.stages)}
+    assert len(tags - {*map(signature_tag, tags), "unfinished"}) == 1, "half a stage was taken for a whole one"
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ import pytest
 from flows import command, host
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
+from flows.publishing.signatures import NotPublished
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
@@ -286,7 +287,7 @@ def test_a_name_that_is_taken_illegal_or_missing(sessions: Sessions, ana: Sessio
 
 
 def test_an_image_that_nobody_has_leaves_nothing_behind(sessions: Sessions) -> None:
-    with pytest.raises(RefitError, match=r"The registry .* has no"):
+    with pytest.raises(NotPublished, match="unknown"):
         sessions.create("test-ghost", "p", "2026a", f"sha256:{'0' * 64}", JUPYTER)
     assert "test-ghost" not in sessions.store.homes()
 

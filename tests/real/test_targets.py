@@ -9,12 +9,13 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
-from flows.images.registry import CONFIG, MANIFEST, Registry, canonical, descriptor
+from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor
 from flows.migrations.carry import Carrier
 from flows.plan_migration import targets
 from flows.sessions.model import Session
 from flows.settings import Settings
 from tests.machine import serve_registry
+from tests.real.variants import sign
 
 STEM, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 TAG = f"{STEM}_{RELEASE}_20261121"
@@ -33,7 +34,10 @@ def image(settings: Settings, tag: str, profile: str = "") -> str:
     config = canonical({"config": {"Labels": labels}, "rootfs": {"type": "layers", "diff_ids": []}})
     registry.put_blob(registry.repository, config)
     document = {"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(CONFIG, config), "layers": []}
-    return registry.put_manifest(registry.repository, tag, canonical(document), MANIFEST)
+    content = canonical(document)
+    digest = registry.put_manifest(registry.repository, tag, content, MANIFEST)
+    sign(settings, registry, Manifest(digest, MANIFEST, content), labels or {})
+    return digest
 
 
 @pytest.fixture

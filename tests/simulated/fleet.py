@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from sqlalchemy import Engine as Database
 from sqlalchemy import insert
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
@@ -22,6 +23,7 @@ from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import Entry, Phase, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.policy import RolloutPolicy
+from flows.publishing.signatures import PublicationRow
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.store import HomeRow, SessionRow, Store
@@ -94,6 +96,10 @@ class Fleet:
         found = digest(manifest)
         self.references |= {digest(config): config, found: manifest, f"{PROFILE}_{RELEASE}": manifest}
         self.world.images[found] = image
+        # Another process of this fleet may do the same just now.
+        with suppress(IntegrityError), Transaction(self.database) as transaction, transaction.begin():
+            row = PublicationRow(digest=found, profile=PROFILE, release=RELEASE, key="of the fleet", at=now())
+            transaction.merge(row)
         return found
 
     def add(self, number: int, image: str, access: Access = ACCESS) -> Session:

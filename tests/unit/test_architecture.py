@@ -16,7 +16,7 @@ LAYERS = (
     ("settings", "database", "schema"),
     ("adopted", "history", "host", "notices", "outside"),
     ("containers", "forwarding", "catalog", "gateway"),
-    ("locks", "branches"),
+    ("locks", "branches", "signing"),
     ("images",),
     ("publishing", "sharing", "lint", "adopt"),
     ("sessions",),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
+from flows.database import open_database
 from flows.images.grafting.carried import Layers, NotCarried
 from flows.images.grafting.layers import Stored, Trees
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
 from flows.images.stages import Kind, Stage, layer_tag
 from flows.settings import Settings
+from flows.signing.trust import Trust
 from tests.unit.test_registry import HELLO, Answer, client, ping, server
 
+TAG, OTHER = layer_tag("key"), layer_tag("other")
 LAYER = Stored(digest_of(b"layer"), 5, digest_of(b"tar"))
 
 
@@ -43,16 +48,20 @@ def image(config: bytes, *layers: Stored) -> Manifest:
     return Manifest(digest_of(content), MANIFEST, content)
 
 
+def carrying(settings: Settings, registry: Registry) -> Layers:
+    return Layers(settings, registry, Trust(settings, open_database(settings.database)))
+
+
 def note(registry: Registry, settings: Settings, parent: Manifest) -> None:
     """What another run leaves behind that has put the layer on a parent."""
-    Layers(settings, registry)._note("key", LAYER, Stage("top", Kind.closed, "below", ""), parent, {})
+    carrying(settings, registry)._note("key", LAYER, Stage("top", Kind.closed, "below", ""), parent, {})
 
 
 def test_a_layer_is_looked_for_until_it_is_there_and_no_more_then(settings: Settings) -> None:
     held = Keeping()
     with server(held) as port:
         registry = client(settings, port)
-        layers, parent, tag = Layers(settings, registry), image(b"{}"), layer_tag("key")
+        layers, parent = carrying(settings, registry), image(b"{}")
         for _ in range(2):
             with pytest.raises(NotCarried, match="never made"):
                 layers._find("key")
@@ -61,7 +70,7 @@ def test_a_layer_is_looked_for_until_it_is_there_and_no_more_then(settings: Sett
         first = layers._find("key")
         assert layers._find("key") is first
         assert (first.stored, first.stored.diff_id, first.parent) == (LAYER, LAYER.diff_id, parent.digest)
-        assert held.asked == [f"GET {tag}", f"HEAD {LAYER.digest}"]
+        assert held.asked == [f"GET {TAG}", f"HEAD {LAYER.digest}"]
         newer = image(b"other")
         layers._note("key", first.stored, Stage("top", Kind.closed, "other", ""), newer, first.parents)
         assert layers._find("key").parents == {"below": parent.digest, "other": newer.digest}
@@ -73,7 +82,7 @@ def test_a_layer_that_the_registry_has_lost_is_not_there(settings: Settings) -> 
         registry = client(settings, port)
         note(registry, settings, image(b"{}"))
         with pytest.raises(NotCarried, match="has lost"):
-            Layers(settings, registry)._find("key")
+            carrying(settings, registry)._find("key")
 
 
 def test_in_what_images_differ_is_told_without_their_configurations(settings: Settings) -> None:
@@ -82,3 +91,25 @@ def test_in_what_images_differ_is_told_without_their_configurations(settings: Se
         trees = Trees(settings, client(settings, port))
         assert trees.differing("images", image(b"one", LAYER), image(b"other", LAYER)) == frozenset()
     assert held.asked == []
+
+
+def test_a_layer_counts_only_as_it_was_noted_by_a_key_that_counts(settings: Settings, tmp_path: Path) -> None:
+    held = Keeping()
+    with server(held) as port:
+        registry = client(settings, port)
+        note(registry, settings, image(b"{}"))
+        good, strange = held.held[TAG], settings.model_copy(update={"home": tmp_path / "strange"})
+        note(registry, strange, image(b"{}"))
+        other = held.held[TAG]
+        edited = json.loads(good)
+        edited["layers"][0]["digest"] = digest_of(b"evil")
+        unsigned = {name: part for name, part in json.loads(good).items() if name != "annotations"}
+        for written in (other, canonical(edited), canonical(unsigned), good.replace(b"parent", b"barent")):
+            held.held[TAG] = written
+            with pytest.raises(NotCarried, match="nobody whose key counts"):
+                carrying(settings, registry)._find("key")
+        held.held = {OTHER: good}
+        with pytest.raises(NotCarried, match="nobody whose key counts"):
+            carrying(settings, registry)._find("other")
+        held.held = {TAG: good}
+        assert carrying(settings, registry)._find("key").stored == LAYER

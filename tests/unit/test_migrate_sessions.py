@@ -13,6 +13,7 @@ from threading import Event
 import pytest
 from prefect.logging import disable_run_logger
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
 from flows.database import now, open_database
 from flows.errors import RefitError
@@ -25,8 +26,10 @@ from flows.migrations.planning.rollout import Action, Decision, Health, Reason, 
 from flows.migrations.planning.waves import title
 from flows.migrations.telling.standing import Standings
 from flows.plan_migration import Planning, _room, steer, told
+from flows.publishing.signatures import NotPublished, PublicationRow, Publications
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
+from flows.signing.trust import Trust
 from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
 
@@ -97,8 +100,35 @@ def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypa
         sessions.image("new")
         planning = Planning(sessions.settings)
         (line,) = planning.plan([], "")
-        monkeypatch.setattr("flows.plan_migration.current", away)
+        monkeypatch.setattr(Publications, "newest", away)
         assert not planning.superseded(line)
+
+
+def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
+        ada = sessions.add(1, sessions.image("old"))
+        good = sessions.image("good")
+        planning = Planning(sessions.settings)
+        (line,) = planning.plan([], "")
+        evil = sessions.image("evil")
+        with Session(sessions.database) as session, session.begin():
+            session.delete(session.get_one(PublicationRow, evil))
+        assert not planning.superseded(line)
+        (refused,) = planning.plan([], "", begin=True)
+        assert (refused.action, refused.reason, refused.new) == (Action.skip, Reason.refused, "")
+        assert "unsigned" in refused.why and evil not in planning._standings.all()
+        for attempt in (
+            lambda: planning.plan([ada.name], ""),
+            lambda: planning.plan([], evil),
+            lambda: planning.to_image(ada.name, evil),
+            lambda: sessions.carrier().carry_out(sessions.to(ada, evil)),
+        ):
+            with pytest.raises(NotPublished, match="unsigned"):
+                attempt()
+        Trust(sessions.settings, sessions.database).revoke(line.new, "meanwhile", "root")
+        with pytest.raises(NotPublished, match="revoked"):
+            sessions.carrier().carry_out(line)
+        assert line.new == good and sessions.sessions.store.session(ada.name).image == ada.image
 
 
 def test_who_only_goes_on_begins_nothing_and_waits_for_nothing_newer(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonica
 from flows.images.stages import Kind, Stage, layer_tag
 from flows.publishing.prune import Plan, Policy, Stored, observe, plan
 from flows.settings import Settings
+from flows.signing.trust import Trust
 from tests.unit.test_referrers import Fake
 from tests.unit.test_registry import server
 
@@ -153,7 +154,9 @@ def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Se
         here = settings.model_copy(update={"registry_port": port})
         registry = Registry(here)
         registry.put_manifest(registry.stages, "base", parent.content, MANIFEST)
-        Layers(here, registry)._note("key", carried, Stage("layer", Kind.closed, "base", ""), parent, {})
+        Layers(here, registry, Trust(here, database))._note(
+            "key", carried, Stage("layer", Kind.closed, "base", ""), parent, {}
+        )
         _, stages = observe(registry, database, None)
     assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key")}
     top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if wanted else {})
@@ -249,3 +252,14 @@ def test_a_more_generous_policy_never_removes_more(more: int) -> None:
     images = [image(str(age), dated(age), age=age) for age in range(0, 60, 3)]
     few, many = (set(removed(plan(images, [], {}, NOW, Policy(n, n)))) for n in (2, 2 + more))
     assert many < few
+
+
+def test_the_signature_of_a_stage_stays_as_long_as_the_stage() -> None:
+    old = NOW - timedelta(days=100)
+    stages = [
+        Stored(STAGES, "stage", ("key",), {"x": 1}, old),
+        Stored(STAGES, "signed", ("key.signature",), {}, None, "stage"),
+    ]
+    with_image = plan([image("image", ALIAS, dated(1), layers="x")], stages, {}, NOW, POLICY)
+    assert not removed(with_image)
+    assert sorted(removed(plan([], stages, {}, NOW, POLICY))) == ["signed", "stage"]

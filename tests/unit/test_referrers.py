@@ -17,9 +17,11 @@ from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profil
 from flows.database import open_database
 from flows.images.build import Built
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
-from flows.publishing import evidence
+from flows.publishing import evidence, statements
 from flows.publishing.publish import already, push_labelled
+from flows.publishing.signatures import Publications
 from flows.settings import Settings
+from flows.signing.trust import ENVELOPE
 from tests.unit.test_registry import HELLO, Answer, client, server
 
 NOT_THERE: Answer = (404, {}, b"")
@@ -128,6 +130,11 @@ def database(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture
+def publications(tmp_path: Path, registry: Registry, database: Engine) -> Publications:
+    return Publications(Settings(home=tmp_path), database, registry)
+
+
+@pytest.fixture
 def top(registry: Registry) -> Built:
     """A stage of two layers that was built."""
     config, layers = canonical({"config": {}}), (b"lower", b"upper")
@@ -144,6 +151,9 @@ def publish(registry: Registry, top: Built, database: Engine, profile: Profile =
     image = push_labelled(registry, profile, top)
     files = {evidence.PACKAGES: canonical(packages), evidence.CHECKS: b"[]"}
     evidence.attach(registry, image, files, database)
+    provenance = canonical(statements.statement(IMAGES, image.digest, statements.asked(profile.stem, "2026a")))
+    keeping = Settings(home=Path(str(database.url.database)).parent)
+    Publications(keeping, database, registry).sign(image, provenance, profile.stem, "2026a")
     for tag in ("_20261120", ""):
         registry.put_manifest(registry.repository, f"{profile.stem}_2026a{tag}", image.content, MANIFEST)
     return image
@@ -163,7 +173,7 @@ def test_what_is_attached_is_found_on_all_pages_and_the_newer_wins(
     assert evidence.packages(registry, image.digest) == {"tmux": "4"}
     assert ((IMAGES, image.digest.replace(":", "-")) in fake.manifests) is not fake.tells
     publish(registry, top, database, tmux="4")
-    assert len(fake.referring) == 3, "what is there was attached once more"
+    assert len(fake.referring) == 4, "what is there was attached once more"
 
 
 def test_a_list_of_referrers_without_an_end(settings: Settings) -> None:
@@ -176,40 +186,42 @@ def test_a_list_of_referrers_without_an_end(settings: Settings) -> None:
         client(settings, port).referrers("images", digest_of(b""))
 
 
-LOST: dict[str, Callable[[Manifest, Manifest], str]] = {
-    "the image": lambda image, _: image.digest,
-    "its configuration": lambda image, _: image.part_digests[0],
-    "a layer": lambda image, _: image.part_digests[1],
-    "its evidence": lambda _, attached: attached.digest,
-    "the configuration of its evidence": lambda _, attached: attached.part_digests[0],
-    "a file of its evidence": lambda _, attached: attached.part_digests[-1],
+LOST: dict[str, Callable[[Manifest, Manifest, Manifest], str]] = {
+    "the image": lambda image, *_: image.digest,
+    "its configuration": lambda image, *_: image.part_digests[0],
+    "a layer": lambda image, *_: image.part_digests[1],
+    "its evidence": lambda _, attached, __: attached.digest,
+    "the configuration of its evidence": lambda _, attached, __: attached.part_digests[0],
+    "a file of its evidence": lambda _, attached, __: attached.part_digests[-1],
+    "its signature": lambda *found: found[-1].digest,
+    "the envelope of its signature": lambda *found: found[-1].part_digests[-1],
 }
 
 
 @pytest.mark.parametrize("lost", LOST)
 def test_what_the_registry_has_lost_is_published_anew(
-    lost: str, fake: Fake, registry: Registry, top: Built, database: Engine
+    lost: str, fake: Fake, registry: Registry, top: Built, database: Engine, publications: Publications
 ) -> None:
     image = publish(registry, top, database, tmux="3")
-    attached = evidence.newest(registry, image.digest)
+    attached = evidence.newest_of_each(registry, image.digest, (evidence.KIND, ENVELOPE))
     assert attached
-    [published] = already([(PROFILE, top.digest)], registry)
+    [published] = already([(PROFILE, top.digest)], registry, publications)
     assert (published.digest, published.tag) == (image.digest, f"{PROFILE.stem}_2026a_20261120")
-    fake.lose(LOST[lost](image, attached))
-    assert already([(PROFILE, top.digest)], registry) == ()
+    fake.lose(LOST[lost](image, *attached))
+    assert already([(PROFILE, top.digest)], registry, publications) == ()
     evidence.packages(registry, image.digest)  # what is lost is no obstacle to publishing
     publish(registry, top, database, tmux="3")
-    assert already([(PROFILE, top.digest)], registry) == (published,)
+    assert already([(PROFILE, top.digest)], registry, publications) == (published,)
     assert evidence.packages(registry, image.digest) == {"tmux": "3"}
 
 
 def test_nothing_is_asked_for_twice_that_images_share(
-    fake: Fake, registry: Registry, top: Built, database: Engine
+    fake: Fake, registry: Registry, top: Built, database: Engine, publications: Publications
 ) -> None:
     for profile in (PROFILE, OTHER):
         publish(registry, top, database, profile, tmux="3")
     fake.asked.clear()
-    assert len(already([(PROFILE, top.digest), (OTHER, top.digest)], registry)) == 2
+    assert len(already([(PROFILE, top.digest), (OTHER, top.digest)], registry, publications)) == 2
     blobs = [question for question in fake.asked if question.startswith("HEAD") and "/blobs/" in question]
-    assert len(blobs) == len(set(blobs)) == 7  # two configurations and two layers, three of evidence
+    assert len(blobs) == len(set(blobs)) == 9  # two configurations and two layers, three of evidence, two signatures
     assert not any(question.startswith(("PUT", "POST")) for question in fake.asked)

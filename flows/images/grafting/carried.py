@@ -14,9 +14,11 @@ from flows.images.grafting import graft
 from flows.images.grafting.configuration import configured, has_layer
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
 from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifest, Registry, canonical, descriptor
+from flows.images.signed import is_signed, signed
 from flows.images.stages import Difference, Stage, layer_tag
 from flows.images.workshop.making import local_name
 from flows.settings import Settings
+from flows.signing.trust import Trust
 from flows.words import some
 
 KIND = "application/vnd.refit.layer.v1"
@@ -56,8 +58,8 @@ class _Kept:
 class Layers:
     """The layers of closed stages, in the repository of stages."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
-        self._registry, self._repository = registry, registry.stages
+    def __init__(self, settings: Settings, registry: Registry, trust: Trust) -> None:
+        self._registry, self._repository, self._trust = registry, registry.stages, trust
         self._trees, self._noting = Trees(settings, registry), Lock()
         self._kept: dict[str, _Kept] = {}  # by their keys, those that are there
 
@@ -84,7 +86,7 @@ class Layers:
             RefitError: the stage has written where it may not.
         """
         stored = self._own(stage, parent, made)
-        before = self._registry.find(self._repository, layer_tag(key))
+        before = self._noted(layer_tag(key))
         same = before and before.document["layers"][0]["digest"] == stored.digest
         self._note(key, stored, stage, parent, _parents(before) if before and same else {})
         return self._assemble(stage, parent, stored)
@@ -100,11 +102,18 @@ class Layers:
         note = self._registry.find(self._repository, layer_tag(key))
         if note is None:
             raise NotCarried("its layer was never made")
+        if not is_signed(note, layer_tag(key), self._trust):
+            raise NotCarried("nobody whose key counts here has signed its layer")
         (part,) = note.document["layers"]
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
         return self._kept.setdefault(key, _Kept(stored, layer_parent(note), _parents(note)))
+
+    def _noted(self, tag: str) -> Manifest | None:
+        """What is noted of a layer; none: nothing by anybody whose signature counts."""
+        note = self._registry.find(self._repository, tag)
+        return note if note and is_signed(note, tag, self._trust) else None
 
     def _below(self, stage: Stage, kept: _Kept) -> Manifest:
         """A parent on which a layer stood; better the one before of the same stage, which is most like the new one."""
@@ -137,7 +146,8 @@ class Layers:
             "layers": [{**noted.stored.descriptor, "annotations": {_DIFF_ID: noted.stored.diff_id}}],
             "annotations": {_PARENT: noted.parent, _PARENTS: canonical(noted.parents).decode()},
         }
-        self._registry.put_manifest(self._repository, layer_tag(key), canonical(document), MANIFEST)
+        note = canonical(signed(document, layer_tag(key), self._trust))
+        self._registry.put_manifest(self._repository, layer_tag(key), note, MANIFEST)
 
     def look_at(self, made: Manifest, before: str = "") -> None:
         """Read what was made, and in what it differs from what all stood on before: by that layers fit or don't."""

@@ -174,9 +174,11 @@ class Planner:
         cases = []
         for candidate in candidates:
             session = candidate.session
-            new = self._rollout.targets.get((session.profile, session.release), "")
-            if reason := why_not(candidate, new):
-                line = Decision(session.name, Action.skip, session.image, new, reason)
+            key = session.profile, session.release
+            new, refused = self._rollout.targets.get(key, ""), self._rollout.refused.get(key, "")
+            if reason := why_not(candidate, new, refused):
+                detail = refused if reason is Reason.refused else ""
+                line = Decision(session.name, Action.skip, session.image, new, reason, detail)
                 self._lines[session.name] = line
             else:
                 cases.append(self._case(candidate, new))
@@ -471,12 +473,12 @@ class Planner:
             self._gpus[candidate.host] -= candidate.gpus
 
 
-def why_not(candidate: Candidate, new: str) -> Reason | None:
-    """Why a session stays where it is; none: it is to move to the image `new`."""
+def why_not(candidate: Candidate, new: str, refused: str = "") -> Reason | None:
+    """Why a session stays where it is; none: it is to move to the image `new`, unless that was `refused`."""
     if candidate.obstacle or candidate.away_since:
         return candidate.obstacle or Reason.unfinished
     if not new:
-        return Reason.no_image
+        return Reason.refused if refused else Reason.no_image
     if candidate.session.image == new:
         return Reason.current
     if candidate.failed == new and candidate.wish.agreed != new:

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     current = "it is on this image already"
     stopped = "it is stopped; it keeps its image until it runs and is migrated"
     no_image = "its release has no image of its profile"
+    refused = "the newest image of its profile doesn't count"
     unfinished = "its last move is unfinished; `refit migrate resume` ends it"
     held = "its last move is held; `refit migrate history` says what to do"
     failed = "its move to this image was rolled back; `refit migrate --session` tries again"
@@ -164,6 +165,7 @@ class Rollout:
         gates: image and wave → its health, for those that have begun.
         ways: image → whether its rollout goes on; one that is missing does.
         canaries: the sessions that go first where the first wave would be empty; see `waves.canary`.
+        refused: profile and release → why the image that their alias points at is none of `targets`.
     """
 
     now: datetime
@@ -174,6 +176,7 @@ class Rollout:
     gates: Mapping[tuple[str, int], Gate] = field(default_factory=dict)
     ways: Mapping[str, Way] = field(default_factory=dict)
     canaries: frozenset[str] = frozenset()
+    refused: Mapping[ImageKey, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

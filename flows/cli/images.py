@@ -1,0 +1,122 @@
+"""The part of the `refit` command that is about images in the registry: which there are, and which count."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flows.catalog.tag import tags_among
+from flows.cli import tables
+from flows.cli.console import Json, Yes, err, out, show_data
+from flows.database import open_database
+from flows.images.registry import Registry
+from flows.publishing import evidence
+from flows.publishing.signatures import Publications
+from flows.publishing.vouching import candidates, vouch
+from flows.sessions.wishes import caller
+from flows.settings import load
+from flows.signing.keys import Keys, pem_of
+from flows.signing.trust import Trust
+
+images_app = typer.Typer(
+    invoke_without_command=True, help="List the images in the registry; sign, revoke and restore them."
+)
+What = Annotated[str, typer.Argument(metavar="IMAGE-OR-KEY", help="Tag, alias or digest of an image; or id of a key.")]
+_KEY_DIGITS = 64
+
+
+@images_app.callback()
+def list_images(context: typer.Context, as_json: Json = False) -> None:
+    """List the images in the registry: every tag with its digest."""
+    if context.invoked_subcommand is not None:
+        return
+    registry = Registry(load())
+    found = registry.digests(registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))])
+    rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
+    show_data(as_json, found, tables.table("Images", ("tag", "digest"), rows))
+
+
+@images_app.command("sign")
+def sign_images(
+    image: Annotated[list[str] | None, typer.Argument(metavar="TAG", help="Only these: tags or digests.")] = None,
+    profile: Annotated[list[str] | None, typer.Option(metavar="PROFILE", help="Only of these profiles.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Not only what aliases point at: all date tags.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be signed.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Sign images that nobody has signed, as those from before an upgrade, after showing them; you vouch for them."""
+    settings = load()
+    registry = Registry(settings)
+    publications = Publications(settings, registry=registry)
+    found = candidates(registry, publications, image or (), profile or (), dated=everything)
+    rows = (
+        (", ".join(one.tags), tables.short(one.digest), one.profile, one.refusal.doubt, "yes" if one.tested else "no")
+        for one in found
+    )
+    show_data(as_json, found, tables.table("To be signed", ("tags", "digest", "profile", "is", "tested"), rows))
+    if dry_run or not found or (not yes and (as_json or not sys.stdin.isatty())):
+        return
+    if not yes:
+        typer.confirm("Sign them? Sessions can be made from them and moved to them then.", abort=True)
+    for one in found:
+        vouch(registry, publications, one)
+    if not as_json:
+        out.print(f"{len(found)} images are signed.")
+
+
+@images_app.command("revoke")
+def revoke(
+    what: What, why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What is wrong with it.")]
+) -> None:
+    """Let an image count no more, or all that a key has signed; sessions that run it go on."""
+    settings = load()
+    name = _named(what, Registry(settings))
+    Trust(settings, open_database(settings.database)).revoke(name, why, caller())
+    out.print(f"{name} is revoked. `refit images restore {name}` takes that back.", soft_wrap=True, highlight=False)
+
+
+@images_app.command("restore")
+def restore(what: What) -> None:
+    """Take back that an image, or a key, was revoked."""
+    settings = load()
+    name = _named(what, Registry(settings))
+    if not Trust(settings, open_database(settings.database)).restore(name):
+        err.print(f"{name} was not revoked.", markup=False)
+        raise typer.Exit(1)
+
+
+@images_app.command("revoked")
+def list_revoked(as_json: Json = False) -> None:
+    """List the images and keys that were revoked."""
+    settings = load()
+    found = Trust(settings, open_database(settings.database)).revocations()
+    rows = ((one.what, one.why, one.by, f"{one.at:%Y-%m-%d %H:%M} UTC") for one in found)
+    show_data(as_json, found, tables.table("Revoked", ("what", "why", "by", "at"), rows))
+
+
+@images_app.command("keys")
+def show_keys(
+    new: Annotated[
+        bool, typer.Option("--new", help="Make up another key that signs from now on; the former goes on to count.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the keys whose signatures count here, and print the public half of the one that signs."""
+    keys = Keys(load())
+    if new:
+        keys.renew()
+    signing = keys.signer().public_key
+    rows = ((id, key.scheme, "yes" if id == signing.keyid else "") for id, key in keys.trusted().items())
+    found = {"signing": signing.keyid, "public": pem_of(signing), "trusted": sorted(keys.trusted())}
+    show_data(as_json, found, tables.table("Keys", ("id", "kind", "signs"), rows))
+    if not as_json:
+        out.print(pem_of(signing), end="", highlight=False, soft_wrap=True)
+
+
+def _named(what: str, registry: Registry) -> str:
+    """The digest of an image, or the id of a key."""
+    is_key = len(what) == _KEY_DIGITS and not set(what) - set("0123456789abcdef")
+    return what if is_key or what.startswith("sha256:") else evidence.find(registry, what).digest

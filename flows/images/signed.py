@@ -1,0 +1,85 @@
+"""Stages and layers of stages that are found by their keys bear a signature: tags are moved by whoever may push."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+
+from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.signing.trust import ENVELOPE, Distrusted, Trust, statement
+
+SIGNATURE = "io.refit.signature"
+_KIND = "urn:io.refit:document:v1"
+
+
+def signed(document: Mapping[str, object], name: str, trust: Trust) -> dict[str, object]:
+    """A manifest with a signature of all that is in it, and of the name under which it is stored."""
+    bare = _bare(document)
+    said = statement(_KIND, name, digest_of(canonical(bare)), {})
+    annotations = {**_annotations(bare), SIGNATURE: trust.sign(canonical(said)).decode()}
+    return {**bare, "annotations": annotations}
+
+
+def is_signed(manifest: Manifest, name: str, trust: Trust) -> bool:
+    """Whether somebody whose signature counts has stored a manifest, as it is, under this name."""
+    envelope = _annotations(manifest.document).get(SIGNATURE)
+    if not isinstance(envelope, str):
+        return False
+    try:
+        found = trust.opened(envelope.encode())
+    except Distrusted:
+        return False
+    return (found.kind, found.name, found.subject) == (_KIND, name, digest_of(canonical(_bare(manifest.document))))
+
+
+class Signatures:
+    """The signatures of stages: manifests of their own in the repository of stages, beside the tags by key."""
+
+    def __init__(self, registry: Registry, trust: Trust) -> None:
+        self._registry, self._trust = registry, trust
+
+    def sign(self, key: str, stage: Manifest) -> None:
+        """Let others who trust us take this stage for what was made by its key."""
+        document = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": ENVELOPE,
+            "config": self._empty,
+            "layers": [self._empty],
+            "subject": descriptor(stage.media_type, stage.content),
+        }
+        name = signature_tag(key)
+        content = canonical(signed(document, name, self._trust))
+        self._registry.put_manifest(self._registry.stages, name, content, MANIFEST)
+
+    def of(self, key: str) -> str:
+        """The digest of the stage that somebody whose signature counts has made by this key; empty: nobody has."""
+        name = signature_tag(key)
+        found = self._registry.find(self._registry.stages, name)
+        if found is None or not is_signed(found, name, self._trust):
+            return ""
+        return str(found.document.get("subject", {}).get("digest", ""))
+
+    @cached_property
+    def _empty(self) -> dict[str, object]:
+        self._registry.put_blob(self._registry.stages, EMPTY)
+        return descriptor(EMPTY_KIND, EMPTY)
+
+
+def signature_tag(key: str) -> str:
+    """The tag of the signature of the stage with this key."""
+    return f"{key}.signature"
+
+
+def _bare(document: Mapping[str, object]) -> dict[str, object]:
+    """All of a manifest but its signature, as it comes back from its text."""
+    annotations = {name: value for name, value in _annotations(document).items() if name != SIGNATURE}
+    rest = {name: value for name, value in document.items() if name != "annotations"}
+    found: dict[str, object] = json.loads(canonical({**rest, "annotations": annotations}))
+    return found
+
+
+def _annotations(document: Mapping[str, object]) -> Mapping[str, object]:
+    found = document.get("annotations")
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,256 @@
+"""Which images count: those that were tested and published, by this database or by a signature on the image itself.
+
+The signature is a DSSE envelope over the provenance that is attached to the image, attached in the same way. Whatever
+Refit has published with this database is on record there, and counts though the registry has lost the signature; what
+isn't on record counts if a key has signed it that counts here. A tag or alias says nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from threading import Lock
+
+from cachetools import TTLCache
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from flows.database import Instant, Table, now, open_database
+from flows.errors import RefitError
+from flows.images.registry import AT_ONCE, Manifest, Registry
+from flows.publishing import evidence, statements
+from flows.settings import Settings
+from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Signed, Trust
+
+_MOST_LOOKED_AT = 8  # signatures of one image
+_KNOWN, _SECONDS = 10_000, 60.0  # images whose signatures were checked, and for how long that is known
+_IN_ONE_QUESTION = 500
+# Of several signatures that don't count, the reason that says most.
+_WEIGHT = (Doubt.revoked, Doubt.broken, Doubt.unknown_key, Doubt.unsigned, Doubt.unknown)
+_TEXTS: Mapping[Doubt, tuple[str, str]] = {
+    Doubt.unknown: (
+        "The registry has no such image, and none was ever published under this digest.",
+        "`refit build` publishes what is missing.",
+    ),
+    Doubt.unsigned: (
+        "It isn't on record here, and nobody has signed it: it is from before images were signed, or not of Refit's.",
+        "`refit build` publishes the profile's image again; `refit images sign` takes this one as it is.",
+    ),
+    Doubt.unknown_key: (
+        "It was signed by a key that doesn't count here.",
+        "if it is of another Refit of yours, name its public key, which `refit images keys` prints there, in "
+        "`trusted_keys`; else find out who pushed it.",
+    ),
+    Doubt.revoked: (
+        "It was revoked, or the key was that had signed it.",
+        "`refit build` publishes another one; `refit images revoked` says who revoked it and why.",
+    ),
+    Doubt.broken: (
+        "Its signature is another image's, or was changed.",
+        "find out who pushed it; `refit build` publishes the profile's image again.",
+    ),
+    Doubt.other_profile: (
+        "It was published as the image of another profile or release.",
+        "find out who has moved the alias; `refit build` lets it point where it belongs.",
+    ),
+}
+
+
+class PublicationRow(Table):
+    """An image that was tested and published: for which profile and release, by which key it was signed."""
+
+    __tablename__ = "publications"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    profile: Mapped[str]
+    release: Mapped[str]
+    key: Mapped[str]
+    at: Mapped[datetime] = mapped_column(Instant)
+
+
+@dataclass(frozen=True)
+class Publication:
+    """An image that counts: for which profile and release it was published, and whose key has signed it."""
+
+    digest: str
+    profile: str
+    release: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An image that doesn't count: the code by which programs decide, and the id of the key in question, if any."""
+
+    digest: str
+    doubt: Doubt
+    key: str = ""
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        return f"{_TEXTS[self.doubt][0]}{f' The key: {self.key[:16]}.' if self.key else ''}"
+
+    @property
+    def fix(self) -> str:
+        """What a person can do."""
+        return _TEXTS[self.doubt][1]
+
+    def __str__(self) -> str:
+        return f"{self.doubt}: {self.why}"
+
+
+class NotPublished(RefitError):
+    """An image was to be used that doesn't count."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        super().__init__(f"The image {refusal.digest} is not used ({refusal.doubt}).", why=refusal.why, fix=refusal.fix)
+
+
+class Publications:
+    """What was published; what is found of signatures is known for a minute."""
+
+    def __init__(self, settings: Settings, database: Engine | None = None, registry: Registry | None = None) -> None:
+        self._settings, self._given = settings, registry
+        self._database = database or open_database(settings.database)
+        self._trust = Trust(settings, self._database)
+        self._checked: TTLCache[str, Publication] = TTLCache(_KNOWN, _SECONDS)
+        self._lock = Lock()
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return self._given or Registry(self._settings)
+
+    def sign(self, image: Manifest, provenance: bytes, profile: str, release: str) -> None:
+        """Sign an image that was tested, attach the signature, and write down that it was published.
+
+        Args:
+            image: the image.
+            provenance: how it was made: an in-toto statement about it.
+            profile: whose image it is.
+            release: of which release.
+
+        Raises:
+            RefitError: the key can't be used, or the registry doesn't do its part.
+        """
+        key = self._trust.signer.public_key.keyid
+        if not any(signed.key == key for signed in self._signed(image.digest)):
+            files = {evidence.SIGNATURE: self._trust.sign(provenance)}
+            evidence.add(self._registry, image, ENVELOPE, files, self._database)
+        with Session(self._database) as session, session.begin():
+            session.merge(PublicationRow(digest=image.digest, profile=profile, release=release, key=key, at=now()))
+
+    def find(self, digests: Collection[str]) -> dict[str, Publication | Refusal]:
+        """Digest → what it was published as, or why it doesn't count."""
+        wanted = sorted(set(digests) - {""})
+        with self._lock:
+            checked = {one: what for one in wanted if (what := self._checked.get(one))}
+        known = {**checked, **self._recorded(wanted)}
+        revoked = self._revoked({*wanted, *(publication.key for publication in known.values())})
+        found: dict[str, Publication | Refusal] = {one: what for one, what in known.items() if what.key not in revoked}
+        found |= {one: Refusal(one, Doubt.revoked) for one in wanted if one in revoked}
+        asked = [one for one in wanted if one not in found]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            seen = dict(zip(asked, pool.map(self._by_signature, asked), strict=True))
+        with self._lock:
+            self._checked.update({one: what for one, what in seen.items() if isinstance(what, Publication)})
+        return found | seen
+
+    def refusals(self, digests: Collection[str]) -> dict[str, Refusal]:
+        """Those of these images that don't count."""
+        return {one: what for one, what in self.find(digests).items() if isinstance(what, Refusal)}
+
+    def require(self, digest: str) -> None:
+        """Let nothing else go on than what counts.
+
+        Raises:
+            NotPublished: this image doesn't; it says why.
+        """
+        for refusal in self.refusals([digest]).values():
+            raise NotPublished(refusal)
+
+    def current(self, profiles: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | Refusal]:
+        """Profile and release → the digest that its alias points at, if that was published as theirs; else why not.
+
+        Those without an alias are missing.
+        """
+        pointed = {key: digest for key in profiles if (digest := self._pointed(*key))}
+        known = self.find(pointed.values())
+        return {key: _fitting(known[digest], *key) for key, digest in pointed.items()}
+
+    def _pointed(self, profile: str, release: str) -> str | None:
+        return self._registry.digest(self._registry.repository, f"{profile}_{release}")
+
+    def newest(self, profile: str, release: str) -> str | None:
+        """The newest tested image of a profile; none before there is one.
+
+        Raises:
+            NotPublished: its alias points at an image that doesn't count.
+        """
+        found = self.current([(profile, release)]).get((profile, release))
+        if isinstance(found, Refusal):
+            raise NotPublished(found)
+        return found
+
+    def _recorded(self, digests: Collection[str]) -> dict[str, Publication]:
+        some, found = list(digests), dict[str, Publication]()
+        with Session(self._database) as session:
+            for start in range(0, len(some), _IN_ONE_QUESTION):
+                part = some[start : start + _IN_ONE_QUESTION]
+                for row in session.scalars(select(PublicationRow).where(PublicationRow.digest.in_(part))):
+                    found[row.digest] = Publication(row.digest, row.profile, row.release, row.key)
+        return found
+
+    def _revoked(self, what: Collection[str]) -> frozenset[str]:
+        some = sorted(what)
+        parts = (some[start : start + _IN_ONE_QUESTION] for start in range(0, len(some), _IN_ONE_QUESTION))
+        return frozenset[str]().union(*map(self._trust.revoked, parts))
+
+    def _by_signature(self, digest: str) -> Publication | Refusal:
+        """What the signatures on an image say."""
+        doubts: dict[Doubt, str] = {}
+        for envelope in self._envelopes(digest):
+            try:
+                found = self._trust.opened(envelope)
+            except Distrusted as error:
+                doubts.setdefault(error.doubt, error.key)
+                continue
+            if _is_about(found, digest):
+                asked = found.predicate.get("buildDefinition", {}).get("externalParameters", {})
+                return Publication(digest, str(asked.get("profile", "")), str(asked.get("release", "")), found.key)
+            doubts.setdefault(Doubt.broken, found.key)
+        if not doubts:
+            there = self._registry.digest(self._registry.repository, digest)
+            return Refusal(digest, Doubt.unsigned if there else Doubt.unknown)
+        worst = min(doubts, key=_WEIGHT.index)
+        return Refusal(digest, worst, doubts[worst])
+
+    def _signed(self, digest: str) -> list[Signed]:
+        """What of an image is signed by keys that count."""
+        found = []
+        for envelope in self._envelopes(digest):
+            try:
+                signed = self._trust.opened(envelope)
+            except Distrusted:
+                continue
+            if _is_about(signed, digest):
+                found.append(signed)
+        return found
+
+    def _envelopes(self, digest: str) -> list[bytes]:
+        return evidence.contents(self._registry, digest, ENVELOPE, evidence.SIGNATURE, _MOST_LOOKED_AT)
+
+
+def _is_about(signed: Signed, digest: str) -> bool:
+    return (signed.kind, signed.subject) == (statements.PROVENANCE_TYPE, digest)
+
+
+def _fitting(found: Publication | Refusal, profile: str, release: str) -> str | Refusal:
+    if isinstance(found, Refusal):
+        return found
+    as_what = (found.profile, found.release)
+    return found.digest if as_what == (profile, release) else Refusal(found.digest, Doubt.other_profile)

@@ -1,0 +1,1 @@
+"""Signatures: by what key Refit signs what it made, whose signatures count here, and what was taken back."""
