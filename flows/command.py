@@ -3,12 +3,16 @@
 Arguments are lists, never shell text. Each call is logged as `+ …` with secrets taken out, its output goes to the
 run's log while it runs, it has a time limit, and whatever it started ends with it.
 
+What a program of somebody else prints is bounded (`most`): it is ended when it has printed more.
+
 Inside `recorded(folder)` every program notes its own pid and start time in `folder` before it becomes the program:
 there is no moment in which it runs and nobody knows. After a crash, `end_recorded(folder)` ends what still runs.
 """
 
 from __future__ import annotations
 
+import codecs
+import fcntl
 import logging
 import math
 import os
@@ -26,7 +30,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import IO, Any, NoReturn
 
@@ -42,6 +46,11 @@ logger.setLevel(logging.INFO)
 
 GRACE_SECONDS = 5.0
 TAIL_LINES = 25
+# Bytes that a program may print whose words are somebody else's, like a session's owner's.
+FOREIGN_OUTPUT = 1 << 20
+# A line that is longer comes in parts: nothing has to be kept whole until its end.
+_LONGEST_LINE = 16 << 20
+_CHUNK = 1 << 16
 _PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
 _secrets: set[str] = set()
 # The name of a note that isn't whole yet begins with it, and tells all that the note will.
@@ -83,6 +92,10 @@ class ProgramFailed(RefitError):
 
 class OutOfTime(ProgramFailed):
     """The program reached its time limit, and was ended with all that it had started."""
+
+
+class TooMuchOutput(ProgramFailed):
+    """The program printed more than it may, and was ended with all that it had started."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +176,9 @@ def run(
     on_line: Callable[[str], None] | None = None,
     on_output: Callable[[str], None] | None = None,
     secret: bool = False,
+    shown: Sequence[str | Path] | None = None,
+    most: int | None = None,
+    ending: Callable[[], None] | None = None,
 ) -> Completed:
     """Run a program to its end.
 
@@ -176,35 +192,62 @@ def run(
         on_line: called with each line of its output as it comes, that on standard error as well.
         on_output: called with each line of its standard output alone.
         secret: its output goes into no log.
+        shown: what logs and errors say was called, if `argv` only wraps it.
+        most: bytes of output after which it is ended with all its descendants; none: as much as it likes.
+        ending: ends what it has begun elsewhere, if it has to be ended itself.
 
     Raises:
         ProgramMissing: it is not installed.
         ProgramFailed: it failed.
         OutOfTime: it reached its limit.
+        TooMuchOutput: it printed more than `most`.
     """
     words = [str(word) for word in argv]
+    told = words if shown is None else [str(word) for word in shown]
     where = _recording.get()
     if where.processes and is_over():
-        raise ProgramFailed(words, "was not started any more", "", where.log, None)
+        raise ProgramFailed(told, "was not started any more", "", where.log, None)
     program, called, environment = _prepared(words, root, env or {})
     fence.check()
-    with _Output(_Recording() if secret else where, on_line, on_output) as output:
-        output.write(f"+ {shlex.join(words)}")
-        logger.info("+ %s", redacted(shlex.join(words)))
+    with _Output(_Recording() if secret else where, on_line, on_output, most) as output:
+        output.write(f"+ {shlex.join(told)}")
+        logger.info("+ %s", redacted(shlex.join(told)))
         started = monotonic()
         try:
             code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
         except TimeoutError as error:
-            raise OutOfTime(words, str(error), output.tail(), output.path, None) from None
+            _end_elsewhere(ending)
+            raise OutOfTime(told, str(error), output.tail(), output.path, None) from None
+        except BaseException:
+            _end_elsewhere(ending)
+            raise
+    if output.too_much:
+        _end_elsewhere(ending)
+        problem = f"printed more than {most} bytes and was ended"
+        raise TooMuchOutput(told, problem, output.tail(), output.path, None)
     if code not in accepted:
         problem = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
-        raise ProgramFailed(words, problem, output.tail(), output.path, code)
-    return Completed(tuple(words), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+        raise ProgramFailed(told, problem, output.tail(), output.path, code)
+    return Completed(tuple(told), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+
+
+def _end_elsewhere(ending: Callable[[], None] | None) -> None:
+    if ending:
+        with suppress(OSError, RefitError):  # the reason why it has to end says more
+            ending()
 
 
 @contextmanager
-def dialogue(argv: Sequence[str | Path], *, root: bool = False, limit: float = 600.0) -> Iterator[Callable[[str], str]]:
-    """Let a program that answers lines with lines run, for `limit` seconds at most.
+def dialogue(
+    argv: Sequence[str | Path],
+    *,
+    root: bool = False,
+    cwd: Path | None = None,
+    limit: float = 600.0,
+    most: int | None = None,
+    ending: Callable[[], None] | None = None,
+) -> Iterator[Callable[[str], str]]:
+    """Let a program that answers lines with lines run, for `limit` seconds and `most` bytes of output at most.
 
     What the `with` block gets sends it a line, and returns the next line of its standard output. It raises what `run`
     raises, if the program has ended instead of answering. After the block it has no more input, and isn't waited for.
@@ -215,7 +258,8 @@ def dialogue(argv: Sequence[str | Path], *, root: bool = False, limit: float = 6
     def execute() -> Completed:
         with open(reading, "rb") as lines:  # noqa: PTH123 - a pipe
             try:
-                return run(argv, root=root, stdin=lines, limit=limit, on_output=heard.put)
+                bounds: Any = {"limit": limit, "most": most, "ending": ending}
+                return run(argv, root=root, cwd=cwd, stdin=lines, on_output=heard.put, **bounds)
             finally:
                 heard.put("")
 
@@ -371,8 +415,6 @@ def _execute(
     options: dict[str, Any] = {
         **_ALWAYS,
         "_in": stdin if stdin is not None else "",
-        "_out": output.take_stdout,
-        "_err": output.take_stderr,
         "_env": dict(environment),
         # A worker that cancels signals the whole group: a program in a group of its own would not hear of it. One that
         # sudo runs as root doesn't anyway, and the worker would wait for the group's end in vain.
@@ -380,25 +422,26 @@ def _execute(
     }
     if cwd is not None:
         options["_cwd"] = str(cwd)
-    process = _start(program, arguments, options)
-    code = 0
-    try:
-        code = _exit_code(process, limit)
-    except TimeoutError:
-        end_tree(process.pid)
-        raise TimeoutError(f"took longer than {limit:g} s and was ended") from None
-    except (TypeError, ChildProcessError):  # `sh` has no exit code, because `end_tree` has asked for it first
-        if process.pid not in _ended:
+    with _reading(output) as (options["_out"], options["_err"], begun):
+        process = _start(program, arguments, options)
+        begun()
+        code = 0
+        try:
+            code = _exit_code(process, limit, output)
+        except TimeoutError:
+            _end_own(process.pid)
+            raise TimeoutError(f"took longer than {limit:g} s and was ended") from None
+        except BaseException:
+            _end_own(process.pid)
             raise
-    except BaseException:
-        end_tree(process.pid)
-        raise
     return -signal.SIGTERM if process.pid in _ended else code
 
 
-def _exit_code(process: Any, limit: float) -> int:
-    if not _ends(process.pid, limit):
+def _exit_code(process: Any, limit: float, output: _Output) -> int:
+    if not _ends(process.pid, limit, output.full):
         raise TimeoutError
+    if output.too_much:
+        end_tree(process.pid)
     try:
         process.wait()
     except sh.ErrorReturnCode as error:
@@ -406,8 +449,88 @@ def _exit_code(process: Any, limit: float) -> int:
     return 0
 
 
-def _ends(child: int, seconds: float) -> bool:
-    """Whether a child ends within some seconds: told at once, where `sh` would look ten times a second."""
+@contextmanager
+def _reading(output: _Output) -> Iterator[tuple[int, int, Callable[[], None]]]:
+    """Read what a program prints inside the `with` block, in a thread of its own; `sh` would keep a line of any length.
+
+    Gives what is to be the program's standard output and standard error, and what is to be called once it has them.
+    What it has printed when the block is left is read to its end; what a descendant prints after that, nobody reads.
+    """
+    (out, for_out), (err, for_err), (over, ended) = os.pipe(), os.pipe(), os.pipe()
+    ours = [for_out, for_err]
+
+    def begun() -> None:
+        while ours:
+            os.close(ours.pop())
+
+    feeds = {out: _Lines(output.take_stdout, output.longest), err: _Lines(output.take_stderr, output.longest)}
+    reader = Thread(target=copy_context().run, args=[_read, feeds, over], daemon=True)
+    reader.start()
+    try:
+        yield for_out, for_err, begun
+    finally:
+        begun()
+        os.close(ended)
+        reader.join()
+        for end in (out, err, over):
+            os.close(end)
+
+
+def _read(feeds: Mapping[int, _Lines], over: int) -> None:
+    """Feed what can be read to its lines, until all is at its end, or `over` is and there is nothing more.
+
+    A descendant that outlives the program may print for ever: what the program has printed fits into its pipes.
+    """
+    looking = select.poll()
+    for file in (*feeds, over):
+        looking.register(file, select.POLLIN)
+    left, wait = set(feeds), None
+    unread = sum(fcntl.fcntl(file, fcntl.F_GETPIPE_SZ) for file in feeds)
+    while left and unread > 0:
+        ready = {file for file, _ in looking.poll(wait)}
+        if over in ready:
+            looking.unregister(over)
+            wait = 0
+        if wait == 0 and not ready & left:
+            break
+        for file in ready & left:
+            if chunk := os.read(file, _CHUNK):
+                feeds[file].feed(chunk)
+                unread -= len(chunk) if wait == 0 else 0
+            else:
+                looking.unregister(file)
+                left.remove(file)
+    for lines in feeds.values():
+        lines.end()
+
+
+class _Lines:
+    """Cuts what comes into lines, and very long ones into parts."""
+
+    def __init__(self, take: Callable[[str], None], longest: int) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._take, self._longest, self._rest = take, longest, ""
+
+    def feed(self, chunk: bytes, final: bool = False) -> None:
+        *lines, rest = (self._rest + self._decode(chunk, final)).split("\n")
+        for line in lines:
+            self._take(f"{line}\n")
+        if len(rest) > self._longest:
+            self._take(rest)
+            rest = ""
+        self._rest = rest
+
+    def end(self) -> None:
+        self.feed(b"", final=True)
+        if self._rest:
+            self._take(self._rest)
+
+
+def _ends(child: int, seconds: float, full: int) -> bool:
+    """Whether a child ends, or is to be ended since `full` can be read, within some seconds.
+
+    This is told at once, where `sh` would look ten times a second.
+    """
     try:
         opened = os.pidfd_open(child)
     except ProcessLookupError:  # and somebody knows already
@@ -415,6 +538,7 @@ def _ends(child: int, seconds: float) -> bool:
     try:
         waiting = select.poll()
         waiting.register(opened, select.POLLIN)
+        waiting.register(full, select.POLLIN)
         return bool(waiting.poll(math.ceil(seconds * 1000)))
     finally:
         os.close(opened)
@@ -450,11 +574,15 @@ class _Output:
         where: _Recording,
         on_line: Callable[[str], None] | None,
         on_output: Callable[[str], None] | None,
+        most: int | None = None,
     ) -> None:
         self.path, self._live, self._on_line, self._on_output = where.log, where.live, on_line, on_output
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._left, self.too_much = most, False
+        self.longest = _LONGEST_LINE if most is None else most
+        self.full = os.eventfd(0)  # can be read as soon as it is too much
         if self.path:
             self.path.touch(mode=0o600)
         self._file = self.path.open("a", encoding="utf-8") if self.path else None
@@ -467,6 +595,7 @@ class _Output:
             self._live(None)
         if self._file:
             self._file.close()
+        os.close(self.full)
 
     def write(self, line: str) -> None:
         if self._file:
@@ -475,14 +604,26 @@ class _Output:
                 self._file.flush()
 
     def take_stdout(self, chunk: str) -> None:
-        self.stdout.append(chunk)
-        self._take(chunk)
-        if self._on_output:
-            self._on_output(chunk)
+        if self._may_come(chunk):
+            self.stdout.append(chunk)
+            self._take(chunk)
+            if self._on_output:
+                self._on_output(chunk)
 
     def take_stderr(self, chunk: str) -> None:
-        self.stderr.append(chunk)
-        self._take(chunk)
+        if self._may_come(chunk):
+            self.stderr.append(chunk)
+            self._take(chunk)
+
+    def _may_come(self, chunk: str) -> bool:
+        """Whether there is still room for it; what comes after too much isn't kept."""
+        if self._left is None:
+            return True
+        self._left -= len(chunk.encode())
+        if self._left < 0 and not self.too_much:
+            self.too_much = True
+            os.eventfd_write(self.full, 1)
+        return not self.too_much
 
     def _take(self, chunk: str) -> None:
         line = redacted(chunk.rstrip("\n"))

@@ -48,6 +48,7 @@ def run_once(
     limit: float = 600.0,
     accepted: Sequence[int] = (0,),
     on_line: Callable[[str], None] | None = None,
+    most: int | None = None,
 ) -> Completed:
     """Run a program in a container of its own, which is gone when this returns or raises.
 
@@ -62,6 +63,7 @@ def run_once(
         limit: seconds after which it is ended.
         accepted: exit codes that are no failure.
         on_line: called with each line of its output as it comes.
+        most: bytes of output after which it is ended; none: as much as it likes.
 
     Raises:
         ProgramFailed: the image can't be pulled or started, the program failed or ran out of time.
@@ -81,7 +83,9 @@ def run_once(
     source = ["--rootfs", str(image)] if isinstance(image, Path) else [pull(settings, image)]
     whole = [*call, "run", *options, "--entrypoint", "", *source, *argv]
     try:
-        return command.run(whole, root=True, env=env, stdin=stdin, limit=limit, accepted=accepted, on_line=on_line)
+        return command.run(
+            whole, root=True, env=env, stdin=stdin, limit=limit, accepted=accepted, on_line=on_line, most=most
+        )
     except BaseException:
         # Podman's client is gone; conmon and the container live on without it.
         _remove(settings, [name])

@@ -38,6 +38,7 @@ from flows.publishing import vouching
 from flows.publishing.signatures import Publications, Refusal
 from flows.services import privacy
 from flows.sessions.containers.podman import Podman, input_rules, restoring
+from flows.sessions.containers.walls import Wall, table
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.recovery import homes_without_record, without_record
@@ -95,6 +96,7 @@ PROGRAMS = (
     Program("git", "keeps the catalog", "2.30"),
     _IPTABLES,
     Program("ss", "ends connections to sessions that are stopped", apt="iproute2", dnf="iproute", ask="-V"),
+    Program("nft", "keeps sessions from each other and from this machine", "0.9.4", "nftables", "nftables"),
     Program("nsenter", "closes sessions before they are stopped", apt="util-linux", dnf="util-linux"),
     Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
     Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
@@ -190,6 +192,22 @@ def containers(settings: Settings) -> Iterable[Finding]:
         fix = "apt-get install --no-install-recommends containernetworking-plugins iptables"
     yield Finding("network", not facts.network_problem, facts.network_problem or "containers reach a bridge", fix)
     yield judge_open_files(facts.open_files)
+    yield judge_limits(facts.limits_problem)
+    yield judge_call_filter(facts.seccomp_problem)
+
+
+def judge_limits(problem: str) -> Finding:
+    """Whether sessions can be held to limits of memory and CPU, as this problem of an attempt says."""
+    fix = "let the kernel account for memory and CPU of groups (cgroup_enable=memory on its command line)."
+    seen = f"a session may take all of the machine's memory: {problem}" if problem else "hold a container"
+    return Finding("limits", not problem, seen, fix)
+
+
+def judge_call_filter(problem: str) -> Finding:
+    """Whether sessions can be kept from making user namespaces, as this problem of an attempt says."""
+    fix = "install the package with Podman's seccomp profile (containers-common, golang-github-containers-common)."
+    seen = f"sessions can make user namespaces: {problem}" if problem else "sessions can make no user namespaces"
+    return Finding("call filter", not problem, seen, fix)
 
 
 def judge_open_files(limit: int) -> Finding:
@@ -222,6 +240,20 @@ def doors(_: Settings) -> Iterable[Finding]:
         said = error.tail.strip() if isinstance(error, ProgramFailed) else error.what
         fix = "modprobe -a ip_tables iptable_filter xt_multiport, or install the iptables that fits the kernel."
         yield Finding("closing sessions", False, f"no session can be moved: {said[-200:]}", fix)
+
+
+def walls(settings: Settings) -> Iterable[Finding]:
+    """Whether sessions can be kept from each other and from this machine: in a network of its own."""
+    if not settings.walls:
+        yield Finding("walls", True, "not wanted (`walls: false`): sessions reach each other and this machine")
+    elif (nft := host.program("nft")) and host.program("unshare"):
+        try:
+            rules = table(Wall("0" * 12, (5432,)), ("192.0.2.1", "2001:db8::1"))
+            command.run(["unshare", "--net", "--", nft, "--file", "-"], root=True, stdin=rules, limit=10)
+            yield Finding("walls", True, "nftables works")
+        except ProgramFailed as error:
+            fix = "`modprobe -a nf_tables nf_conntrack`, or `walls: false` in settings.yaml."
+            yield Finding("walls", False, f"no session can start: {error.tail.strip()[-200:]}", fix)
 
 
 # --- Room -----------------------------------------------------------------------------------------------------------
@@ -359,6 +391,29 @@ def pool(settings: Settings) -> Iterable[Finding]:
         yield Finding("pool", False, f"{error.what} {error.why}".strip(), error.fix)
 
 
+def bounds(settings: Settings) -> Iterable[Finding]:
+    """Whether one session can fill the disk; nothing is said on a machine that has no sessions' homes."""
+    try:
+        homes = LocalHomes(settings)
+        owned = homes.owners()
+    except RefitError:  # that of the pool says why
+        return
+    if owned:
+        free = [name for name in owned if homes.path(name) not in homes.pool]
+        yield judge_bounds(free, not homes.pool.exists or homes.pool.bounds_homes)
+
+
+def judge_bounds(in_folders: Sequence[str], pool_has_limits: bool) -> Finding:
+    """Whether all homes have a limit: those in folders have none, those in the pool where the kernel can."""
+    told = [f"homes in folders have no limit of room: {', '.join(in_folders)}"] if in_folders else []
+    told += [] if pool_has_limits else ["homes in the pool have no limit of room"]
+    told += ["what a session writes outside its home has none"] if told else []
+    fixes = ["`refit home pool create` and `refit home pool add` give them one"] if in_folders else []
+    fixes += [] if pool_has_limits else ["a kernel from 6.7 on has limits for the pool"]
+    seen = "; ".join(told) or "all homes have a limit of room; what sessions write outside them has none"
+    return Finding("room of sessions", not told, seen, "; ".join(fixes) + ".")
+
+
 def judge_pool(room: Room) -> Finding:
     """Whether so much room is enough for homes that grow, and for their snapshots."""
     seen = f"{room.free / 1e9:.1f} of {room.size / 1e9:.1f} GB are free"
@@ -446,4 +501,4 @@ NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, doors, disk, home),
     *(ports, gateway, forwardings, index),
 )
-OWN: tuple[Check, ...] = (pool, moves, records, aliases)
+OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

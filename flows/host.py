@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,25 +17,34 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
 import psutil
 
-from flows import command, fence
+from flows import command, fence, seccomp
 from flows.alone import one_at_a_time
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.settings import Settings
+
+logger = logging.getLogger("refit.host")
 
 RUNTIMES = ("crun", "runc")
 ISOLATIONS = ("chroot", "oci")
 TRIAL_SECONDS = 30.0
 # Soft and hard: what a login shell has, and enough for one person. Podman's own default is above many hard limits.
 OPEN_FILES = (1024, 1_048_576)
-PROCESSES = (4096, 4096)
+# The kernel counts a uid's processes in all containers of the machine together, those of other homes as well. The
+# control group bounds those of one container; a limit here would let one session keep another from starting anything.
+PROCESSES = 1 << 22  # PID_MAX_LIMIT of linux/threads.h
+_PID_MAX = "/proc/sys/kernel/pid_max"  # to which Podman lowers its own limit
 # What one build is given room for (bytes): pip unpacks in memory; a layer is written, committed and compressed.
 BUILD_MEMORY, BUILD_DISK = 1 << 30, 6 << 30
 _ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/lib/cni:/usr/libexec/cni"
+# Where Podman looks for hooks unless it is told.
+_HOOKS = (Path("/usr/share/containers/oci/hooks.d"), Path("/etc/containers/oci/hooks.d"))
 _SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
 # Those whose version can change what is found out; `portmap` stands for the CNI plugins.
@@ -55,6 +65,8 @@ class Facts:
         processes: the same for its number of processes.
         network_problem: why a container on the bridge network doesn't start; empty: it does.
         limits_problem: why a container can't be held to limits of memory and CPU; empty: it can.
+        seccomp: file with the calls of the kernel that sessions may make, without user namespaces; empty: see next.
+        seccomp_problem: why there is none.
     """
 
     boot: str
@@ -66,6 +78,8 @@ class Facts:
     processes: int
     network_problem: str
     limits_problem: str
+    seccomp: str
+    seccomp_problem: str
 
 
 class NothingWorks(RefitError):
@@ -93,11 +107,30 @@ def run_limits(settings: Settings) -> list[str]:
     return _limits(found.open_files, found.processes)
 
 
+def session_memory(settings: Settings) -> int:
+    """Bytes that a session may take whose profile doesn't say; 0: as the machine lets."""
+    chosen = settings.session_memory
+    if isinstance(chosen, str):
+        return int(psutil.virtual_memory().total * float(chosen.rstrip("%")) / 100)
+    return round(chosen * 1e9)
+
+
 def resource_limits(memory: int, cpus: float) -> list[str]:
     """Options for `podman run` and `podman create` that limit memory (bytes) and cores; 0: no limit. Pure."""
     # The same with swap, or a container could take as much again there.
     of_memory = [f"--memory={memory}b", f"--memory-swap={memory}b"] if memory else []
     return [*of_memory, *([f"--cpus={cpus:g}"] if cpus else [])]
+
+
+def call_filter(settings: Settings) -> list[str]:
+    """The option for `podman run` and `podman create` that keeps a session from making user namespaces, if any can."""
+    found = facts(settings)
+    if not found.seccomp:
+        logger.warning(
+            "sessions can make user namespaces, for their calls can't be filtered: %s", found.seccomp_problem
+        )
+        return []
+    return [f"--security-opt=seccomp={found.seccomp}"]
 
 
 def buildah(settings: Settings) -> list[str]:
@@ -118,6 +151,16 @@ def runtime(settings: Settings) -> str:
 def containers(settings: Settings) -> Path:
     """Podman's storage; root's."""
     return settings.home / "containers"
+
+
+def networks(settings: Settings) -> Path:
+    """Podman's networks of this home, beside its default one."""
+    return settings.folder("walls", "networks")
+
+
+def hooks(settings: Settings) -> Path:
+    """What the OCI runtime does for containers of this home before their first process."""
+    return settings.folder("walls", "hooks")
 
 
 def builds(settings: Settings) -> Path:
@@ -244,6 +287,7 @@ def _forget_earlier_boot(settings: Settings, boot: str) -> None:
 
 def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
     open_files, processes = hard_limits(command.run(["cat", "/proc/self/limits"], root=True).stdout)
+    processes = min(processes, int(Path(_PID_MAX).read_text()))
     limits = _limits(open_files, processes)
     with trial_tree(settings) as tree:
 
@@ -257,8 +301,26 @@ def _find_out(settings: Settings, boot: str, asked: str) -> Facts:
         choice = _first_that_works("No OCI runtime can start a container here.", _choices(settings), start)
         network_problem = _problem(start, choice, "bridge")
         limits_problem = _problem(start, choice, "none", resource_limits(64 << 20, 0.5))
+        seccomp, seccomp_problem = _call_filter(settings, partial(start, choice, "none"), choice)
         way = _isolation_that_works(settings, choice[0], tree)
-    return Facts(boot, asked, *choice, way, open_files, processes, network_problem, limits_problem)
+    problems = network_problem, limits_problem, seccomp, seccomp_problem
+    return Facts(boot, asked, *choice, way, open_files, processes, *problems)
+
+
+def _call_filter(
+    settings: Settings, start: Callable[[Sequence[str]], None], choice: tuple[str, str]
+) -> tuple[str, str]:
+    """The file with the calls that sessions may make, made of Podman's own, and why there is none."""
+    asked = [*_podman(settings, *choice), "info", "--format", "{{.Host.Security.SECCOMPProfilePath}}"]
+    file = settings.folder() / "seccomp.json"
+    try:
+        own = Path(_as_root(asked).stdout.strip())
+        profile = seccomp.without_user_namespaces(json.loads(own.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, command.ProgramFailed) as error:
+        return "", f"Podman names no profile that can be read: {error}"
+    write_whole(file, json.dumps(profile), private=True)
+    problem = _problem(start, [f"--security-opt=seccomp={file}"])
+    return ("", problem) if problem else (str(file), "")
 
 
 def _choices(settings: Settings) -> tuple[tuple[str, str], ...]:
@@ -351,13 +413,15 @@ def _podman(settings: Settings, oci_runtime: str, cgroup_manager: str) -> list[s
         "--tmpdir",
         str(state / "tmp"),
     ]
-    return ["podman", *storage, "--runtime", oci_runtime, "--cgroup-manager", cgroup_manager]
+    there = [str(folder) for folder in _HOOKS if folder.is_dir()]
+    hooked = [word for folder in (*there, str(hooks(settings))) for word in ("--hooks-dir", folder)]
+    network = ["--network-config-dir", str(networks(settings))]
+    return ["podman", *storage, *network, *hooked, "--runtime", oci_runtime, "--cgroup-manager", cgroup_manager]
 
 
 def _limits(open_files: int, processes: int) -> list[str]:
     nofile = f"nofile={min(OPEN_FILES[0], open_files)}:{min(OPEN_FILES[1], open_files)}"
-    nproc = f"nproc={min(PROCESSES[0], processes)}:{min(PROCESSES[1], processes)}"
-    return ["--ulimit", nofile, "--ulimit", nproc]
+    return ["--ulimit", nofile, "--ulimit", f"nproc={processes}:{processes}"]
 
 
 def hard_limits(limits: str) -> tuple[int, int]:
@@ -368,7 +432,7 @@ def hard_limits(limits: str) -> tuple[int, int]:
     open_files, processes = hard["Max open files"], hard["Max processes"]
     return (
         OPEN_FILES[1] if open_files == "unlimited" else int(open_files),
-        PROCESSES[1] if processes == "unlimited" else int(processes),
+        PROCESSES if processes == "unlimited" else int(processes),
     )
 
 

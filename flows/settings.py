@@ -133,6 +133,31 @@ class Settings(documents.Document):
     quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
     keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
 
+    session_memory: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
+        "50%",
+        description="Memory (swap included) that a session may take whose profile has no `resources.memory`: GB, "
+        "or a share of the machine's, like 50%; 0: as much as there is.",
+    )
+    session_cpu_shares: int = Field(
+        512, ge=0, description="Weight of a session where cores are short; other programs have 1024. 0: Podman's own."
+    )
+
+    session_home: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
+        "25%",
+        description="Room that a home in the pool may take, and each volume of its session: GB, or a share of the "
+        "pool, like 25%; 0: as much as there is.",
+    )
+    walls: bool = Field(
+        True,
+        description="Sessions reach neither each other nor this machine, except for the `machine_ports` of their "
+        "profile; false: they have Podman's default network.",
+    )
+    session_subnet: str = Field(
+        "",
+        pattern=r"^([0-9.]+/[0-9]+)?$",
+        description="IPv4 subnet of the network of sessions; empty: one that is free.",
+    )
+
     rehearsal_copy: float = Field(10.0, ge=0, description="GB that a rehearsal's copy of a home may take on the disk.")
     rehearsal_memory: float = Field(2.0, gt=0, description="GB of memory that a rehearsal may take.")
     rehearsal_cpus: float = Field(1.0, gt=0, description="Cores that a rehearsal may take.")

@@ -29,6 +29,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
 from flows.policy import RolloutPolicy
+from flows.sessions.containers.walls import Walls
 from flows.settings import Settings
 from tests.conftest import free_port, free_span, wait_until
 from tests.real.variants import variant
@@ -109,6 +110,7 @@ def _remove(settings: Settings) -> None:
     if (settings.home / "containers").exists():
         everything = ["rm", "--all", "--force", "--time", "0"]
         command.run([*host.podman(settings), *everything], root=True, accepted=range(256))
+        Walls(settings).remove()
     below = (settings.home, host.runtime_folder(settings))
     for point in reversed([point for folder in below for point in host.mounts_below(folder)]):
         command.run(["umount", "--lazy", point], root=True, accepted=range(256))

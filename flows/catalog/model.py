@@ -58,6 +58,18 @@ class Access(Document):
         "", pattern=r"^([\w.-]+(/[\w.-]+)*)?$", description="File in the home in which its windows look for a notice."
     )
     patience: float = Field(1.0, ge=1, le=10, description="How many times the settings' ready_limit it may need.")
+    user_namespaces: bool = Field(
+        False,
+        description="Programs in it may make user namespaces, as sandboxes of browsers and rootless containers do.",
+    )
+    machine_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = Field(
+        (), description="TCP ports of the machine that its sessions reach, e.g. of a database there; else none."
+    )
+
+    def as_label(self) -> str:
+        """What is written on images. What came later is left out unless it is chosen: images stay what they are."""
+        later = {"user_namespaces": self.user_namespaces, "machine_ports": self.machine_ports}
+        return self.model_dump_json(exclude={name for name, chosen in later.items() if not chosen})
 
 
 class Resources(Document):

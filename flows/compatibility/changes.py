@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from shlex import quote
 
 from flows import command, host
-from flows.compatibility.scan import in_container, of_image
+from flows.compatibility.scan import MOST_TOLD, in_container, of_image
 from flows.publishing import evidence
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
@@ -112,7 +112,7 @@ def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[
     if not (names := sorted(packages)):
         return frozenset()
     ask = ["rpm", "--query", "--list"] if manager == "dnf" else ["dpkg-query", "--listfiles"]
-    listed = engine.execute(session.container, [*ask, *names], limit=LOOK_SECONDS)
+    listed = engine.execute(session.container, [*ask, *names], limit=LOOK_SECONDS, most=MOST_TOLD)
     # Debian's /bin is a link to /usr/bin, and packages name either.
     both = ((line, f"/usr{line}") for line in listed.splitlines())
     return frozenset(path for pair in both for path in pair)

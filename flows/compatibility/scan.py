@@ -22,6 +22,7 @@ from flows.sessions.model import Session
 from flows.settings import Settings
 
 GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
+MOST_TOLD = 64 << 20  # bytes that an image with very many packages says of itself
 _HOME, _IMAGE = TypeAdapter(Home), TypeAdapter(Image)
 _PYTHON = ("python3", "-B", "-")
 _SCRIPT = Path(read_image.__file__)
@@ -98,7 +99,9 @@ def in_container(engine: Engine, session: Session) -> Image:
     Raises:
         RefitError: it doesn't run, or what it says can't be understood.
     """
-    told = engine.execute(session.container, _PYTHON, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=LOOK_SECONDS)
+    told = engine.execute(
+        session.container, _PYTHON, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=LOOK_SECONDS, most=MOST_TOLD
+    )
     try:
         return _IMAGE.validate_json(told)
     except ValidationError as error:
@@ -117,7 +120,7 @@ def of_image(settings: Settings, digest: str) -> Image:
     if known.exists():
         return _IMAGE.validate_json(known.read_bytes())
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
-    told = containers.run_once(settings, image, _PYTHON, stdin=script).stdout
+    told = containers.run_once(settings, image, _PYTHON, stdin=script, most=MOST_TOLD).stdout
     facts = _IMAGE.validate_json(told)
     write_whole(known, _IMAGE.dump_json(facts))
     return facts

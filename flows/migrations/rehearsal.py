@@ -37,6 +37,7 @@ VARIABLE = "REFIT_REHEARSAL"
 SPARE_MEMORY = 1 << 30  # bytes that others keep
 STEADY_SECONDS = 1.0
 QUICK, REMOVE_SECONDS = 60.0, 3600.0
+_LOG = 64 << 20  # bytes: more than the log of a container may have
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 # With a key made up for it: a rehearsal has nothing that lets people in.
 _SSHD = f"""
@@ -216,6 +217,7 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
         *("--label", f"{containers.LABEL}={containers.creator()}", "--stop-signal", "SIGTERM"),
         *("--network", "none", "--memory", memory, "--memory-swap", memory, "--cpus", str(settings.rehearsal_cpus)),
         *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
+        *([] if session.access.user_namespaces else host.call_filter(settings)),
         *("--pids-limit", str(PROCESSES), *host.run_limits(settings)),
         *("--log-driver", "k8s-file", "--log-opt", "max-size=16mb"),
         *("--mount", f"type=bind,src={begin.home},dst={HOME}"),
@@ -223,7 +225,7 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
         *map(mount_option, session.volumes),
         *(f"--env={name}={value}" for name, value in variables.items()),
     ]
-    command.run([*host.podman(settings), "run", *options, begin.image], root=True, limit=QUICK)
+    command.run([*host.podman(settings), "run", *options, begin.image], root=True, cwd=settings.folder(), limit=QUICK)
     return "the container runs"
 
 
@@ -253,7 +255,7 @@ class _Inside:
         return "sshd could start"
 
     def hook(self) -> str:
-        if why := hook.disproved(lambda argv: self._execute(argv, limit=hook.SECONDS)):
+        if why := hook.disproved(lambda argv: self._execute(argv, limit=hook.LIMIT)):
             raise RefitError(f"{why[0].upper()}{why[1:]}.")
         return f"~/{hook.PROOF}, if there is one, has nothing against it"
 
@@ -267,7 +269,8 @@ class _Inside:
         return "it still runs"
 
     def last_words(self) -> str:
-        said = command.run([*self._podman, "logs", "--tail", "15", self._container], root=True, limit=QUICK)
+        asked = [*self._podman, "logs", "--tail", "15", self._container]
+        said = command.run(asked, root=True, limit=QUICK, most=_LOG)
         return f"Its last words:\n{said.stdout}{said.stderr}".strip()
 
     @property
@@ -287,7 +290,8 @@ class _Inside:
 
     def _execute(self, argv: list[str], stdin: str = "", limit: float | None = None) -> str:
         call = [*self._podman, "exec", "--interactive", self._container, *argv]
-        return command.run(call, root=True, stdin=stdin, limit=limit or self._limit + QUICK).stdout
+        limit = limit or self._limit + QUICK
+        return command.run(call, root=True, stdin=stdin, limit=limit, most=command.FOREIGN_OUTPUT).stdout
 
 
 def _no_memory(settings: Settings) -> str:

@@ -102,7 +102,7 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
         RefitError: the image can't be pulled.
     """
     rules = f"{_PIP_CHECK} {_PRIVATE.pattern} {_PROBE.read_text()}"
-    asked = f"{content} {access.model_dump_json()} {sorted(distributions)} {rules}"
+    asked = f"{content} {access.as_label()} {sorted(distributions)} {rules}"
     known = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
     if known.exists():
         kept = json.loads(known.read_text())
@@ -242,6 +242,7 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
         *("--detach", "--init", "--name", name, "--pull", "never"),
         *("--label", f"{containers.LABEL}={containers.creator()}"),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
+        *([] if access.user_namespaces else host.call_filter(settings)),
         *("--user", f"{UID}:0", *host.run_limits(settings), "--tmpfs", "/home/dev:rw,mode=1777"),
         *("--volume", f"{looks}:{_PROBE_INSIDE}:ro"),
         *("--volume", f"{token}:/run/refit/token:ro", "--env", "REFIT_TOKEN_FILE=/run/refit/token"),

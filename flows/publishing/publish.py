@@ -193,7 +193,7 @@ def labelled(config: Mapping[str, object], profile: Profile, content: str) -> di
         "io.refit.profile": profile.stem,
         "io.refit.release": profile.release,
         "io.refit.content": content,
-        _ACCESS: profile.ide.config.access.model_dump_json(),
+        _ACCESS: profile.ide.config.access.as_label(),
     }
     return {**config, "config": {**inside, "Labels": labels}}
 

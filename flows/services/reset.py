@@ -11,6 +11,7 @@ from flows import command, host
 from flows.errors import RefitError
 from flows.services import process
 from flows.services.embedded import all_services
+from flows.sessions.containers.walls import Walls
 from flows.settings import Settings
 
 
@@ -81,7 +82,10 @@ def _containers(settings: Settings) -> tuple[Path, ...]:
         host.builds(settings),
         host.runtime_folder(settings),
         *(settings.home / name for name in ("host.json", "host.lock", "slots", "slots.json", "slots.lock")),
-        *(settings.home / name for name in ("cache", "locks", "room", "running")),
+        *(
+            settings.home / name
+            for name in ("cache", "locks", "room", "running", "seccomp.json", "walls", "walls.lock")
+        ),
     )
 
 
@@ -102,6 +106,7 @@ def _end_containers(settings: Settings) -> None:
     """End and remove all containers of the private stores, so that nothing in them is mounted any more."""
     if shutil.which("podman") and host.containers(settings).exists():
         command.run([*host.podman(settings), "rm", "--all", "--force", "--time", "10"], root=True)
+        Walls(settings).remove()
     if shutil.which("buildah") and host.builds(settings).exists():
         command.run([*host.buildah(settings), "rm", "--all"], root=True)
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
 
+from flows.command import FOREIGN_OUTPUT
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Container, Session, Volume
 
@@ -63,8 +64,13 @@ class Engine(Protocol):
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """What somebody changed about a session's container behind Refit's back, each in words."""
 
-    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
-        """Run a program inside a running container, as its user, `limit` seconds at most; returns its output."""
+    def execute(
+        self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
+    ) -> str:
+        """Run a program inside a running container, as its user; returns its output.
+
+        It is ended after `limit` seconds, and after `most` bytes of output.
+        """
 
     def dialogue(
         self, container: str, argv: Sequence[str], limit: float = 600.0

@@ -29,6 +29,7 @@ from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
 from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
 from flows.migrations.planning.rollout import Decision
+from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.settings import Settings
@@ -40,7 +41,6 @@ from tests.real.moving import check_nothing_is_left, furnish, manifest, to
 from tests.real.variants import JUPYTER, LATE, LIGHT, late, light, variant
 
 NAME = "ada"
-ADDRESSES = Path("/var/lib/cni/networks/podman")
 OWN = (".cache", ".ipython", ".jupyter", ".local")  # what JupyterLab and its kernels write
 BEFORE_AND_AFTER = [Phase.intent, pytest.param(Phase.done, marks=pytest.mark.long)]
 # How often a move is tried that may be put off before it comes to where it is to be killed.
@@ -412,12 +412,13 @@ def test_a_session_that_is_started_after_a_killed_stop_is_not_stopped_afterwards
 
 def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(scene: Scene, bob: str) -> None:
     """What `podman start` leaves when it is killed while CNI sets up the network: a file that names the container."""
-    if not ADDRESSES.exists():
+    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.Id}}", scene.sessions.show(bob).session.container]
+    own = f"{command.run(asked, root=True).stdout.strip()}\r\neth0"
+    files = [file for folder in Walls(scene.settings).addresses() for file in folder.glob("*.*.*.*")]
+    if not (reserved := next((file for file in files if file.read_bytes() == own.encode()), None)):
         pytest.skip("this machine's network isn't CNI's")
     scene.sessions.stop(bob)
-    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.Id}}", scene.sessions.show(bob).session.container]
-    reserved = ADDRESSES / "10.88.255.254"
-    command.run(["tee", reserved], root=True, stdin=f"{command.run(asked, root=True).stdout.strip()}\r\neth0")
+    command.run(["tee", reserved], root=True, stdin=own)
     scene.sessions.wait_ready(scene.sessions.start(bob))
     assert not reserved.exists()
 

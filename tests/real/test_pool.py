@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flows import command
+from flows import command, doctor
 from flows.catalog.model import Access
 from flows.errors import RefitError
 from flows.sessions.homes import subvolumes
@@ -154,3 +155,82 @@ def test_a_pool_has_a_size_that_can_be(settings: Settings, size: int) -> None:
     with pytest.raises(RefitError, match="pool"):
         Pool(settings).create(size)
     assert not Pool(settings).exists
+
+
+def write_as_owner(home: Path, name: str, megabytes: int) -> command.Completed:
+    """As a program in the session would, which isn't root."""
+    owner = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups"]
+    wrote = ["dd", "if=/dev/urandom", f"of={name}", "bs=1M", f"count={megabytes}", "conv=fsync", "status=none"]
+    return command.run([*owner, *wrote], root=True, cwd=home)
+
+
+@pytest.fixture
+def bounded(settings: Settings) -> LocalHomes:
+    Pool(settings).create(LEAST)
+    return LocalHomes(settings.model_copy(update={"session_home": 0.05}))
+
+
+def test_a_home_takes_no_more_than_its_limit_and_moves_all_the_same(bounded: LocalHomes) -> None:
+    ana, ben = session_of(bounded), session_of(bounded, "ben")
+    assert bounded.pool.bounds_homes
+    write_as_owner(ana.home, "mine", 20)
+    bounded.copy(ana, "move")
+    with pytest.raises(command.ProgramFailed, match="quota exceeded"):
+        write_as_owner(ana.home, "too much", 60)
+    write_as_owner(ben.home, "his", 20)
+
+    bounded.check_room(ana)
+    bounded.delta(ana, "move")  # a full home can be moved
+    assert bounded.differences(ana, "move") == ()
+    (ana.home / "too much").unlink()
+    bounded.restore(ana, "move")
+    assert (ana.home / "too much").exists()
+    with pytest.raises(command.ProgramFailed, match="quota exceeded"):
+        write_as_owner(ana.home, "again", 60)
+    with pytest.raises(command.ProgramFailed, match="quota exceeded"):
+        write_as_owner(bounded.spare(ana, ana.home.parent / "spare", 0).home, "rehearsed", 60)
+
+
+def test_a_limit_can_be_raised_and_taken_away(bounded: LocalHomes, settings: Settings) -> None:
+    ana = session_of(bounded)
+    with pytest.raises(command.ProgramFailed, match="quota exceeded"):
+        write_as_owner(ana.home, "a", 60)
+    for chosen in (0.2, 0.0, "90%"):
+        LocalHomes(settings.model_copy(update={"session_home": chosen})).make("ana", UID)
+        write_as_owner(ana.home, "a", 60)
+
+
+def test_without_a_limit_the_pool_stays_one_that_older_kernels_mount(settings: Settings) -> None:
+    Pool(settings).create(LEAST)
+    homes = LocalHomes(settings.model_copy(update={"session_home": 0.0}))
+    session_of(homes)
+    assert not homes.pool.bounds_homes
+
+
+def test_snapshots_take_milliseconds_with_limits_too(bounded: LocalHomes) -> None:
+    ana = session_of(bounded)
+    write_as_owner(ana.home, "a", 40)
+    took = []
+    for number in range(10):
+        started = time.monotonic()
+        bounded.delta(ana, f"move-{number}")
+        took.append(time.monotonic() - started)
+    assert sorted(took)[2] < 0.1  # what the file system itself takes is seen at its best: others work here, too
+
+
+def test_doctor_says_which_homes_have_no_limit(bounded: LocalHomes, settings: Settings) -> None:
+    assert list(doctor.bounds(settings)) == []
+    session_of(bounded)
+    (found,) = doctor.bounds(settings)
+    assert found.ok, found.seen
+    command.run(["install", "-d", "-o", str(UID + 1), settings.folder("homes") / "early"], root=True)
+    (found,) = doctor.bounds(settings)
+    assert not found.ok and "early" in found.seen and "refit home pool add" in found.fix
+
+
+def test_who_makes_subvolumes_in_their_home_has_no_more_room(bounded: LocalHomes) -> None:
+    ana = session_of(bounded)
+    owner = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups"]
+    command.run([*owner, "btrfs", "subvolume", "create", "inside"], root=True, cwd=ana.home)
+    with pytest.raises(command.ProgramFailed, match="quota exceeded"):
+        write_as_owner(ana.home / "inside", "too much", 60)

@@ -11,7 +11,7 @@ FLOWS = Path(__file__).parents[2] / "flows"
 # From the ground up; a room imports only from rooms below its own and from itself.
 LAYERS = (
     ("errors", "fence"),
-    ("alone", "command", "cron", "documents", "files", "hours", "progress", "words"),
+    ("alone", "command", "cron", "documents", "files", "hours", "progress", "seccomp", "words"),
     ("policy",),
     ("settings", "database", "schema"),
     ("adopted", "history", "host", "notices", "outside"),
@@ -76,7 +76,11 @@ def test_only_verbs_import_prefect_and_only_the_door_imports_sh(path: Path) -> N
     assert "prefect" not in roots or room(path) in VERBS
     assert "sh" not in roots or room(path) == "command"
     # These run inside an image, where nothing of Refit is.
-    assert "subprocess" not in roots or room(path) == "command" or path.stem in ("probe", "look", "read_image")
+    assert (
+        "subprocess" not in roots
+        or room(path) == "command"
+        or path.stem in ("probe", "look", "read_image", "supervise")
+    )
 
 
 def test_no_module_bears_the_name_of_a_dependency() -> None:

@@ -274,3 +274,36 @@ def test_what_waits_for_its_turn_when_all_is_ended_is_not_started_any_more(tmp_p
     process.start()
     process.join()
     assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("script", ["yes", "yes >&2", "cat /dev/zero", "trap '' TERM PIPE; while :; do echo x; done"])
+def test_a_program_that_prints_without_end_is_ended_with_all_that_it_started(tmp_path: Path, script: str) -> None:
+    pids, before = tmp_path / "pids", psutil.Process().memory_info().rss
+    with pytest.raises(command.TooMuchOutput, match="printed more than 1000000 bytes") as failure:
+        run(["sh", "-c", f"sh -c 'echo $$ >{pids}; {script}'; true"], limit=PATIENCE, most=1_000_000)
+    assert len(failure.value.tail) < 2_000_000
+    assert psutil.Process().memory_info().rss - before < 100_000_000
+    assert eventually(lambda: not psutil.pid_exists(int(pids.read_text())))
+
+
+def test_what_may_be_printed_comes_whole_and_lines_of_any_length_come_in_order() -> None:
+    script = "import sys; print('é' * 3_000_000); print('end'); print('wrong', file=sys.stderr)"
+    done = run([sys.executable, "-c", script], most=6_000_200)
+    assert done.stdout == "é" * 3_000_000 + "\nend\n"
+    assert done.stderr == "wrong\n"
+
+
+def test_an_answer_without_end_ends_the_dialogue() -> None:
+    with command.dialogue(["sh", "-c", "read line; cat /dev/zero"], most=100_000) as ask:
+        for _ in range(2):
+            with pytest.raises(ProgramFailed, match="printed more than"):
+                ask("well?")
+
+
+def test_what_a_descendant_prints_later_holds_nobody_up() -> None:
+    assert run(["sh", "-c", "echo first; (sleep 1000; echo late) &"], limit=PATIENCE).stdout == "first\n"
+
+
+def test_a_descendant_that_prints_for_ever_holds_nobody_up() -> None:
+    done = run(["sh", "-c", "echo first; yes 2>/dev/null &"], limit=PATIENCE)
+    assert "first\n" in done.stdout

@@ -24,7 +24,9 @@ Max nice priority         0                    0
 
 
 def facts(settings: Settings) -> Facts:
-    return Facts(host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "", "")
+    return Facts(
+        host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "", "", "/seccomp.json", ""
+    )
 
 
 def write(settings: Settings, found: Facts) -> None:
@@ -34,8 +36,8 @@ def write(settings: Settings, found: Facts) -> None:
 @pytest.mark.parametrize(
     ("processes", "open_files", "options"),
     [
-        ("96364", "20000", ["nofile=1024:20000", "nproc=4096:4096"]),
-        ("unlimited", "unlimited", ["nofile=1024:1048576", "nproc=4096:4096"]),
+        ("96364", "20000", ["nofile=1024:20000", "nproc=96364:96364"]),
+        ("unlimited", "unlimited", ["nofile=1024:1048576", "nproc=4194304:4194304"]),
         ("100", "512", ["nofile=512:512", "nproc=100:100"]),
     ],
 )

@@ -26,7 +26,7 @@ class Here(SimulatedEngine):
         super().__init__(World())
         self._home = home
 
-    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 0) -> str:
         return command.run(list(argv), env={"HOME": str(self._home)}, stdin=stdin, limit=limit).stdout
 
 

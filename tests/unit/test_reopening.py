@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import psutil
 import pytest
 
 from flows import command
@@ -15,7 +18,9 @@ from flows.migrations.parting import ended_by
 from flows.sessions.engine import Engine
 from flows.sessions.ide.reopening import Document, Opened, told
 from flows.sessions.model import Session
-from flows.sessions.watching.hook import NOT_NOW, PROOF, disproof, meaning
+from flows.sessions.watching import supervise
+from flows.sessions.watching.hook import NOT_NOW, PROOF, ask, disproof, meaning
+from tests.conftest import PATIENCE
 
 NOTEBOOK = Document("work/a.ipynb", "a.ipynb", "notebook", "python3")
 ENDED = Opened((NOTEBOOK,), ("1",), ("sleep 600, pid 17",))
@@ -42,7 +47,7 @@ def test_what_is_open_at_the_last_look_before_the_stop_is_what_ended() -> None:
     [
         (NOT_NOW, "", "says not now"),
         (NOT_NOW, "saving\ntraining ends at 18:00\n", "says not now: training ends at 18:00"),
-        (NOT_NOW, "\x1b[2Jno", "says not now: [2Jno"),
+        (NOT_NOW, "\x1b[2Jno", "says not now: \\x1b[2Jno"),
         (1, "", "ended with exit code 1, which is no yes"),
     ],
 )
@@ -56,7 +61,7 @@ class Here:
     def __init__(self, home: Path) -> None:
         self._home = home
 
-    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 0) -> str:
         return command.run(["env", f"HOME={self._home}", *argv], stdin=stdin, limit=limit).stdout
 
 
@@ -76,3 +81,61 @@ def test_after_a_move_the_home_can_be_written_to_and_its_hook_has_the_last_word(
     assert says_after_a_move(tmp_path) == f"its hook ~/{PROOF} ended with exit code 3: moved: no CUDA"
     (tmp_path / "code").write_text("0")
     assert says_after_a_move(tmp_path) == ""
+
+
+RUN = [sys.executable, "-I", str(supervise.__file__)]
+
+
+def supervised(script: str, seconds: float = PATIENCE) -> dict[str, object]:
+    return dict(json.loads(command.run([*RUN, str(seconds), "sh", "-c", script], limit=PATIENCE).stdout))
+
+
+def gone(pids: Path) -> bool:
+    return not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "yes",
+        "cat /dev/zero",
+        "trap '' PIPE TERM HUP; while :; do echo x; done",
+        "setsid sh -c 'echo $$ >>{pids}; exec yes' & wait",
+    ],
+)
+def test_a_hook_that_prints_without_end_is_ended_with_all_that_it_started(tmp_path: Path, script: str) -> None:
+    pids = tmp_path / "pids"
+    outcome = supervised(f"echo $$ >>{pids}; {script.replace('{pids}', str(pids))}")
+    assert (outcome["code"], outcome["why"]) == (None, "output")
+    assert gone(pids)
+
+
+@pytest.mark.parametrize("script", ["exec sleep 1000", "exec >&- 2>&-; sleep 1000", "trap '' TERM; sleep 1000 & wait"])
+def test_a_hook_that_goes_on_is_ended_when_its_time_is_up(tmp_path: Path, script: str) -> None:
+    outcome = supervised(f"echo $$ >>{tmp_path}/pids; {script}", seconds=0.5)
+    assert (outcome["code"], outcome["why"]) == (None, "time")
+    assert gone(tmp_path / "pids")
+
+
+@pytest.mark.parametrize("left", ["sleep 1000", "yes", "exec >/dev/null 2>&1; (sleep 1000 & sleep 1000)"])
+def test_what_a_hook_has_left_behind_ends_with_it(tmp_path: Path, left: str) -> None:
+    outcome = supervised(
+        f"setsid sh -c 'echo $$ >{tmp_path}/pids; {left}; true' & "
+        f"until [ -s {tmp_path}/pids ]; do sleep 0.01; done; echo no; exit 75"
+    )
+    assert outcome["code"] == NOT_NOW or (left, outcome["why"]) == ("yes", "output")
+    assert gone(tmp_path / "pids")
+
+
+def test_what_the_last_words_are_and_a_hook_that_cant_be_run(tmp_path: Path) -> None:
+    assert supervised("echo one; echo two >&2; kill -9 $$") == {"code": 137, "why": "", "said": "one\ntwo\n"}
+    told = json.loads(command.run([*RUN, "10", str(tmp_path / "none")]).stdout)
+    assert told["code"] == 126
+
+
+def test_an_outcome_that_cant_be_read_is_no_yes() -> None:
+    class Lying(Here):
+        def execute(self, *_: object, **__: object) -> str:
+            return '{"code": "0"'
+
+    assert "gave no answer" in ask(cast(Engine, Lying(Path())), cast(Session, SimpleNamespace(container="c")))

@@ -1,6 +1,7 @@
 """Ends what runs in a container, from the host: a program inside it would take longer to start than what it does.
 
-Needs root. Who isn't root runs this module as a program: `python -m flows.sessions.containers.ending PID SECONDS`.
+Needs root. Who isn't root runs this module as a program: `python -m flows.sessions.containers.ending PID SECONDS`, or
+with a mark for `end_marked` alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from flows import command, fence
 
 # What its own SIGTERM didn't end has this long to go after SIGKILL (seconds).
 KILLED_SECONDS = 10.0
+# The variable that tells apart what was started in a container by one call of the engine.
+MARK = "REFIT_EXEC"
+_ENGINE, _DRAIN_SECONDS = "conmon", 2.0
 _POLL_SECONDS = 0.01
 
 
@@ -78,6 +82,39 @@ def end(first: int, grace: float) -> bool:
         if not _ends(init, KILLED_SECONDS):
             raise TimeoutError(f"{first} doesn't end")
         return False
+
+
+def end_marked(mark: str) -> None:
+    """SIGKILL to what one call of the engine has started in a container, and to what copies its output for that call.
+
+    The engine's client may be gone: what it began runs on in the container, and is copied for as long as it prints.
+    """
+    until = time.monotonic() + KILLED_SECONDS
+    with ExitStack() as opened:
+        engines = list[int]()
+        while (found := _marked(mark)) and time.monotonic() < until:
+            for pid in found:
+                with suppress(OSError):
+                    parent = _read(Path("/proc", str(pid)), pid)
+                    process = _open(pid, opened)
+                    if parent and Path(f"/proc/{parent.parent}/comm").read_text().strip() == _ENGINE:
+                        engines.append(_open(parent.parent, opened))
+                    if pid in _marked(mark):  # else another process has this pid by now
+                        _send(process, signal.SIGKILL)
+            time.sleep(_POLL_SECONDS)
+        for engine in engines:
+            if not _ends(engine, _DRAIN_SECONDS):  # something that has lost its mark still prints
+                _send(engine, signal.SIGKILL)
+
+
+def _marked(mark: str) -> list[int]:
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has ended
+                if wanted in (folder / "environ").read_bytes().split(b"\0") and _read(folder, int(folder.name)):
+                    found.append(int(folder.name))
+    return found
 
 
 def is_childless(first: int) -> bool:
@@ -169,5 +206,17 @@ def as_root(first: int, grace: float) -> None:
         command.run(call, root=True, limit=grace + 2 * KILLED_SECONDS)
 
 
+def marked_as_root(mark: str) -> None:
+    """`end_marked`; as root, whoever calls.
+
+    Raises:
+        ProgramFailed: it can't be done.
+    """
+    if os.geteuid() == 0:
+        end_marked(mark)
+    else:
+        command.run([sys.executable, "-I", "-m", __name__, mark], root=True, limit=3 * KILLED_SECONDS)
+
+
 if __name__ == "__main__":
-    end(int(sys.argv[1]), float(sys.argv[2]))
+    end_marked(sys.argv[1]) if len(sys.argv) == 2 else end(int(sys.argv[1]), float(sys.argv[2]))

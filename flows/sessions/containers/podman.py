@@ -14,14 +14,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
+from uuid import uuid4
 
 from flows import command, containers, host
-from flows.command import ProcessId, ProgramFailed
+from flows.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
 from flows.errors import RefitError
 from flows.images.registry import Registry
 from flows.sessions.containers import by_hand, ending, slot
+from flows.sessions.containers.walls import Walls
 from flows.sessions.model import HOME, USER, Container, Running, Session, Volume, session_of
 from flows.settings import Settings
 
@@ -31,11 +32,10 @@ TOKEN_FILE = "/run/refit/token"
 SSH_FOLDER = "/run/refit/ssh"
 PROCESSES = 4096
 
-# One file for each address that CNI has given to a container of Podman's default network.
-_ADDRESSES = Path("/var/lib/cni/networks/podman")
-
 _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
 _LABEL = "io.refit."
+# Bytes that a dialogue may have: a look at thousands of processes, with what they were called with.
+_LOOKS = 4 * FOREIGN_OUTPUT
 _QUICK = 60.0
 _LOG_TRIES = 3
 _WAIT = 1.0
@@ -69,7 +69,7 @@ class Podman:
     at_once = min(8, math.ceil(1.5 * len(os.sched_getaffinity(0))))
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._slots = settings, slot.Slots(settings)
+        self._settings, self._slots, self._walls = settings, slot.Slots(settings), Walls(settings)
         self._firsts: dict[str, ProcessId] = {}
         self._dead: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}
@@ -266,15 +266,26 @@ class Podman:
         (told,) = json.loads(self._podman("container", "inspect", found.name).stdout)
         return by_hand.changes(told)
 
-    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0) -> str:
+    def execute(
+        self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
+    ) -> str:
         """Run a program inside a running container as the session's user; returns its standard output."""
-        return self._podman("exec", "--interactive", container, *argv, stdin=stdin, limit=limit).stdout
+        mark, call = self._marked("--interactive", container, *argv)
+        bounds: Any = {"stdin": stdin, "limit": limit, "most": most, "ending": mark}
+        return command.run(call, root=True, cwd=self._settings.folder(), **bounds).stdout
 
     def dialogue(
         self, container: str, argv: Sequence[str], limit: float = 600.0
     ) -> AbstractContextManager[Callable[[str], str]]:
         """Let a program inside a running container answer lines with lines, as the session's user."""
-        return command.dialogue(self._call("exec", "--interactive", container, *argv), root=True, limit=limit)
+        mark, call = self._marked("--interactive", container, *argv)
+        bounds: Any = {"limit": limit, "most": _LOOKS, "ending": mark}
+        return command.dialogue(call, root=True, cwd=self._settings.folder(), **bounds)
+
+    def _marked(self, *words: str) -> tuple[Callable[[], None], list[str]]:
+        """What runs a program in a container, and what ends the program where that has to be ended."""
+        mark = uuid4().hex
+        return partial(ending.marked_as_root, mark), self._call("exec", f"--env={ending.MARK}={mark}", *words)
 
     def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.
@@ -299,6 +310,7 @@ class Podman:
         """Let this process become a program inside a running container, with a terminal of its own if so wished."""
         # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
         options = ["--interactive", *(["--tty", "--detach-keys="] if terminal else [])]
+        os.chdir(self._settings.folder())
         command.become(self._call("exec", *options, container, *argv), root=True)
 
     def logs(self, container: str, lines: int = 100) -> str:
@@ -326,7 +338,8 @@ class Podman:
         """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""
         if reserved := _RESERVED.search(error.tail):
             # `podman start` was killed: its address stays reserved, and Podman never asks whether by itself.
-            command.run(["rm", "-f", "--", _ADDRESSES / reserved[1]], root=True)
+            left = [folder / reserved[1] for folder in self._walls.addresses()]
+            command.run(["rm", "-f", "--", *left], root=True)
             return True
         asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
         if self._podman(*asked, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
@@ -354,14 +367,18 @@ class Podman:
     def _podman(
         self, *words: str, accepted: Sequence[int] = (0,), stdin: str = "", limit: float = _QUICK
     ) -> command.Completed:
-        return command.run(self._call(*words), root=True, accepted=accepted, stdin=stdin, limit=limit)
+        # Where the kernel ends a program for its memory, conmon leaves a file in the folder in which it was started.
+        bounds: Any = {"accepted": accepted, "stdin": stdin, "limit": limit}
+        return command.run(self._call(*words), root=True, cwd=self._settings.folder(), **bounds)
 
     def _reference(self, image: str) -> str:
         return f"{self._settings.registry_host}/{self._settings.repository}@{image}"
 
     def _resource_limits(self, session: Session) -> list[str]:
         """What it may take of the machine, where that can be seen to."""
-        limits = host.resource_limits(session.memory, session.cpus)
+        memory = session.memory or host.session_memory(self._settings)
+        shares = self._settings.session_cpu_shares
+        limits = [*host.resource_limits(memory, session.cpus), *([f"--cpu-shares={shares}"] if shares else [])]
         if limits and (problem := host.facts(self._settings).limits_problem):
             logger.warning(
                 "%s has no limits of memory and CPU, for containers can't have any: %s", session.name, problem
@@ -384,7 +401,9 @@ class Podman:
             f"--user={session.uid}:0",
             "--cap-drop=all",
             "--security-opt=no-new-privileges",
+            *([] if session.access.user_namespaces else host.call_filter(self._settings)),
             f"--pids-limit={PROCESSES}",
+            *self._walls.options(session.access.machine_ports),
             *host.run_limits(self._settings),
             *self._resource_limits(session),
             # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.

@@ -5,6 +5,7 @@ Each home is a subvolume. The pool is mounted when it is first needed: after a r
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ from flows.errors import RefitError
 from flows.sessions.homes import subvolumes
 from flows.sessions.homes.sent import touched
 from flows.settings import Settings
+
+logger = logging.getLogger("refit.sessions")
 
 LEAST = 1 << 30  # bytes: one home with room to change, and what btrfs needs itself
 SPARE = 1 << 30  # bytes of the disk that the pool leaves to everybody else
@@ -130,10 +133,32 @@ class Pool:
         return Room(usage.total, usage.free)
 
     def make(self, home: Path, uid: int) -> None:
-        """Make an empty home or volume, if there is none: 0700, `uid`, group 0; at no moment it is another's."""
+        """Make an empty home or volume, if there is none: 0700, `uid`, group 0; at no moment it is another's.
+
+        One that is there gets the limit that the settings say now.
+        """
         if not home.exists():
             with self.making(home, uid):
                 pass
+        self._bound(home)
+
+    def _bound(self, *folders: Path) -> None:
+        """Let homes and volumes have so many bytes each as the settings say, where this kernel can see to that."""
+        chosen = self._settings.session_home
+        most = round(chosen * 1e9) if not isinstance(chosen, str) else self._share(float(chosen.rstrip("%")) / 100)
+        for folder in folders:
+            try:
+                subvolumes.as_root("limit", folder, Path(str(most)))
+            except (OSError, ProgramFailed) as error:
+                logger.warning("%s has no limit: %s", folder, error)
+
+    def _share(self, share: float) -> int:
+        return int(shutil.disk_usage(self.folder).total * share)
+
+    @property
+    def bounds_homes(self) -> bool:
+        """Whether homes and volumes in the pool have limits."""
+        return subvolumes.has_quotas(self.folder)
 
     @contextmanager
     def making(self, home: Path, uid: int) -> Iterator[Path]:
@@ -152,18 +177,36 @@ class Pool:
         """Let each second of a pair be what the first is now, in the place of what it was: all of them, or none.
 
         Raises:
-            RefitError: there are subvolumes inside a first: a snapshot would have an empty folder in their place.
+            RefitError: there are subvolumes inside a first: a snapshot would have an empty folder in their place; or
+                the pool or somebody's share of it is full.
         """
         try:
-            subvolumes.as_root("take-writable" if writable else "take", *chain.from_iterable(pairs))
-        except (OSError, ProgramFailed):
+            self._do("take-writable" if writable else "take", pairs)
+            if writable:
+                self._bound(*(target for _, target in pairs))
+        except RefitError:
             for source, _ in pairs:
                 self.refuse_nested(source)
             raise
 
     def restore(self, pairs: Sequence[tuple[Path, Path]]) -> None:
-        """Let each second of a pair be what the snapshot before it is: all of them, or none."""
-        subvolumes.as_root("restore", *chain.from_iterable(pairs))
+        """Let each second of a pair be what the snapshot before it is: all of them, or none.
+
+        Raises:
+            RefitError: the pool or somebody's share of it is full.
+        """
+        self._do("restore", pairs)
+        self._bound(*(home for _, home in pairs))
+
+    def _do(self, verb: str, pairs: Sequence[tuple[Path, Path]]) -> None:
+        try:
+            subvolumes.as_root(verb, *chain.from_iterable(pairs))
+        except (OSError, ProgramFailed) as error:
+            raise RefitError(
+                f"The pool can't have a copy of {', '.join(str(source) for source, _ in pairs)}.",
+                why=str(error),
+                fix="`refit home pool` says how full it is, and `refit home pool grow` gives it more.",
+            ) from error
 
     def delete(self, subvolume: Path) -> None:
         """Delete a subvolume, with those that are inside; none there is no error."""

@@ -6,10 +6,12 @@ All verbs need root. Who isn't root runs this module as a program: `python -m fl
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import struct
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,11 @@ from flows import command, fence
 # From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
 _CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D
 _WITH_OPTIONS, _PLAIN, _ROOTS = "=qQQ32x4040s", "=q4088s", "=Q4080xB7x"
+_QUOTAS, _LIMIT, _ABOUT = 0xC0109428, 0x8030942B, 0x8400941F
+_TWO_NUMBERS, _OF_LIMIT, _INFO = "=QQ", "=QQQQQQ", "=QQ16s992x"
+_SIMPLE_QUOTAS, _MOST_REFERENCED = 4, 1
+_MAKE_GROUP, _ASSIGN, _WHICH, _TOP = 0x4010942A, 0x40189429, 0xD0009412, 256
+_GROUP = 1 << 48  # quota groups of a subvolume and of all that are made inside it bear its number at this level
 _READ_ONLY = 1 << 1
 _AT_CWD, _EXCHANGE = -100, 2  # from fcntl.h and linux/fs.h
 
@@ -48,6 +55,48 @@ def has_nested(path: Path) -> bool:
     with _opened(path) as subvolume:
         answer = _call(subvolume, _INSIDE, bytes(struct.calcsize(_ROOTS)))
     return bool(struct.unpack(_ROOTS, answer)[1])
+
+
+def limit(path: Path, most: int) -> None:
+    """Let a subvolume have so many bytes from now on; none (0): as many as there are.
+
+    What counts is what was written to it, whoever still shares it: so a snapshot stays a matter of milliseconds, where
+    btrfs's other kind of quotas has to count anew who shares what. A file system without quotas gets these; Linux has
+    them since 6.7, and no older one mounts it then.
+    """
+    with _opened(path) as subvolume:
+        (number,) = struct.unpack("=Q4088x", _call(subvolume, _WHICH, struct.pack("=QQ4080x", 0, _TOP)))
+    group = _GROUP | number
+    with _opened(path.parent) as above:  # the calls themselves take room where they are made
+        try:
+            _make_group(above, group, number)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:  # quotas are on
+                raise
+            if not most:
+                return
+            _call(above, _QUOTAS, struct.pack(_TWO_NUMBERS, _SIMPLE_QUOTAS, 0))
+            _make_group(above, group, number)
+        _call(above, _LIMIT, struct.pack(_OF_LIMIT, group, _MOST_REFERENCED, most or 2**64 - 1, 0, 0, 0))
+
+
+def _make_group(file: int, group: int, number: int) -> None:
+    """Let a group hold a subvolume and, from now on, those that its owner makes inside: any user may make some."""
+    for call, asked in (
+        (_MAKE_GROUP, struct.pack(_TWO_NUMBERS, 1, group)),
+        (_ASSIGN, struct.pack("=QQQ", 1, number, group)),
+    ):
+        try:
+            _call(file, call, asked)
+        except FileExistsError:
+            continue
+
+
+def has_quotas(path: Path) -> bool:
+    """Whether subvolumes of this file system can have limits; anybody may ask."""
+    with _opened(path) as folder:
+        identity = struct.unpack(_INFO, _call(folder, _ABOUT, bytes(struct.calcsize(_INFO))))[2]
+    return Path(f"/sys/fs/btrfs/{uuid.UUID(bytes=identity)}/qgroups").is_dir()
 
 
 def exchange(one: Path, other: Path) -> None:
@@ -134,6 +183,7 @@ VERBS: Mapping[str, Callable[..., None]] = {
     "delete": delete,
     "restore": restore,
     "take": take,
+    "limit": lambda path, most: limit(path, int(most.name)),
     "take-writable": lambda *paths: take(*paths, writable=True),
 }
 

@@ -17,7 +17,10 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
 from flows import fence
+from flows.command import FOREIGN_OUTPUT
 from flows.errors import RefitError
+from flows.sessions.ide import asking
+from flows.sessions.ide.asking import ask
 from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages
 
 _ASK_ALIVE_SECONDS = 1.0
@@ -44,12 +47,8 @@ class Jupyter(Pages):
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"token {token}"}
-        self._client = httpx.Client(
-            base_url=self._url,
-            headers=self._headers,
-            timeout=_within(_ANSWER_SECONDS),
-            trust_env=False,  # a proxy for the outside world has no way to this machine's loopback
-            verify=_NOBODY,
+        self._client = asking.client(
+            base_url=self._url, headers=self._headers, timeout=_within(_ANSWER_SECONDS), verify=_NOBODY
         )
 
     def wait_ready(self, path: str, limit: float, alive: Callable[[], bool] = lambda: True) -> float:
@@ -73,7 +72,7 @@ class Jupyter(Pages):
         Raises:
             JupyterError: it doesn't say so within `limit` seconds.
         """
-        status = self._send("GET", "/api/status?no_track_activity=1", timeout=_within(limit)).json()
+        status = self._send("GET", "/api/status?no_track_activity=1", timeout=_within(limit), seconds=limit).json()
         return bool(status["last_activity"] != status["started"] or status["connections"] or status["kernels"])
 
     def execute(self, code: str, limit: float = 60.0) -> str:
@@ -134,7 +133,8 @@ class Jupyter(Pages):
 
     def _executed(self, kernel: str, code: str, deadline: float) -> str:
         address = f"ws{self._url.removeprefix('http')}/api/kernels/{kernel}/channels"
-        with connect(address, additional_headers=self._headers, proxy=None, max_size=None) as channel:
+        bounds: dict[str, Any] = {"max_size": FOREIGN_OUTPUT, "close_timeout": _CONNECT_SECONDS}
+        with connect(address, additional_headers=self._headers, proxy=None, **bounds) as channel:
             request = execute_request(code)
             channel.send(json.dumps(request))
             return output(_replies(channel, request["header"]["msg_id"], deadline))
@@ -143,7 +143,7 @@ class Jupyter(Pages):
         if method != "GET":
             fence.check()
         try:
-            answer = self._client.request(method, path, **options)
+            answer = ask(self._client, method, path, **options)
         except httpx.HTTPError as error:
             raise JupyterError(f"The Jupyter server at {self._url} doesn't answer.", why=str(error)) from error
         if answer.status_code not in accepted:
@@ -162,10 +162,10 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     """
     started = asked = time.monotonic()
     why = ""
-    with httpx.Client(timeout=_within(limit), trust_env=False, verify=_NOBODY) as client:
+    with asking.client(timeout=_within(limit), verify=_NOBODY) as client:
         while (present := time.monotonic()) - started < limit:
             try:
-                answer = client.get(url)
+                answer = ask(client, "GET", url, seconds=limit - (present - started))
                 if answer.status_code == 200:
                     return time.monotonic() - started
                 why = f"It answers {answer.status_code}."
@@ -195,9 +195,9 @@ def check_page(url: str, page: str, token: str) -> None:
         JupyterError: it isn't there for its owner, or it is for everybody.
     """
     try:
-        with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS) as browser:
-            stranger = browser.get(url + page.replace("{token}", ""))
-            owner = browser.get(url + page.replace("{token}", token), follow_redirects=True)
+        with asking.client(timeout=_ANSWER_SECONDS) as browser:
+            stranger = ask(browser, "GET", url + page.replace("{token}", ""))
+            owner = ask(browser, "GET", url + page.replace("{token}", token), follow_redirects=True)
     except httpx.HTTPError as error:
         raise JupyterError(f"The page at {url} doesn't answer.", why=str(error)) from error
     if stranger.is_success:
@@ -248,10 +248,16 @@ def output(replies: Iterator[dict[str, Any]]) -> str:
 
 
 def _replies(channel: Connection, request: str, deadline: float) -> Iterator[dict[str, Any]]:
-    while True:
-        message = json.loads(channel.recv(timeout=max(0.0, deadline - time.monotonic())))
+    left = FOREIGN_OUTPUT
+    while left > 0:
+        if (seconds := deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        told = channel.recv(timeout=seconds)
+        left -= len(told)
+        message = json.loads(told)
         if message["parent_header"].get("msg_id") == request:
             yield message
+    raise JupyterError("A kernel answers a cell without end.", why=f"It has sent {FOREIGN_OUTPUT} bytes.")
 
 
 def _contents(path: str) -> str:

@@ -1,0 +1,100 @@
+"""What Podman, its hook and nftables are told of the network of sessions."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flows import doctor
+from flows.errors import RefitError
+from flows.sessions.containers import walls
+from flows.sessions.containers.walls import Wall, Walls, bridge_of, free_subnet, resolvers, table, with_bridge
+from flows.settings import Settings
+
+WALL = Wall("0123456789ab", (5432, 8080))
+
+
+def test_names_fit_what_the_kernel_takes_and_are_others_for_other_homes_and_ports(tmp_path: Path) -> None:
+    here, there = (Walls(Settings(home=tmp_path / name)) for name in ("here", "there"))
+    known = [here.wall(()), here.wall((5432,)), here.wall((8080, 5432)), there.wall(())]
+    assert len({wall.bridge for wall in known}) == 4
+    assert all(len(wall.bridge) <= 15 for wall in known)
+    assert here.wall((5432, 8080, 8080)) == here.wall((8080, 5432))
+
+
+def test_where_no_walls_are_wanted_nothing_is_asked_for(settings: Settings) -> None:
+    assert Walls(settings.model_copy(update={"walls": False})).options(()) == []
+
+
+def test_a_subnet_overlaps_with_nothing_that_is_reached() -> None:
+    first = free_subnet(WALL, [])
+    assert first.prefixlen == 22 and free_subnet(WALL, []) == first
+    second = free_subnet(WALL, [ipaddress.IPv4Network(f"{first.network_address + 512}/32")])
+    assert not second.overlaps(first)
+    with pytest.raises(RefitError, match="in use") as full:
+        free_subnet(WALL, [ipaddress.IPv4Network("10.0.0.0/8")])
+    assert "session_subnet" in full.value.fix
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"name": "x", "plugins": [{"type": "bridge", "bridge": "cni-podman1", "ipam": {}}, {"type": "portmap"}]},
+        {"name": "x", "driver": "bridge", "network_interface": "podman1", "dns_enabled": False},
+    ],
+    ids=["CNI", "netavark"],
+)
+def test_a_network_gets_a_bridge_with_a_name_that_is_known(network: dict[str, object]) -> None:
+    made = with_bridge(network, WALL.bridge)
+    assert bridge_of(made) == WALL.bridge != bridge_of(network)
+    assert with_bridge(made, bridge_of(network)) == network
+
+
+def test_the_resolvers_that_a_container_asks() -> None:
+    text = (
+        "# a comment\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nnameserver ::1\nsearch x\nnameserver fe80::1%eth0\n"
+    )
+    assert resolvers([text, "nameserver 192.0.2.1\nnameserver nonsense\nnameserver\n"]) == ("192.0.2.1", "fe80::1")
+
+
+def test_the_rules_let_in_what_was_named_and_drop_the_rest_last() -> None:
+    rules = table(WALL, ("192.0.2.1",))
+    incoming, forwarded = (
+        re.findall(r"chain \w+ {(.*?)}\n  ", rules + "\n  ", re.DOTALL)[0],
+        rules.partition("forward")[2],
+    )
+    assert "tcp dport { 5432, 8080 } accept" in rules
+    assert incoming
+    assert f'oifname "{WALL.bridge}" drop' in forwarded
+    assert "dport {" not in table(Wall("0" * 12), ())
+
+
+def test_the_hook_is_for_containers_of_this_wall_alone() -> None:
+    told = json.loads(walls.hook(WALL, Path("/x/raise.sh")))
+    ((name, value),) = told["when"]["annotations"].items()
+    assert re.fullmatch(name, walls.ANNOTATION) and re.fullmatch(value, WALL.id)
+    assert not re.fullmatch(value, f"{WALL.id}0")
+
+
+def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = doctor.walls(settings)
+    assert found.ok, found.seen
+    monkeypatch.setattr(doctor, "table", lambda *_: "nonsense")
+    (found,) = doctor.walls(settings)
+    assert not found.ok and "no session can start" in found.seen and "walls: false" in found.fix
+    (found,) = doctor.walls(settings.model_copy(update={"walls": False}))
+    assert found.ok and "reach each other" in found.seen
+
+
+def test_doctor_says_what_has_no_limit() -> None:
+    assert doctor.judge_bounds([], pool_has_limits=True).ok
+    for judged in (doctor.judge_bounds(["ana"], True), doctor.judge_bounds([], False)):
+        assert not judged.ok and judged.fix
+    assert "ana" in doctor.judge_bounds(["ana"], True).seen
+    for judge in (doctor.judge_limits, doctor.judge_call_filter):
+        assert judge("").ok
+        assert not judge("no cgroup").ok and "no cgroup" in judge("no cgroup").seen
