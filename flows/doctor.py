@@ -39,6 +39,7 @@ from flows.publishing.signatures import Publications, Refusal
 from flows.services import privacy
 from flows.sessions.containers.podman import Podman, input_rules, restoring
 from flows.sessions.containers.walls import Wall, table
+from flows.sessions.homes import enclosed
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.recovery import homes_without_record, without_record
@@ -93,6 +94,7 @@ PROGRAMS = (
     Program("mmdebstrap", "bootstraps Debian bases", "1.3"),
     Program("docker-registry", "is the embedded registry", "2.8", dnf="docker-distribution"),
     Program("rsync", "copies homes", "3.2"),
+    Program("bwrap", "keeps what touches homes from all else", "0.5", apt="bubblewrap", dnf="bubblewrap"),
     Program("git", "keeps the catalog", "2.30"),
     _IPTABLES,
     Program("ss", "ends connections to sessions that are stopped", apt="iproute2", dnf="iproute", ask="-V"),
@@ -226,6 +228,17 @@ def kernel(settings: Settings) -> Iterable[Finding]:
     spaces = int(file.read_text()) if file.exists() else 0
     fix = "sysctl user.max_user_namespaces=15000, and keep it in /etc/sysctl.d/."
     yield Finding("user namespaces", spaces > 0, f"at most {spaces}", fix)
+
+
+def enclosure(_: Settings) -> Iterable[Finding]:
+    """Whether what root does in homes can be kept from everything else, without which nothing is done in them."""
+    try:
+        problem = enclosed.unusable()
+    except ProgramMissing as error:
+        problem = error.what
+    fix = "in a container, let it make namespaces of mounts (CAP_SYS_ADMIN, and a seccomp profile that lets it mount)."
+    seen = f"no session can be moved, and no home removed: {problem[-200:]}" if problem else "bwrap works"
+    yield Finding("touching homes", not problem, seen, fix)
 
 
 def doors(_: Settings) -> Iterable[Finding]:
@@ -498,7 +511,7 @@ def _has_database(settings: Settings) -> bool:
 
 
 NEEDED: tuple[Check, ...] = (
-    *(python, programs, root, containers, kernel, doors, disk, home),
+    *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
     *(ports, gateway, forwardings, index),
 )
 OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

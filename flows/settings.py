@@ -133,6 +133,13 @@ class Settings(documents.Document):
     quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
     keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
 
+    copy_limit: float = Field(60.0, gt=0, description="Minutes that a copy of a home, or its way back, may take.")
+    compare_limit: float = Field(
+        15.0, gt=0, description="Minutes in which a home is compared with its snapshot; after that nobody knows."
+    )
+    home_files: int = Field(
+        3_000_000, gt=0, description="Files that a home outside the pool may have, with its volumes, to be moved."
+    )
     session_memory: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
         "50%",
         description="Memory (swap included) that a session may take whose profile has no `resources.memory`: GB, "

@@ -28,6 +28,7 @@ from flows.publishing.checks import Finding
 from flows.sessions.containers.podman import PROCESSES, TOKEN_FILE, mount_option
 from flows.sessions.engine import Homes
 from flows.sessions.entry.ssh import START, lets_in
+from flows.sessions.homes import copying
 from flows.sessions.homes.room import NoRoom
 from flows.sessions.model import HOME, Session, check_name
 from flows.sessions.watching import hook
@@ -36,7 +37,7 @@ from flows.settings import Settings
 VARIABLE = "REFIT_REHEARSAL"
 SPARE_MEMORY = 1 << 30  # bytes that others keep
 STEADY_SECONDS = 1.0
-QUICK, REMOVE_SECONDS = 60.0, 3600.0
+QUICK = 60.0
 _LOG = 64 << 20  # bytes: more than the log of a container may have
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 # With a key made up for it: a rehearsal has nothing that lets people in.
@@ -161,7 +162,7 @@ def _remove(settings: Settings, homes: Homes, id: str) -> bool:
     call = [*host.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(id)]
     command.run(call, root=True, limit=QUICK)
     homes.forget_spare(_spare(id))
-    command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=REMOVE_SECONDS)
+    copying.remove(folder)
     command.end_for_good(programs)  # last: as long as it is there, somebody knows
     return True
 

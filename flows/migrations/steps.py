@@ -28,6 +28,7 @@ from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Rollout
 from flows.migrations.rehearsal import CELL, CELL_SAYS, rehearse
 from flows.policy import SessionPolicy
+from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.watching import hook
@@ -229,7 +230,11 @@ class Steps:
 
     def _verify(self, move: Move) -> str:
         """The home first: the cell that is executed afterwards counts as use of the server."""
-        changed = self._changed(move) if _says_used(move.after) else ()
+        unsure = ""
+        try:
+            changed = self._changed(move) if _says_used(move.after) else ()
+        except NobodyKnows as error:  # that it is slow is no reason to take the session away again
+            changed, unsure = self._changed(move, at_a_glance=True), error.what
         if changed and self._used(move) is not True:
             raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
         if move.after.access.protocol == "jupyter":
@@ -241,7 +246,7 @@ class Steps:
         if why := hook.disproof(self._sessions.engine, move.after):
             raise Unproven(f"In its new container, {why}.")
         self._watch_it(move.after)
-        return self._kept(move, changed) if changed else ""
+        return "\n".join(filter(None, (self._kept(move, changed) if changed else "", unsure)))
 
     def _watch_it(self, session: Session) -> None:
         """What ends a while after it was ready hasn't proven itself either."""
@@ -297,7 +302,10 @@ class Steps:
 
     def _restore(self, move: Move) -> str:
         """Undo what the new image did to the home; what a person may have done there is never undone."""
-        changed = self._changed(move)
+        try:
+            changed = self._changed(move)
+        except NobodyKnows as error:  # somebody waits, and to bring it back doesn't take that long
+            changed = (error.what,)
         if not changed:
             return ""
         alone = Entry("halt", Phase.done, ALONE) in self._journal.entries(move)

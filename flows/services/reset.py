@@ -12,6 +12,7 @@ from flows.errors import RefitError
 from flows.services import process
 from flows.services.embedded import all_services
 from flows.sessions.containers.walls import Walls
+from flows.sessions.homes import copying
 from flows.settings import Settings
 
 
@@ -114,4 +115,4 @@ def _end_containers(settings: Settings) -> None:
 def _remove(path: Path) -> None:
     for mount in reversed(host.mounts_below(path)):
         command.run(["umount", mount], root=True)
-    command.run(["rm", "-rf", "--one-file-system", "--", path], root=True)
+    copying.remove(path)

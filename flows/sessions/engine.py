@@ -184,6 +184,9 @@ class Homes(Protocol):
             id: the snapshot.
             except_paths: what may differ in the home: patterns of rsync, from the top of it.
             at_a_glance: somebody waits: files of the same size and time count as the same.
+
+        Raises:
+            homes.copying.NobodyKnows: that takes too long.
         """
 
     def restore(self, session: Session, id: str) -> None:

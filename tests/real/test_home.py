@@ -284,6 +284,29 @@ def test_links_lead_nobody_out_of_a_home(homes: LocalHomes, session: Session, tm
     assert (outside / "secret").read_text() == "secret"
 
 
+def test_where_nothing_can_be_enclosed_nothing_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = LocalHomes(Settings(home=tmp_path / "refit"))
+    session = Session("ana", "p", "2026a", "sha256:0", UID, None, homes.make("ana", UID), tmp_path / "token", Access())
+    shell("echo one > notes.txt", session.home)
+    homes.delta(session, "one")
+    (programs := tmp_path / "programs").mkdir()
+    (programs / "bwrap").write_text("#!/bin/sh\necho 'bwrap: Creating new namespace failed' >&2\nexit 1\n")
+    (programs / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    verbs: tuple[Callable[[], object], ...] = (
+        lambda: homes.copy(session, "two"),
+        lambda: homes.delta(session, "one"),
+        lambda: homes.differences(session, "one"),
+        lambda: homes.restore(session, "one"),
+        lambda: homes.remove("ana"),
+    )
+    for verb in verbs:
+        with pytest.raises(RefitError, match="can't be touched on this machine") as refused:
+            verb()
+        assert "refit doctor" in refused.value.fix
+    assert (session.home / "notes.txt").read_text() == "one\n"
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 300 MiB."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -94,6 +95,53 @@ def test_what_a_snapshot_wouldnt_hold_is_refused_before_anything_is_stopped(sett
             homes.check_room(other)
     finally:
         command.run(["umount", other.home / "data"], root=True)
+
+
+def test_subvolumes_that_a_session_made_are_told_and_deleted_whatever_they_are_called(settings: Settings) -> None:
+    Pool(settings).create(LEAST)
+    homes = LocalHomes(settings)
+    session = session_of(homes)
+    above = session.home / "a"
+    above.mkdir()
+    for name in ("new\nline", os.fsdecode(b"\xff path x"), "-rf"):
+        subvolumes.create(above := above / name)
+    for number in range(300):  # the kernel tells 255 at a time
+        subvolumes.create(above / str(number))
+    outside = settings.home / "outside"
+    outside.mkdir()
+    (above / "link").symlink_to(outside)
+    with pytest.raises(RefitError, match="more") as refused:
+        homes.check_room(session)
+    assert r"a/new\nline, a/new\nline/\udcff path x, " in refused.value.what
+    with pytest.raises(RefitError, match="subvolumes"):
+        homes.delta(session, "move")
+    homes.remove("ana")
+    assert subvolumes_of(homes.pool) == [] and outside.is_dir()
+
+
+def test_what_the_kernel_refuses_is_told_in_words(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    Pool(settings).create(LEAST)
+    homes = LocalHomes(settings)
+    session = session_of(homes)
+    homes.delta(session, "move")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(subvolumes, "snapshot", full)
+    for verb in (homes.copy, homes.delta):
+        with pytest.raises(RefitError, match="The pool can't have a copy of") as refused:
+            verb(session, "move")
+        assert "quota" in refused.value.why and "grow" in refused.value.fix
+    monkeypatch.undo()
+    homes.delta(session, "move")
+    subvolumes.create(homes.pool.homes / ".ana.next")  # in the way, and not to be deleted
+    subvolumes.create(homes.pool.homes / ".ana.next" / "inner")
+    with pytest.raises(RefitError, match="The pool can't have a copy of") as refused:
+        homes.restore(session, "move")
+    assert "not empty" in refused.value.why
+    homes.pool.delete(homes.pool.homes / ".ana.next")
+    homes.restore(session, "move")
 
 
 @pytest.mark.long

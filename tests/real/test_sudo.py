@@ -189,3 +189,36 @@ def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Cli
     wait_until(lambda: run.state() in FINAL)
     assert run.state() == "CANCELLED"
     wait_until(lambda: not left(note))
+
+
+HOMES = """
+from pathlib import Path
+from flows import command, settings
+from flows.catalog.model import Access
+from flows.sessions.homes.home import LocalHomes
+from flows.sessions.model import Session
+homes = LocalHomes(settings.load())
+home, uid = homes.make("ana", 234_571), "234571"
+as_owner = ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", "sh", "-euc"]
+session = Session("ana", "p", "2026a", "sha256:0", 234_571, None, home, Path("/token"), Access())
+
+def act(script):
+    command.run(["env", "-C", home, *as_owner, script], root=True)
+
+act("echo one >notes; truncate -s 1T holes; mkdir -m 000 closed")
+homes.check_room(session)
+homes.copy(session, "move")
+homes.delta(session, "move")
+print(homes.differences(session, "move"))
+act("rm holes; echo two >notes; rmdir closed")
+print(sorted(homes.differences(session, "move")))
+homes.restore(session, "move")
+print(homes.differences(session, "move"))
+homes.remove("ana")
+print(home.exists())
+"""
+
+
+def test_homes_are_copied_compared_brought_back_and_removed_by_sudo(user: User) -> None:
+    said = user.runs(HOMES).splitlines()
+    assert said == ["()", "['changed: notes', 'gone: closed/', 'gone: holes']", "()", "False"]

@@ -225,3 +225,16 @@ def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
 def test_root(settings: Settings) -> None:
     assert [finding.ok for finding in doctor.root(settings)] == [True]
+
+
+def test_where_no_program_can_be_enclosed_it_says_what_follows(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (finding,) = doctor.enclosure(settings)
+    assert finding.ok or os.geteuid() != 0
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: Creating new namespace failed: Operation not permitted' >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (finding,) = doctor.enclosure(settings)
+    assert not finding.ok and "no session can be moved" in finding.seen and "not permitted" in finding.seen

@@ -32,6 +32,7 @@ from flows.migrations.steps import KEPT, UNUSED_GRACE
 from flows.migrations.telling.teller import Teller
 from flows.plan_migration import Planning
 from flows.policy import RolloutPolicy
+from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running, Session
 from flows.sessions.watching import probes
 from flows.sessions.watching.activity import Verdict
@@ -363,6 +364,26 @@ def test_f03_a_home_that_an_image_spoils_before_anybody_is_let_in_gets_back_what
     assert result.moved == (somebody and bool(bob.port)) and "new: new" in result.reason
     assert result.damaged == bool(bob.port) == ("new" in sessions.world.homes[str(bob.home)])
     assert not sessions.world.lost(bob, (*OWN, "new"))
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("good", State.cleaned), ("writes into the home", State.rolled_back)])
+def test_f03_a_home_that_nobody_can_compare_in_time_keeps_nobody_waiting(
+    sessions: Fleet, ada: Session, kind: str, ends: State
+) -> None:
+    """Sizes and times are compared instead; where it has to go back, it is brought back without a comparison."""
+    asked = []
+
+    def slow(point: Point) -> None:
+        if point.verb == "compare":
+            asked.append(point)
+            if len(asked) % 2:  # the other ones are at a glance
+                raise NobodyKnows("Whether it is as it was can't be said.")
+
+    sessions.world.meanwhile = slow
+    assert move(sessions, ada, sessions.image("new", IMAGES[kind])).state is ends
+    assert healthy(sessions, ada) and asked
+    notes = "\n".join(entry.note for entry in sessions.journal.entries(sessions.journal.latest()[ada.name]))
+    assert "can't be said" in notes
 
 
 def test_f04_where_the_way_back_fails_nothing_more_happens_until_a_person_has_looked(

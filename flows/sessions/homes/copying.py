@@ -1,48 +1,113 @@
 """Copies of folders, byte for byte: made, compared, and what differs in words.
 
-Links are copied as links and never followed: what they point at is none of ours.
+Links are copied as links and never followed: what they point at is none of ours. Whatever reads or writes below a home
+is `enclosed`, and bounded in time and room, since nobody knows what its owner has in it, or does meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from flows import command, host
+from flows.command import Completed, OutOfTime, ProgramFailed
 from flows.errors import RefitError
+from flows.sessions.homes import contents, enclosed
+from flows.sessions.homes.room import SPARE, NoRoom, mb
+from flows.words import on_a_line
 
-LIMIT = 6 * 3600.0
-_VANISHED = 24  # rsync: a file was there when it listed the folder and gone when it came to copy it
+Call = Sequence[str | Path]
+
+COUNT_SECONDS, REMOVE_SECONDS = 600.0, 1800.0
+TRIES = 3  # of a copy of what somebody works in: what changes its kind under rsync is an error to it
+_PARTIAL, _VANISHED = 23, 24  # rsync: something couldn't be copied; a file went while it was at it
+_FULL = 128 + 14  # ended by SIGALRM, which nothing else sends
+_LEFT = SPARE // 2  # bytes
+_PROGRAM = Path(contents.__file__).read_text(encoding="utf-8")
+_SAME = ("--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete")
 _NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
+
+# Blocks and files; of a file with several names only one counts. What is beyond the most isn't counted.
+_COUNT = """
+find "$1" -xdev -printf '%n %i %b %y\\n' | awk -v most="$2" '
+    $1 > 1 && $4 != "d" && seen[$2]++ { next }
+    { blocks += $3; if (++files > most) exit }
+    END { printf "%.0f %.0f\\n", blocks * 512, files }'
+"""
+# A disk that fills up is everybody's: who writes is ended before nothing is left.
+_WATCHED = """
+( while sleep 0.2; do [ "$(($(stat --file-system --format '%a * %S' -- "$1")))" -ge "$2" ] || kill -ALRM $$; done ) &
+shift 2
+exec "$@"
+"""
+# rsync reads all zeros of a file with holes. To look whether one claims more than it has takes 2 ms.
+_WITHOUT_HOLES = """
+large() { find "$1" -xdev -type f -size +1023k -printf "$2"; }
+if large "$1" '%b %s\\n' | awk '$1 * 1024 < $2 { found = 1; exit } END { exit !found }'; then
+    "$3" -I -S -B - bring "$1" "$2" find "$1" -xdev -type f -size +1023k -printf '%b %s %P\\0' || exit
+fi
+shift 3
+exec "$@"
+"""
+
+
+class NobodyKnows(RefitError):
+    """What a home has otherwise than its snapshot can't be found out in time."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a folder takes of a disk: bytes, and how many files and folders are in it."""
+
+    size: int = 0
+    files: int = 0
+
+    def __add__(self, other: Extent) -> Extent:
+        return Extent(self.size + other.size, self.files + other.files)
 
 
 def described(items: Iterable[str], except_paths: Collection[str] = ()) -> tuple[str, ...]:
     """rsync's itemised lines in words; folders that are there only to hold an exception are left out. Pure."""
     holders = {str(parent) for path in except_paths for parent in PurePosixPath(path.lstrip("/")).parents}
     return tuple(
-        f"{_word(code)}: {name.strip()}"
+        _in_words(code, name.strip())
         for code, _, name in (item.partition(" ") for item in items)
         if not (code.startswith("cd+") and name.strip().rstrip("/") in holders)
     )
 
 
-def _word(code: str) -> str:
+def _in_words(code: str, name: str) -> str:
+    if code == contents.MORE:
+        return "and others"
+    shown = on_a_line(name)  # rsync escapes what isn't UTF-8, and of what controls a terminal only ASCII's
     if code.startswith("*deleting"):
-        return "gone"
-    return "new" if "+++" in code else "changed"
+        return f"gone: {shown}"
+    return f"{'new' if '+++' in code else 'changed'}: {shown}"
 
 
-def size(home: Path) -> int:
-    """How many bytes of the disk a home takes; files that vanish while they are counted are no failure."""
-    options = ["--summarize", "--block-size=1", "--one-file-system", "--"]
-    counted = command.run(["du", *options, home], root=True, limit=LIMIT, accepted=(0, 1)).stdout
-    return int(counted.split()[0])
+def extent(home: Path, most: int) -> Extent:
+    """What a home takes, as far as `most` files; those that vanish while they are counted are no failure."""
+    call: Call = ["sh", "-c", _COUNT, "sh", home, str(most)]
+    counted = enclosed.run(call, reads=[home], limit=COUNT_SECONDS, yields=True, shown=["find", home])
+    size, files = counted.stdout.split()
+    return Extent(int(size), int(files))
+
+
+def shares_blocks(folder: Path) -> bool:
+    """Whether a copy takes no space until one of the two changes; `folder` is one in which that can be tried out."""
+    for path in (original := folder / "original", copy := folder / "copy"):
+        path.mkdir()
+    (original / "file").write_bytes(b"x")
+    call: Call = ["cp", "--reflink=always", "--", original / "file", copy / "file"]
+    return enclosed.run(call, reads=[original], writes=[copy], limit=COUNT_SECONDS, accepted=(0, 1)).exit_code == 0
 
 
 def all_of(home: Path) -> tuple[Path, ...]:
     """What there is of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
     named = ["(", "-name", home.name, "-o", "-name", f"{home.name}.*", ")"]
-    listed: list[str | Path] = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
+    listed: Call = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
     found = command.run(listed, root=True, accepted=(0, 1)).stdout
     return tuple(Path(path) for path in found.split("\0") if path)
 
@@ -61,17 +126,140 @@ def refuse_mounts(home: Path) -> None:
         )
 
 
-def duplicate(home: Path, target: Path) -> None:
-    """Make `target` a copy of a home that may be in use."""
+def remove(folder: Path) -> None:
+    """Remove a home, or what holds homes, or copies of them, with everything in it; nothing there is no error."""
+    enclosed.remove(folder, REMOVE_SECONDS)
+
+
+def duplicate(home: Path, target: Path, limit: float) -> None:
+    """Make `target` a copy of a home that may be in use.
+
+    Raises:
+        RefitError: it takes longer than `limit` seconds, or fills the disk; what there is of it is left.
+    """
     if not target.exists():
+        _make(target)
         # Only cp shares blocks where the file system can. Where a file vanishes it fails, and rsync does the rest.
-        options = ["--archive", "--reflink=auto", "--no-target-directory", "--"]
-        command.run(["cp", *options, home, target], root=True, limit=LIMIT, accepted=(0, 1))
-    mirror(home, target)
+        call: Call = ["cp", "--archive", "--reflink=auto", "--no-target-directory", "--", home, target]
+        _write(call, home, target, limit, (0, 1), call, yields=True)
+    for tries in range(1, TRIES + 1):
+        accepted = (0, _VANISHED) if tries == TRIES else (0, _VANISHED, _PARTIAL)
+        if _mirror(home, target, limit, accepted, yields=True).exit_code != _PARTIAL:
+            return
 
 
-def mirror(source: Path, target: Path, options: Collection[str] = ()) -> str:
-    """Make the folder `target` equal to `source`; returns what rsync said."""
-    same = ["--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete", _NANOSECONDS]
-    called = ["rsync", *same, *options, "--", f"{source}/", f"{target}/"]
-    return command.run(called, root=True, limit=LIMIT, accepted=(0, _VANISHED)).stdout
+def mirror(source: Path, target: Path, limit: float) -> None:
+    """Make the folder `target` equal to `source`, of which nobody writes to either; doing it again does the rest.
+
+    Raises:
+        RefitError: it takes longer than `limit` seconds, or fills the disk.
+    """
+    if not target.exists():
+        _make(target)
+    _mirror(source, target, limit, (0, _VANISHED))
+
+
+def give_back(snapshot: Path, home: Path, limit: float) -> None:
+    """Make a home equal to its snapshot, also where a quota lets nobody write any more; see `mirror`."""
+    _mirror(snapshot, home, limit, (0, _VANISHED), beyond_quota=True)
+
+
+def differing(
+    home: Path, snapshot: Path, limit: float, excluded: Iterable[str] = (), *, at_a_glance: bool = False
+) -> tuple[str, ...]:
+    """rsync's itemised lines for what of a home is not as in its snapshot, as far as anybody wants to read them.
+
+    Args:
+        home: the folder.
+        snapshot: the one that it is compared with.
+        limit: seconds after which nobody knows.
+        excluded: patterns of rsync for what may differ.
+        at_a_glance: files of the same size and time (ns) count as the same.
+
+    Raises:
+        NobodyKnows: it takes longer than that.
+    """
+    # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
+    looking = ["--dry-run", "--omit-dir-times", "--out-format=%i %n", *([] if at_a_glance else ["-ii"])]
+    rsync = _rsync(home, snapshot, [*looking, *(f"--exclude={pattern}" for pattern in excluded)])
+    call = enclosed.python("glance" if at_a_glance else "compare", home, snapshot, *rsync)
+    try:
+        done = enclosed.run(
+            call,
+            reads=[home, snapshot],
+            limit=limit,
+            accepted=(0, _VANISHED),
+            stdin=_PROGRAM,
+            yields=not at_a_glance,
+            shown=rsync,
+        )
+    except OutOfTime as error:
+        raise NobodyKnows(
+            f"Whether {home} is as it was can't be said: to compare it takes longer than {limit / 60:g} minutes.",
+            why="It is too large, or has too many files.",
+            fix="give it longer by the setting `compare_limit`, in minutes.",
+        ) from error
+    return tuple(filter(None, done.stdout.split("\n")))
+
+
+def _make(target: Path) -> None:
+    command.run(["install", "-d", "-m", "0700", target], root=True)
+
+
+def _rsync(source: Path, target: Path, options: Iterable[str] = ()) -> Call:
+    return ["rsync", *_SAME, _NANOSECONDS, *options, "--", f"{source}/", f"{target}/"]
+
+
+def _mirror(
+    source: Path,
+    target: Path,
+    limit: float,
+    accepted: Collection[int],
+    *,
+    beyond_quota: bool = False,
+    yields: bool = False,
+) -> Completed:
+    rsync, python = _rsync(source, target), enclosed.python()[0]
+    whole: Call = ["sh", "-c", _WITHOUT_HOLES, "sh", source, target, python, *rsync]
+    return _write(whole, source, target, limit, accepted, rsync, beyond_quota=beyond_quota, yields=yields)
+
+
+def _write(
+    argv: Call,
+    source: Path,
+    target: Path,
+    limit: float,
+    accepted: Collection[int],
+    shown: Call,
+    *,
+    beyond_quota: bool = False,
+    yields: bool = False,
+) -> Completed:
+    least = 0 if beyond_quota else _LEFT
+    call = ["sh", "-c", _WATCHED, "sh", target, str(least), *argv]
+    try:
+        return enclosed.run(
+            call,
+            reads=[source],
+            writes=[target],
+            limit=limit,
+            accepted=accepted,
+            stdin=_PROGRAM,
+            beyond_quota=beyond_quota,
+            yields=yields,
+            shown=shown,
+        )
+    except OutOfTime as error:
+        raise RefitError(
+            f"To copy {source} takes longer than {limit / 60:g} minutes.",
+            why="It is too large, or its disk too slow.",
+            fix="give it longer by the setting `copy_limit`, in minutes, or let its owner delete what nobody needs.",
+        ) from error
+    except ProgramFailed as error:
+        if error.exit_code_of_program == _FULL or (least and shutil.disk_usage(target).free < least):
+            raise NoRoom(
+                f"{source} can't be copied any further: less than {mb(least)} are free in {target}.",
+                why="Something has filled that disk since the copy began.",
+                fix="make room on that disk.",
+            ) from error
+        raise

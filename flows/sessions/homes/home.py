@@ -1,7 +1,7 @@
 """Homes and volumes: what persists of a session, and the snapshots of it, which are of all that is its own, or of none.
 
-Everything runs as root, because a home is its session's alone (0700, a uid of its own). Links in a home are copied as
-links and never followed: what they point at is none of ours.
+Everything runs as root, because a home is its session's alone (0700, a uid of its own), and what touches anything in
+one is `enclosed`. Links in a home are copied as links and never followed: what they point at is none of ours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from flows import command
 from flows.errors import RefitError
 from flows.sessions.homes import copying
+from flows.sessions.homes.copying import Extent
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.room import SPARE, NoRoom, lacking, mb, reserved
 from flows.sessions.homes.sent import only_within
@@ -37,6 +38,8 @@ class LocalHomes:
         self._homes, self._volumes = settings.folder("homes"), settings.folder("volumes")
         self._shared = settings.folder("shared")
         self._snapshots, self._notes = settings.folder("snapshots"), settings.folder("room")
+        self._copy_seconds, self._compare_seconds = settings.copy_limit * 60, settings.compare_limit * 60
+        self._most_files = settings.home_files
         self.pool = Pool(settings)
         self.pool.ready()
 
@@ -125,7 +128,7 @@ class LocalHomes:
         if folder in self.pool:
             self.pool.delete(folder)
         else:
-            command.run(["rm", "-rf", "--one-file-system", "--", folder], root=True, limit=copying.LIMIT)
+            copying.remove(folder)
 
     def _make(self, folder: Path, uid: int) -> Path:
         if folder.exists() and folder.lstat().st_uid != uid:
@@ -151,7 +154,8 @@ class LocalHomes:
             for subvolume in (*inside, self.pool.homes / name):
                 self.pool.delete(subvolume)
             doomed += folders
-        command.run(["rm", "-rf", "--one-file-system", "--", *doomed], root=True, limit=copying.LIMIT)
+        for folder in doomed:
+            copying.remove(folder)
 
     def copy_to_pool(self, session: Session) -> Session:
         """Copy home and volumes of a session that is stopped into the pool, and compare every byte.
@@ -167,7 +171,7 @@ class LocalHomes:
         moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
         for folder in moving:
             copying.refuse_mounts(folder)
-        size, free = sum(map(copying.size, moving)), self.pool.room().free
+        size, free = self._extent(moving).size, self.pool.room().free
         if missing := lacking(size, free):
             raise NoRoom(
                 f"The pool has no room for the home of {session.name!r}: {mb(missing)} are missing.",
@@ -180,11 +184,10 @@ class LocalHomes:
 
     def _copy_to_pool(self, source: Path, target: Path, uid: int) -> None:
         with self.pool.making(target, uid) as draft:
-            copying.mirror(source, draft)
-            looked_at = ["--dry-run", "--checksum", "--out-format=%i %n"]
-            if differing := copying.described(copying.mirror(source, draft, looked_at).splitlines()):
+            copying.mirror(source, draft, self._copy_seconds)
+            if differing := copying.differing(source, draft, self._compare_seconds):
                 raise RefitError(
-                    f"The copy of {source} in the pool is not the same: {differing[0]}.",
+                    f"The copy of {source} in the pool is not the same: {copying.described(differing)[0]}.",
                     why="Something writes there, though its session is stopped.",
                 )
 
@@ -194,7 +197,7 @@ class LocalHomes:
             doomed = folders / f".{check_name(name)}.old"
             if (folders / name).exists():
                 command.run(["mv", "-T", "--", folders / name, doomed], root=True)
-            command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=copying.LIMIT)
+            copying.remove(doomed)
 
     def snapshot(self, session: str, id: str) -> Path:
         """The folder of the snapshot `id` of a session's home, there or not."""
@@ -237,7 +240,24 @@ class LocalHomes:
             if part.folder in self.pool:
                 self.pool.refuse_nested(part.folder)
         outside = [part.folder for part in parts(session) if part.folder not in self.pool]
-        return sum(map(copying.size, outside)) if outside and not self._shares_blocks() else 0
+        size = self._extent(outside).size
+        return size if size and not self._shares_blocks() else 0
+
+    def _extent(self, folders: Iterable[Path]) -> Extent:
+        """What home and volumes take.
+
+        Raises:
+            RefitError: they have so many files that nobody could wait for a copy.
+        """
+        found = sum((copying.extent(folder, self._most_files) for folder in folders), start=Extent())
+        if found.files > self._most_files:
+            raise RefitError(
+                f"The home has more than {self._most_files} files and folders, with its volumes.",
+                why="Each of them is looked at while the session is away.",
+                fix="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
+                "homes have more by the setting `home_files`.",
+            )
+        return found
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
         """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
@@ -260,7 +280,7 @@ class LocalHomes:
         pool = self.pool.rehearsals / session.name
         copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
         with reserved(self._notes, self._snapshots, size):
-            self._take(((part.folder, copy) for part, copy in copies.items()), copying.duplicate, writable=True)
+            self._take(((part.folder, copy) for part, copy in copies.items()), self._duplicate, writable=True)
         own = {part.volume: copy for part, copy in copies.items()}
         volumes = tuple(
             replace(volume, folder=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
@@ -284,13 +304,17 @@ class LocalHomes:
         """
         if size := self._refuse_what_cant_be_copied(session):
             there = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
-            size = max(0, size - sum(map(copying.size, there)))
+            size = max(0, size - self._extent(there).size)
         with reserved(self._notes, self._snapshots, size):
-            return self._take_all(session, id, copying.duplicate)
+            try:
+                return self._take_all(session, id, self._duplicate)
+            except RefitError:
+                self.forget(session.name, id)  # on a disk that may be full, half a copy is in everybody's way
+                raise
 
     def delta(self, session: Session, id: str) -> Path:
         """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
-        return self._take_all(session, id, copying.mirror)
+        return self._take_all(session, id, self._mirror)
 
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
@@ -302,6 +326,9 @@ class LocalHomes:
             id: the snapshot.
             except_paths: what may differ in the home: patterns of rsync, from the top of it.
             at_a_glance: somebody waits: files of the same size and time (ns) count as the same.
+
+        Raises:
+            NobodyKnows: that takes too long.
         """
         snapshot, found = self.snapshot(session.name, id), list[str]()
         for part in parts(session):
@@ -314,11 +341,9 @@ class LocalHomes:
     ) -> tuple[str, ...]:
         if part.folder in self.pool and self._only_within(part.folder, snapshot, except_paths):
             return ()  # in milliseconds; else every byte is compared, to say what it is
-        excluded = [f"--exclude=/{pattern.lstrip('/')}" for pattern in except_paths]
-        # A folder's own time changes with every exception inside it, and says nothing that its content doesn't.
-        looked_at = ["--dry-run", *([] if at_a_glance else ["--checksum"]), "--omit-dir-times", "--out-format=%i %n"]
-        seen = copying.mirror(part.folder, snapshot, [*looked_at, *excluded])
-        return copying.described(seen.splitlines(), except_paths)
+        excluded = [f"/{pattern.lstrip('/')}" for pattern in except_paths]
+        seen = copying.differing(part.folder, snapshot, self._compare_seconds, excluded, at_a_glance=at_a_glance)
+        return copying.described(seen, except_paths)
 
     def restore(self, session: Session, id: str) -> None:
         """Make home and volumes of a session that is stopped equal to their snapshot.
@@ -334,10 +359,11 @@ class LocalHomes:
             raise RefitError(
                 f"There is no snapshot {id!r} of the session {session.name!r}.", why=f"{missing[0]} isn't there."
             )
-        self.pool.restore([way for way in ways if way[1] in self.pool])
+        if pooled := [way for way in ways if way[1] in self.pool]:
+            self.pool.restore(pooled)
         for source, folder in ways:
             if folder not in self.pool:
-                copying.mirror(source, folder)
+                copying.give_back(source, folder, self._copy_seconds)
 
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes."""
@@ -345,7 +371,13 @@ class LocalHomes:
             if doomed in self.pool:
                 self.pool.delete(doomed)
             else:
-                command.run(["rm", "-rf", "--one-file-system", "--", doomed], root=True, limit=copying.LIMIT)
+                copying.remove(doomed)
+
+    def _duplicate(self, home: Path, target: Path) -> None:
+        copying.duplicate(home, target, self._copy_seconds)
+
+    def _mirror(self, home: Path, target: Path) -> None:
+        copying.mirror(home, target, self._copy_seconds)
 
     def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> Path:
         snapshot = self._ready(session.name, id)
@@ -370,9 +402,7 @@ class LocalHomes:
     def _shares_blocks(self) -> bool:
         """Whether a copy of a home takes no space until the home changes, as on XFS and Btrfs."""
         with TemporaryDirectory(dir=self._snapshots) as folder:
-            (original := Path(folder, "original")).write_bytes(b"x")
-            tried = command.run(["cp", "--reflink=always", "--", original, Path(folder, "copy")], accepted=(0, 1))
-        return tried.exit_code == 0 and self._homes.stat().st_dev == self._snapshots.stat().st_dev
+            return copying.shares_blocks(Path(folder)) and self._homes.stat().st_dev == self._snapshots.stat().st_dev
 
     def _ready(self, session: str, id: str) -> Path:
         snapshot = self.snapshot(session, id)

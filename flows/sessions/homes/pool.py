@@ -24,6 +24,7 @@ from flows.errors import RefitError
 from flows.sessions.homes import subvolumes
 from flows.sessions.homes.sent import touched
 from flows.settings import Settings
+from flows.words import on_a_line, some
 
 logger = logging.getLogger("refit.sessions")
 
@@ -33,6 +34,7 @@ SHORT = 0.1  # share of the pool: if less is free, somebody should make room
 # The space of the file is reserved: `discard` would give it back to the disk, and others would take it.
 _MOUNT = "loop,nosuid,nodev,noatime,nodiscard"
 _MAKE_SECONDS = _SEND_SECONDS = 600.0
+_MOST_SENT = 64 << 20  # bytes: what half a million files and folders that changed take
 _SIZE: TypeAdapter[int] = TypeAdapter(Size)
 
 
@@ -213,9 +215,7 @@ class Pool:
         try:
             subvolumes.as_root("delete", subvolume)
         except (OSError, ProgramFailed):  # what is not empty of others can't be deleted
-            for inside in reversed(self.nested(subvolume)):
-                subvolumes.as_root("delete", inside)
-            subvolumes.as_root("delete", subvolume)
+            subvolumes.as_root("delete-all", subvolume)
 
     def touched(self, home: Path, snapshot: Path) -> frozenset[str] | None:
         """What of a home is not as in its snapshot, however large both are; none: nobody knows."""
@@ -226,27 +226,22 @@ class Pool:
                 stream = Path(folder, "stream")
                 options = ["--quiet", "--no-data", "-p", str(snapshot), "-f", str(stream)]
                 command.run(["btrfs", "send", *options, current], root=True, limit=_SEND_SECONDS)
+                if stream.stat().st_size > _MOST_SENT:
+                    return None
                 shown = ["btrfs", "receive", "--dump", "-f", str(stream)]
                 return touched(command.run(shown, root=True, limit=_SEND_SECONDS, secret=True).stdout)
         finally:
             self.delete(current)
 
-    def nested(self, subvolume: Path) -> tuple[Path, ...]:
-        """The subvolumes inside a subvolume, outer ones first; anybody may make some in their own folders."""
-        listed = command.run(["btrfs", "subvolume", "list", "-o", subvolume], root=True).stdout.splitlines()
-        direct = [self.folder / line.split(" path ", 1)[1] for line in listed]
-        return tuple(sorted(found for path in direct for found in (path, *self.nested(path))))
-
     def refuse_nested(self, home: Path) -> None:
-        """Find out whether a home is one subvolume.
+        """Find out whether a home is one subvolume; anybody may make some in their own folders.
 
         Raises:
             RefitError: there are others inside.
         """
-        if inside := self.nested(home):
-            named = ", ".join(str(path.relative_to(home)) for path in inside)
+        if inside := subvolumes.nested_as_root(home):
             raise RefitError(
-                f"There are subvolumes of their own inside {home}: {named}.",
+                f"There are subvolumes of their own inside {home}: {some(map(on_a_line, inside))}.",
                 why="A snapshot doesn't hold what is in them, and it couldn't be brought back.",
                 fix="let the owner move what is in them into plain folders, and remove them: rmdir does, once empty.",
             )

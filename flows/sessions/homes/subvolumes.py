@@ -8,19 +8,22 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import json
 import os
 import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flows import command, fence
 
 # From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
 _CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D
-_WITH_OPTIONS, _PLAIN, _ROOTS = "=qQQ32x4040s", "=q4088s", "=Q4080xB7x"
+_NAME = 0xD000943E
+_WITH_OPTIONS, _PLAIN, _ROOTS, _NAMED = "=qQQ32x4040s", "=q4088s", "=Q4080sc7x", "=QQ256s3824s"
+_ROOT = struct.Struct("=QQ")  # the number of a subvolume, and of the folder that it is in
 _QUOTAS, _LIMIT, _ABOUT = 0xC0109428, 0x8030942B, 0x8400941F
 _TWO_NUMBERS, _OF_LIMIT, _INFO = "=QQ", "=QQQQQQ", "=QQ16s992x"
 _SIMPLE_QUOTAS, _MOST_REFERENCED = 4, 1
@@ -50,11 +53,69 @@ def delete(path: Path) -> None:
             _call(folder, _DELETE, struct.pack(_PLAIN, 0, os.fsencode(path.name)))
 
 
+def delete_all(path: Path) -> None:
+    """Delete a subvolume with those that are nested in it; none there is no error.
+
+    What is in it is its owner's to move meanwhile: each is reached folder by folder, and no link is followed.
+    """
+    if path.exists():
+        with _opened(path) as top:
+            while _delete_nested(top):
+                pass
+        delete(path)
+
+
+def _delete_nested(top: int) -> int:
+    """How many were deleted; the kernel tells some of them at a time."""
+    done = 0
+    for path in reversed(_nested(top)):
+        above, _, name = path.rpartition(b"/")
+        with suppress(OSError), _below(top, above) as folder:  # in it there are others that weren't told
+            _call(folder, _DELETE, struct.pack(_PLAIN, 0, name))
+            done += 1
+    return done
+
+
+def nested(path: Path) -> tuple[str, ...]:
+    """The paths of subvolumes in a subvolume, outer ones first; of very many only some."""
+    with _opened(path) as top:
+        return tuple(map(os.fsdecode, _nested(top)))
+
+
 def has_nested(path: Path) -> bool:
     """Whether there are other subvolumes in a subvolume."""
     with _opened(path) as subvolume:
-        answer = _call(subvolume, _INSIDE, bytes(struct.calcsize(_ROOTS)))
-    return bool(struct.unpack(_ROOTS, answer)[1])
+        return bool(_direct(subvolume))
+
+
+def _nested(top: int) -> list[bytes]:
+    found: list[bytes] = []
+    waiting = [b""]
+    while waiting:
+        above = waiting.pop()
+        with _below(top, above) as subvolume:
+            inside = [above + path for path in _direct(subvolume)]
+        found += inside
+        waiting += [path + b"/" for path in inside]
+    return found
+
+
+def _direct(subvolume: int) -> list[bytes]:
+    """The paths of subvolumes that are nested in one, but not deeper: the first 255."""
+    asked = bytearray(struct.calcsize(_ROOTS))
+    try:
+        fcntl.ioctl(subvolume, _INSIDE, asked)
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:  # it has told those that it had room for
+            raise
+    _, roots, count = struct.unpack(_ROOTS, asked)
+    return [_path(subvolume, number, folder) for number, folder in list(_ROOT.iter_unpack(roots))[: count[0]]]
+
+
+def _path(subvolume: int, number: int, folder: int) -> bytes:
+    told = _call(subvolume, _NAME, struct.pack(_NAMED, folder, number, b"", b""))
+    _, _, name, path = struct.unpack(_NAMED, told)
+    return bytes(path.partition(b"\0")[0] + name.partition(b"\0")[0])
 
 
 def limit(path: Path, most: int) -> None:
@@ -121,6 +182,20 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(opened)
 
 
+@contextmanager
+def _below(top: int, path: bytes) -> Iterator[int]:
+    """A folder below an open one, name by name: what is a link on the way is an error."""
+    opened = os.dup(top)
+    try:
+        for name in filter(None, path.split(b"/")):
+            above = opened
+            opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            os.close(above)
+        yield opened
+    finally:
+        os.close(opened)
+
+
 # --- Whole verbs, each of which leaves nothing half done --------------------------------------------------------------
 
 
@@ -181,6 +256,7 @@ def _pairs(paths: Sequence[Path]) -> list[tuple[Path, Path]]:
 VERBS: Mapping[str, Callable[..., None]] = {
     "create": create,
     "delete": delete,
+    "delete-all": delete_all,
     "restore": restore,
     "take": take,
     "limit": lambda path, most: limit(path, int(most.name)),
@@ -202,5 +278,17 @@ def as_root(verb: str, *paths: Path) -> None:
         command.run([sys.executable, "-I", "-m", __name__, verb, *paths], root=True)
 
 
+def nested_as_root(path: Path) -> tuple[str, ...]:
+    """`nested`; as root, whoever calls."""
+    if os.geteuid() == 0:
+        return nested(path)
+    told = command.run([sys.executable, "-I", "-m", __name__, "nested", path], root=True).stdout
+    return tuple(json.loads(told))
+
+
 if __name__ == "__main__":
-    VERBS[sys.argv[1]](*map(Path, sys.argv[2:]))
+    verb, *names = sys.argv[1:]
+    if verb == "nested":
+        print(json.dumps(nested(Path(names[0]))))
+    else:
+        VERBS[verb](*map(Path, names))
