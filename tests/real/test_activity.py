@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +24,7 @@ from websockets.sync.connection import Connection
 
 from flows import host
 from flows.catalog import load
-from flows.catalog.model import Catalog
+from flows.catalog.model import Access, Catalog, Profile
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -30,8 +32,8 @@ from flows.images.stages import Stage
 from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
-from flows.sessions.watching.activity import Activity, Verdict
-from flows.sessions.watching.probes import Manner, Seen, Watch, probe
+from flows.sessions.watching.activity import PROBE, Activity, Verdict, judge
+from flows.sessions.watching.probes import Manner, Seen, Watch, probe, ready_to_look
 from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, wait_until
@@ -87,6 +89,19 @@ class Room:
         terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
         self.things.callback(terminal.close)
         return terminal
+
+    def feed(self, *argv: str, text: str) -> None:
+        """Let a program in the session read a text, as `session exec` does, and leave it running."""
+        call = [*self.podman, "exec", "-i", self.session.container, *argv]
+        program = subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.things.callback(program.wait, PATIENCE)
+        self.things.callback(program.kill)
+        assert program.stdin
+        program.stdin.write(text.encode())
+        if argv[-1] == "-":
+            program.stdin.close()
+        else:
+            program.stdin.flush()
 
     def clear(self) -> None:
         """End whatever the row has started."""
@@ -153,7 +168,7 @@ def open_jupyter_terminal(room: Room, *typed: str) -> None:
             assert said
 
 
-def log_in_from_outside(room: Room) -> None:
+def log_in_from_outside(room: Room, *tunnel: str) -> None:
     """Log in by ssh from this machine, through a pipe: no port of the session is open for it."""
     room.run(f"exec >/dev/null 2>&1\n{textwrap.dedent(ssh('true'))}")
     server = "/usr/sbin/sshd -i -f /dev/null -h keys/host -o StrictModes=no -o UsePAM=no"
@@ -162,10 +177,12 @@ def log_in_from_outside(room: Room) -> None:
     key = room.settings.home / "key"
     key.touch(0o600)
     key.write_text(room.run("cat ~/keys/mine"))
-    call = ["ssh", "-tt", "-i", str(key), *(f"-o{option}" for option in options), f"{USER}@session"]
+    how = tunnel or ("-tt",)
+    call = ["ssh", *how, "-i", str(key), *(f"-o{option}" for option in options), f"{USER}@session"]
     terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
     room.things.callback(terminal.close)
-    terminal.wait_for("$")
+    if not tunnel:
+        terminal.wait_for("$")
 
 
 def open_a_tab(room: Room) -> None:
@@ -186,6 +203,14 @@ def type_a_text(room: Room) -> None:
     page.keyboard.press("Control+s")
 
 
+def type_without_saving(room: Room) -> None:
+    """Type into a text file in JupyterLab that was last saved long ago, and save nothing."""
+    room.run("cd; echo a >text; touch -d yesterday text; rm -f .local/share/jupyter/heartbeat")
+    page = show(room, "text")
+    page.locator(".jp-FileEditor .cm-content").click()
+    page.keyboard.type("more")
+
+
 def show(room: Room, path: str) -> Page:
     """JupyterLab in a real browser, with a document."""
     page = room.things.enter_context(open_page())
@@ -203,6 +228,7 @@ class Row:
         because: what the evidence has to say.
         quick: whether it needs no more than the base, and runs with the quick tests.
         quiet: seconds without typing after which nobody is there; 0, so that making the row doesn't decide it.
+        jupyter: whether it is so in images with JupyterLab alone.
     """
 
     name: str
@@ -212,6 +238,7 @@ class Row:
     because: str = ""
     quick: bool = False
     quiet: float = 0.0
+    jupyter: bool = False
 
 
 ROWS = (
@@ -250,6 +277,87 @@ ROWS = (
         quick=True,
     ),
     Row("a loop that mostly sleeps", BUSY, in_tmux("while sleep 0.5; do :; done"), "pgrep -fx 'sleep 0.5'"),
+    Row("a loop that wakes up each minute", BUSY, in_tmux("while sleep 60; do date; done &"), "pgrep -fx 'sleep 60'"),
+    Row(
+        "a worker in the background of a shell, which waits for jobs",
+        BUSY,
+        in_tmux("mkfifo q; while read job <q; do date; done &"),
+        "test -p q && test $(pgrep -c bash) -gt 1",
+        "executes: bash",
+        quick=True,
+    ),
+    Row(
+        "the same worker in the foreground",
+        BUSY,
+        in_tmux("mkfifo q; while read job <q; do date; done"),
+        "test -p q",
+        "executes: bash",
+        quick=True,
+    ),
+    Row(
+        "a shell that waits for an answer from the network",
+        BUSY,
+        lambda room: room.run(
+            in_tmux(f"exec 3<>/dev/tcp/127.0.0.1/{room.session.access.port}; touch there; read answer <&3")
+        ),
+        "test -e there",
+        "runs: bash",
+    ),
+    Row(
+        "a shell that waits for its job", BUSY, in_tmux("sleep 900 & wait"), "pgrep -fx 'sleep 900'", "runs: sleep 900"
+    ),
+    Row("a job that its shell has let go", BUSY, in_tmux("sleep 900 & disown"), "pgrep -fx 'sleep 900'", "sleep 900"),
+    Row(
+        "a shell that has ended before its job",
+        BUSY,
+        "tmux new-session -d -s work 'setsid sleep 900 & sleep 1'",
+        "pgrep -fx 'sleep 900' && ! pgrep tmux",
+        "sleep 900",
+    ),
+    Row("a program with a time limit", BUSY, in_tmux("timeout 1h sleep 900"), "pgrep -fx 'sleep 900'", "timeout 1h"),
+    Row("a program that holds a lock", BUSY, in_tmux("flock lock sleep 900"), "pgrep -fx 'sleep 900'", "flock lock"),
+    Row(
+        "many jobs, one after the other",
+        BUSY,
+        in_tmux("seq 3 | xargs -n 1 sleep 90"),
+        "pgrep -f 'sleep 90'",
+        "xargs",
+    ),
+    Row(
+        "a wait for ever without a terminal",
+        BUSY,
+        "setsid sleep infinity &",
+        "pgrep -f 'sleep infinity'",
+        "runs: sleep",
+    ),
+    Row(
+        "a prompt of Python that executes",
+        BUSY,
+        in_tmux("python3", "open('there', 'w'); import time; time.sleep(900)"),
+        "test -e there",
+        "executes: python3",
+        quick=True,
+    ),
+    Row(
+        "a prompt of Python that waits for an answer from the network",
+        BUSY,
+        in_tmux(
+            "python3",
+            "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); open('there', 'w'); s.accept()",
+        ),
+        "test -e there",
+        "executes: python3",
+    ),
+    Row(
+        "a prompt of Python with a thread that works now and then",
+        BUSY,
+        in_tmux(
+            "python3",
+            "import threading, time; threading.Thread(target=time.sleep, args=(900,)).start(); open('there', 'w')",
+        ),
+        "test -e there",
+        "executes: python3",
+    ),
     Row(
         "a script without a terminal",
         BUSY,
@@ -274,12 +382,12 @@ ROWS = (
     ),
     Row(
         "a commit whose message is being written",
-        BUSY,
+        STATE,
         in_tmux("git init -q . && git -c user.name=x -c user.email=x commit --allow-empty"),
         "pgrep editor",
-        "git",
+        "waits for",
     ),
-    Row("tail -f of a log", BUSY, in_tmux("tail -f /dev/null"), "pgrep tail", "tail -f"),
+    Row("tail -f of a log", STATE, in_tmux("tail -f /dev/null"), "pgrep tail", "waits for ever: tail -f"),
     Row(
         "a server that somebody has started",
         BUSY,
@@ -296,17 +404,17 @@ ROWS = (
     ),
     Row(
         "a prompt after a script, with what it has computed",
-        BUSY,
+        STATE,
         in_tmux("echo 'x = 1' >a.py; python3 -i a.py"),
         "pgrep -f a.py",
-        "a.py",
+        "open: python3 -i a.py",
     ),
     Row(
         "a debugger at a breakpoint of Python",
-        BUSY,
+        STATE,
         in_tmux("echo 'x = 1' >a.py; python3 -m pdb a.py"),
         "pgrep -f a.py",
-        "pdb",
+        "open: python3 -m pdb a.py",
     ),
     Row(
         "a debugger at a breakpoint of C",
@@ -382,6 +490,64 @@ ROWS = (
         lambda room: room.cell("import multiprocessing as m, time; m.Process(target=time.sleep, args=(900,)).start()"),
         because="ipykernel_launcher",
     ),
+    Row(
+        "a thread of a kernel that writes something now and then",
+        BUSY,
+        lambda room: room.cell(
+            """
+            import threading, time
+            def write():
+                while True:
+                    open("checkpoint", "w").write("x")
+                    time.sleep(30)
+            threading.Thread(target=write, daemon=True).start()
+            """
+        ),
+        because="a kernel with a thread that works",
+    ),
+    Row(
+        "a thread of a kernel that waits for another program",
+        BUSY,
+        lambda room: room.cell(
+            """
+            import subprocess, threading
+            threading.Thread(target=subprocess.run, args=(["setsid", "--fork", "--wait", "sleep", "900"],)).start()
+            """
+        ),
+        because="sleep 900",
+    ),
+    Row(
+        "a copy of a kernel that init has adopted",
+        BUSY,
+        lambda room: room.cell(
+            """
+            import os, time
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    time.sleep(900)
+                os._exit(0)
+            os.wait()
+            """
+        ),
+        because="runs: /opt/app-root/bin/python3 -m ipykernel_launcher",
+    ),
+    Row(
+        "a script that was given to `session exec`",
+        BUSY,
+        lambda room: room.feed("python3", "-I", "-", text="import time; open('there', 'w'); time.sleep(900)"),
+        "test -e there",
+        "runs: python3 -I -",
+        quick=True,
+    ),
+    Row(
+        "a program that looks like Refit's own look",
+        BUSY,
+        lambda room: room.feed(*PROBE, text="import time; open('there', 'w'); time.sleep(900)\n"),
+        "test -e there",
+        "runs: python3 -I -c",
+        quick=True,
+    ),
     Row("a kernel that was used a minute ago", BUSY, lambda room: room.cell("1"), because="was used", quiet=900),
     Row(
         "sleep in a terminal of JupyterLab that was closed",
@@ -398,9 +564,65 @@ ROWS = (
         "a document was saved",
         quiet=900,
     ),
-    Row("a server that hangs", BUSY, "pkill -STOP -x launch-jupyter", because="not known: Jupyter"),
+    Row(
+        "somebody types in JupyterLab and saves nothing",
+        BUSY,
+        type_without_saving,
+        "test -e .local/share/jupyter/heartbeat && ! grep -q more text",
+        "the IDE was used",
+        quiet=900,
+    ),
+    Row("a server that hangs", BUSY, "pkill -STOP -x launch-jupyter", because="not known: Jupyter", jupyter=True),
     # --- Nothing works, and something would be lost
     Row("a file open in an editor", STATE, in_tmux("nano text"), "pgrep nano", "open: nano text", quick=True),
+    Row(
+        "a history in its pager",
+        STATE,
+        in_tmux(
+            "git init -q . && git -c user.name=x -c user.email=x commit -q --allow-empty -m x",
+            "git -c core.pager='less -+F' log",
+        ),
+        "pgrep less",
+        "waits for less: git",
+    ),
+    Row(
+        "a prompt of IPython",
+        STATE,
+        in_tmux("ipython"),
+        "tmux capture-pane -p -t work | grep 'In \\[1'",
+        "ipython",
+        jupyter=True,
+    ),
+    Row(
+        "a wait for ever at a terminal",
+        STATE,
+        in_tmux("sleep infinity &"),
+        "pgrep -f 'sleep infinity'",
+        "for ever: sleep",
+    ),
+    Row(
+        "a tunnel of ssh that nobody uses",
+        STATE,
+        lambda room: log_in_from_outside(room, "-N", "-L", "/tmp/refit-tunnel:127.0.0.1:9"),
+        f"pgrep -fx 'sshd: {USER}'",
+        "a tunnel that nobody uses now",
+        quiet=900,
+    ),
+    Row(
+        "a program that is suspended",
+        STATE,
+        in_tmux("sleep 900"),
+        "tmux send-keys -t work C-z; ps -o stat= -C sleep | grep -q T",
+        "suspended: sleep 900",
+    ),
+    Row(
+        "a loop that asks for lines",
+        STATE,
+        in_tmux("touch there; while read line; do date; done"),
+        "test -e there",
+        "asks for a line: bash",
+        quick=True,
+    ),
     Row("a prompt of Python", STATE, in_tmux("python3"), "pgrep python3 -t pts/0", "open: python3"),
     Row(
         "a pager that is suspended",
@@ -443,6 +665,14 @@ ROWS = (
         "test -e ended",
         "at its prompt",
     ),
+    Row(
+        "a line that somebody has typed half",
+        IDLE,
+        in_tmux("true"),
+        "tmux send-keys -t work -l rm; tmux capture-pane -p -t work | grep '\\$ rm'",
+        "at its prompt",
+    ),
+    Row("another shell at its prompt", IDLE, in_tmux("dash"), "pgrep -x dash", "at its prompt: dash"),
     Row("an agent for ssh keys", IDLE, "eval $(ssh-agent)", "pgrep ssh-agent", "ssh-agent", quick=True),
     Row("agents of GnuPG", IDLE, "gpg-agent --daemon; dirmngr --daemon", "pgrep dirmngr", "gpg-agent"),
     Row("a message bus", IDLE, "dbus-daemon --session --fork", "pgrep dbus-daemon", "dbus-daemon"),
@@ -464,7 +694,9 @@ ROWS = (
 @pytest.fixture(scope="module")
 def plain(shared: Settings, registry: Registry, base: Built) -> Iterator[Room]:
     """A light session, for the quick rows."""
-    yield from _room(shared, light(shared, registry, base, "rows", SLEEPER.removesuffix("&") + "& true"), "plain")
+    yield from _room(
+        shared, light(shared, registry, base, "rows", SLEEPER.removesuffix("&") + "& true"), "plain", LIGHT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -472,21 +704,38 @@ def full(
     shared: Settings, registry: Registry, builder: Builder, catalog: Catalog, assembler: Assembler
 ) -> Iterator[Room]:
     """A session with JupyterLab and the programs that people work with."""
-    profile = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311")
+    top = _with_tools(builder, assembler, load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311"))
+    start = ["sh", "-c", f"{SLEEPER} exec start-jupyter"]
+    image = variant(shared, registry, top.digest, f"{shared.repository}/stages", "rows", start)
+    yield from _room(shared, image, "full", JUPYTER)
+
+
+@pytest.fixture(scope="module", params=["terminal", "vscode"])
+def other(
+    request: pytest.FixtureRequest,
+    shared: Settings,
+    registry: Registry,
+    builder: Builder,
+    catalog: Catalog,
+    assembler: Assembler,
+) -> Iterator[Room]:
+    """A session with another IDE, and the same programs."""
+    first, ide = load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311"), catalog.ides[request.param]
+    top = _with_tools(builder, assembler, replace(first, stem=f"{ide.name}-minimal-deb12-py311", ide=ide))
+    image = variant(shared, registry, top.digest, f"{shared.repository}/stages", f"rows-{ide.name}")
+    yield from _room(shared, image, ide.name, ide.config.access)
+
+
+def _with_tools(builder: Builder, assembler: Assembler, profile: Profile) -> Built:
     with_tools = replace(profile, bundle=replace(profile.bundle, name="tools", packages=TOOLS))
     chain = assembler.chain(profile)
     tools: Stage = assembler.chain(with_tools)[1]
-    above = replace(tools, parent=chain[-1].name, text=f"USER 0\n{tools.text}")
-    top = build_all(builder, (*chain, above))[-1]
-    start = ["sh", "-c", f"{SLEEPER} exec start-jupyter"]
-    yield from _room(
-        shared, variant(shared, registry, top.digest, f"{shared.repository}/stages", "rows", start), "full"
-    )
+    above = replace(tools, name=f"{profile.stem}-tools", parent=chain[-1].name, text=f"USER 0\n{tools.text}")
+    return build_all(builder, (*chain, above))[-1]
 
 
-def _room(settings: Settings, image: str, name: str) -> Iterator[Room]:
+def _room(settings: Settings, image: str, name: str, access: Access) -> Iterator[Room]:
     sessions = Sessions.open(settings)
-    access = LIGHT if name == "plain" else JUPYTER
     session = sessions.create(name, "jupyter-minimal-deb12-py311", "2026a", image, access)
     yield Room(settings, sessions, session, ExitStack())
     sessions.remove(name, purge=True)
@@ -501,6 +750,31 @@ def test_row(request: pytest.FixtureRequest, row: Row) -> None:
         check(room, row)
     finally:
         room.clear()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.name) for row in ROWS if isinstance(row.start, str) and not row.jupyter]
+)
+def test_row_beside_another_ide(other: Room, row: Row) -> None:
+    try:
+        check(other, row)
+    finally:
+        other.clear()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name) for row in ROWS])
+def test_row_on_a_busy_machine(full: Room, row: Row) -> None:
+    burn = [sys.executable, "-c", "while True: pass"]  # each in a session, or they would share what one gets
+    burners = [subprocess.Popen(burn, start_new_session=True) for _ in range(os.cpu_count() or 1)]
+    try:
+        check(full, row)
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+        full.clear()
 
 
 def check(room: Room, row: Row) -> None:
@@ -598,3 +872,9 @@ def test_to_ask_jupyter_is_no_activity(full: Room) -> None:
         assert last_activity() == before
     finally:
         full.clear()
+
+
+def test_looks_at_the_same_time_know_each_other(plain: Room) -> None:
+    with ready_to_look(plain.sessions.engine, plain.session) as look:
+        assert plain.probe().verdict is IDLE
+        assert judge(look(), quiet=0).verdict is IDLE

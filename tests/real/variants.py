@@ -19,6 +19,7 @@ JUPYTER = Access(
     page="/lab?token={token}",
     protocol="jupyter",
     own_paths=("/.cache/", "/.ipython/", "/.jupyter/", "/.local/share/jupyter/"),
+    heartbeat=".local/share/jupyter/heartbeat",
 )
 # No IDE to reach, and a start command that waits for the home.
 LATE = Access(late_home=True)

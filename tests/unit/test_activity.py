@@ -42,7 +42,7 @@ def process(pid: int, *argv: str, **more: Any) -> Process:
 
 
 def in_terminal(pid: int, *argv: str, **more: Any) -> Process:
-    given = {"terminal": "/dev/pts/0", "stdin": "/dev/pts/0", "foregrounds": (pid,)}
+    given = {"terminal": "/dev/pts/0", "stdin": "/dev/pts/0", "foregrounds": (pid,), "waits": "terminal"}
     return process(pid, *argv, **{**given, **more})
 
 
@@ -67,7 +67,7 @@ def test_without_anything_a_session_is_idle_since_it_began() -> None:
 def test_evidence_says_what_works_how_hard_and_where() -> None:
     activity = seen(process(812, "python", "train.py", cpu=0.93), in_terminal(9, "nano", "x"))
     assert activity.verdict is Verdict.busy
-    assert activity.reasons == ("python train.py, 93% CPU, pid 812",)
+    assert activity.reasons == ("runs: python train.py, 93% CPU, pid 812",)
     assert [str(found.says) for found in activity.evidence] == ["busy", "idle with state", "idle"]
 
 
@@ -89,7 +89,7 @@ def test_no_secret_of_a_command_line_gets_into_evidence(argv: tuple[str, ...]) -
     "one",
     [
         process(9, "sleep", "900"),
-        process(9, "sshd: dev@notty"),
+        process(9, "sshd: dev@notty", moved=5000.0),
         process(9, "python3", "/home/dev/langserver-experiment.py"),
         process(9, "pylsp", cpu=0.9),
         process(9, "pylsp", cpu=0.1, waited=0.6),
@@ -104,14 +104,13 @@ def test_no_secret_of_a_command_line_gets_into_evidence(argv: tuple[str, ...]) -
         in_terminal(9, "bash", foregrounds=(9, 4711)),
         in_terminal(9, "nano", "x", foregrounds=(8,)),
         in_terminal(9, "python3", "work.py"),
-        in_terminal(9, "python3", "-i", "work.py"),
         in_terminal(9, "python3", stdin="pipe:[1]"),
         in_terminal(9, "psql"),
         process(9, "./a.out", state="t"),
         process(9, "./a.out", state="D"),
         process(9, "python3", "-I", "-", "8888"),
-        process(9, *PROBE),
-        process(9, *PROBE[:3], "train()", parent=0),
+        process(9, "python3", "-I", "-", parent=0),
+        process(9, *PROBE, parent=0),
         process(9, "make", parent=0),
     ],
     ids=str,
@@ -127,6 +126,7 @@ def test_what_has_no_harmless_explanation_is_busy(one: Process) -> None:
         in_terminal(9, "/usr/bin/zsh", "-i"),
         in_terminal(9, "bash", "--init-file", "/x/shellIntegration-bash.sh"),
         in_terminal(9, "sh", "-c", "bash"),
+        in_terminal(9, "-sh", waits="line"),
         process(9, "ssh-agent", "-s"),
         process(9, "/usr/bin/python3", "/usr/bin/pylsp"),
         process(9, "node", "--max-old-space-size=3072", "/x/pyright-langserver.js", "--stdio"),
@@ -135,8 +135,6 @@ def test_what_has_no_harmless_explanation_is_busy(one: Process) -> None:
         process(9, "tmux", "new", name="tmux: server"),
         process(9, "defunct", state="Z"),
         process(9, "sh", "/etc/cron-like", session=1, started=BEGAN + 2),
-        process(9, "python3", "-I", "-", "8888", parent=0),
-        process(9, *PROBE, parent=0),
     ],
     ids=str,
 )
@@ -148,7 +146,20 @@ def test_what_waits_for_others_is_idle(one: Process) -> None:
     "one",
     [
         in_terminal(9, "nano", "x"),
+        in_terminal(9, "python3"),
+        in_terminal(9, "python3", waits="child"),
+        in_terminal(9, "python3", waits="line"),
+        in_terminal(9, "bash", waits="line"),
+        in_terminal(9, "python3", threads=("lock", "any")),
         in_terminal(9, "ipython3"),
+        in_terminal(9, "/usr/bin/python3", "/usr/bin/ipython"),
+        in_terminal(9, "python3", "-m", "pdb", "work.py"),
+        in_terminal(9, "python3", "-i", "work.py"),
+        in_terminal(9, "tail", "-n", "3", "-F", "log", waits="other"),
+        in_terminal(9, "tail", "-f", "log", waits="other", foregrounds=(8,)),
+        in_terminal(9, "sleep", "infinity", waits="sleep", foregrounds=(8,)),
+        process(9, "sshd: dev@notty"),
+        process(9, "sshd: dev"),
         in_terminal(9, "less", "x", state="T", foregrounds=(8,)),
         in_terminal(9, "tmux", "attach", name="tmux: client"),
     ],
@@ -156,6 +167,68 @@ def test_what_waits_for_others_is_idle(one: Process) -> None:
 )
 def test_what_a_person_has_open_is_state(one: Process) -> None:
     assert seen(one).verdict is Verdict.state
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        in_terminal(9, "bash", waits="other"),
+        in_terminal(9, "-bash", waits="sleep", foregrounds=(0,)),
+        in_terminal(9, "bash", waits=""),
+        in_terminal(9, "python3", waits="sleep"),
+        in_terminal(9, "python3", waits="other"),
+        in_terminal(9, "python3", threads=("sleep",)),
+        in_terminal(9, "python3", "-m", "pdb", "work.py", waits="other"),
+        in_terminal(9, "R", "--no-echo", "--no-restore", "--file=work.R"),
+        in_terminal(9, "tail", "log", waits="other"),
+        in_terminal(9, "sleep", "900", waits="sleep"),
+        process(9, "sleep", "infinity"),
+    ],
+    ids=lambda one: f"{one}, waits for {one.waits or 'nothing'}",
+)
+def test_what_works_looks_like_what_a_person_has_open_and_is_none(one: Process) -> None:
+    activity = seen(one)
+    assert activity.verdict is Verdict.busy
+    (said,) = activity.reasons
+    assert said.partition(": ")[0] in ("runs", "executes")
+
+
+def test_a_shell_that_waits_for_what_it_has_started_is_judged_by_that() -> None:
+    shell = in_terminal(9, "bash", waits="child", foregrounds=(10,))
+    assert seen(shell, in_terminal(10, "make", parent=9, waits="child")).reasons == ("runs: make, pid 10",)
+    assert seen(shell, in_terminal(10, "nano", "x", parent=9)).verdict is Verdict.state
+    loop = in_terminal(11, "bash", parent=9, waits="other", foregrounds=(9,))  # `while read job <~/queue; do …; done &`
+    assert seen(replace(shell, waits="terminal", foregrounds=(9,)), loop).reasons == (f"executes: {loop}",)
+
+
+def test_a_program_that_waits_for_its_pager_or_editor_is_state_until_that_works() -> None:
+    log = in_terminal(9, "git", "log", waits="other")
+    pager = in_terminal(10, "less", parent=9, group=9, foregrounds=(9,))
+    assert seen(log, pager).verdict is Verdict.state
+    shell = in_terminal(11, "/bin/sh", "-c", "less -+F", parent=9, group=9, foregrounds=(9,), waits="child")
+    below = seen(log, shell, replace(pager, parent=11))
+    assert below.verdict is Verdict.state and any("waits for less: git log" in text for text in below.reasons)
+    assert seen(replace(log, cpu=0.9), pager).verdict is Verdict.busy
+    assert seen(log, pager, in_terminal(11, "sleep", "900", parent=10, foregrounds=(9,))).verdict is Verdict.busy
+    assert seen(log, pager, in_terminal(11, "make", parent=9, foregrounds=(9,))).verdict is Verdict.busy
+
+
+def test_an_ssh_connection_with_a_program_is_work_and_a_tunnel_that_carries_nothing_is_not() -> None:
+    login = process(9, "sshd: dev@notty")
+    assert seen(login, process(10, "sftp-server", parent=9)).verdict is Verdict.busy
+    assert "a tunnel" in seen(login).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({"waited": 0.9}, Verdict.idle), ({"cpu": 0.02, "waited": 0.9}, Verdict.idle), ({"cpu": 0.3}, Verdict.busy)],
+)
+def test_a_host_without_free_cores_makes_no_work_of_what_only_waits_for_one(
+    more: dict[str, Any], says: Verdict
+) -> None:
+    activity = judge(Look(NOW, (INIT, replace(MAIN, **more))))
+    assert activity.verdict is says
+    assert says is Verdict.idle or activity.reasons[0].startswith("computes: ")
 
 
 def test_what_a_script_of_the_image_does_is_the_images_and_what_the_ide_starts_later_is_not() -> None:
@@ -189,9 +262,26 @@ def test_kernels(more: dict[str, Any], says: Verdict, because: str) -> None:
 
 def test_a_kernel_works_on_after_its_cell_by_itself_or_by_a_copy_of_itself() -> None:
     copy = process(51, *KERNEL.argv, parent=50)
-    assert seen(KERNEL, copy, **kernel()).reasons == (str(copy),)
+    assert seen(KERNEL, copy, **kernel()).reasons == (f"runs: {copy}",)
     threads = process(50, *KERNEL.argv, cpu=1.0)
     assert seen(threads, **kernel()).verdict is Verdict.busy
+    daemon = process(51, *KERNEL.argv, parent=1)
+    assert seen(KERNEL, daemon, **kernel()).reasons == (f"runs: {daemon}",)
+
+
+@pytest.mark.parametrize(
+    ("threads", "says"),
+    [
+        (("any", "lock", "pipe", "pipe", "sleep"), Verdict.state),
+        (("pipe", "pipe", "pipe"), Verdict.busy),
+        (("any", "lock", "any", "sleep", "sleep"), Verdict.busy),
+        (("any", "lock", "any", "sleep", "other"), Verdict.busy),
+    ],
+)
+def test_a_thread_that_outlives_its_cell_is_work_and_those_of_the_kernel_are_not(
+    threads: tuple[str, ...], says: Verdict
+) -> None:
+    assert seen(replace(KERNEL, threads=threads), **kernel()).verdict is says
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import math
@@ -20,6 +21,7 @@ from uuid import uuid4
 from flows import command, containers, host
 from flows.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
 from flows.errors import RefitError
+from flows.files import kept_secret
 from flows.images.registry import Registry
 from flows.sessions.containers import by_hand, ending, slot
 from flows.sessions.containers.walls import Walls
@@ -34,6 +36,8 @@ PROCESSES = 4096
 
 _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
 _LABEL = "io.refit."
+# The variable by which looks at a session know each other (`watching/look.py`).
+_LOOKER = "REFIT_LOOK"
 # Bytes that a dialogue may have: a look at thousands of processes, with what they were called with.
 _LOOKS = 4 * FOREIGN_OUTPUT
 _QUICK = 60.0
@@ -278,7 +282,7 @@ class Podman:
         self, container: str, argv: Sequence[str], limit: float = 600.0
     ) -> AbstractContextManager[Callable[[str], str]]:
         """Let a program inside a running container answer lines with lines, as the session's user."""
-        mark, call = self._marked("--interactive", container, *argv)
+        mark, call = self._marked(f"--env={_LOOKER}={self._nonce(container)}", "--interactive", container, *argv)
         bounds: Any = {"limit": limit, "most": _LOOKS, "ending": mark}
         return command.dialogue(call, root=True, cwd=self._settings.folder(), **bounds)
 
@@ -286,6 +290,11 @@ class Podman:
         """What runs a program in a container, and what ends the program where that has to be ended."""
         mark = uuid4().hex
         return partial(ending.marked_as_root, mark), self._call("exec", f"--env={ending.MARK}={mark}", *words)
+
+    def _nonce(self, container: str) -> str:
+        """By this, those who look at a session at the same time know each other; nobody can guess it from outside."""
+        key = kept_secret(self._settings.folder("activity") / "key")
+        return hmac.new(key.encode(), container.encode(), "sha256").hexdigest()[:32]
 
     def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.

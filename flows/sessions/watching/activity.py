@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,12 +15,16 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from flows.words import some
+from flows.words import on_a_line, some
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "tcsh", "zsh"})
+# They read whole lines at their prompts; the others edit them, and take each key.
+PLAIN_SHELLS = frozenset({"ash", "dash", "sh"})
 # Those that wait for a person who has something open in them. A REPL is one only without a program to run.
 EDITORS = ("editor", "emacs", "emacs-*", "less", "micro", "more", "nano", "nvim", "vi", "vim", "vim.*", "htop", "top")
-REPLS = ("R", "bpython", "ghci", "ipython", "ipython3*", "irb", "julia", "node", "python", "python3*")
+REPLS = ("R", "ghci", "irb", "julia", "node", "python", "python3*")
+# These have a prompt whatever they were begun with.
+PROMPTS = ("bpython", "ipdb", "ipython", "ipython3*", "pdb", "ptpython", "pudb")
 INTERPRETERS = (*SHELLS, "node", "perl", "python", "python3*", "ruby")
 # Programs that wait for others to ask them, without a terminal; with work to do they show it by what they use.
 HELPERS = (
@@ -32,6 +37,16 @@ HELPERS = (
 SSHD = ("sshd", "sshd-session")
 # What a program without work may use: share of a core, bytes a second.
 IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
+# What a tunnel of ssh may carry that nobody uses: keep-alives (bytes a second).
+IDLE_TUNNEL = 1000
+# Where cores are short even an idle program waits for one; whatever works gets at least this share of it.
+LEAST_CPU = 0.05
+# Of a kernel's own threads, one looks each second whether the server is still there, and two read what the programs
+# print that it starts (ipykernel: `ParentPoller`, `OutStream._watch_pipe_fd`).
+_KERNELS_OWN: Mapping[str, int] = {"sleep": 1, "pipe": 2}
+_NONE: Mapping[str, int] = {}
+# What threads wait for that work.
+_AT_WORK = frozenset({"child", "other", "pipe", "sleep"})
 # What the image itself starts, it starts with the main program (seconds).
 _START = 10.0
 # The last activity of a kernel that nobody has used is when it was ready, so long after its start (seconds).
@@ -75,6 +90,8 @@ class Process:
         stdin: what its standard input is.
         memory: bytes of it that are in memory.
         gpu: whether it has a GPU open.
+        waits: what its main thread waits for, as `look` names it; empty: it doesn't wait.
+        threads: the same of its other threads.
     """
 
     pid: int
@@ -93,6 +110,8 @@ class Process:
     stdin: str = ""
     memory: int = 0
     gpu: bool = False
+    waits: str = "other"
+    threads: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = _SECRET.sub(r"\1***", shlex.join(self.argv))
@@ -145,10 +164,22 @@ class Look:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One thing that was seen, and what it says."""
+    """One thing that was seen, and what it says; what runs in a session may be called anything.
+
+    Attributes:
+        says: what follows from it.
+        text: in words.
+        ends: whether it is a program or kernel of a person's, which a stop of the session ends.
+        kernel: the id of that kernel; empty: it is none.
+    """
 
     says: Verdict
     text: str
+    ends: bool = False
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", on_a_line(self.text))
 
     def __str__(self) -> str:
         return f"{self.says}: {self.text}"
@@ -171,6 +202,11 @@ class Activity:
     def reasons(self) -> tuple[str, ...]:
         """The evidence that made the verdict."""
         return tuple(found.text for found in self.evidence if found.says is self.verdict)
+
+    @property
+    def ending(self) -> tuple[Evidence, ...]:
+        """The programs and kernels that a stop would end, but for those by which nothing would be lost."""
+        return tuple(found for found in self.evidence if found.ends and found.says is not Verdict.idle)
 
 
 @dataclass(frozen=True)
@@ -234,9 +270,9 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
         if look.at - moment < quiet:
             yield Evidence(Verdict.busy, f"{what} {_ago(look.at - moment)} ago")
     for kernel in look.kernels:
-        yield _kernel(kernel, look)
+        yield Evidence(*_kernel(kernel, look), ends=True, kernel=kernel.id)
     if look.connections:
-        yield Evidence(Verdict.idle, f"{look.connections} connected to the IDE, which says nothing: a tab stays open")
+        yield Evidence(Verdict.idle, f"{look.connections} connected to the IDE: a page is open")
 
 
 def _held(at: float, since: float, said: str) -> Evidence:
@@ -245,7 +281,7 @@ def _held(at: float, since: float, said: str) -> Evidence:
     seconds = int(length["number"]) * _UNITS[length["unit"]] if length else _HELD_SECONDS
     if at - since >= seconds:
         return Evidence(Verdict.idle, f"its hold has ended {_ago(at - since - seconds)} ago")
-    why = "".join(filter(str.isprintable, said[length.end() :] if length else said)).strip()
+    why = (said[length.end() :] if length else said).strip()
     return Evidence(Verdict.busy, f"its owner holds it for {_ago(since + seconds - at)}" + (f": {why}" if why else ""))
 
 
@@ -262,19 +298,19 @@ def _signs(look: Look) -> Iterator[tuple[str, float]]:
         yield "the IDE was used", look.heartbeat
 
 
-def _kernel(kernel: Kernel, look: Look) -> Evidence:
+def _kernel(kernel: Kernel, look: Look) -> tuple[Verdict, str]:
     memory = sum(process.memory for process in look.processes if any(kernel.id in word for word in process.argv))
     size = f" ({memory / 1e6:.0f} MB)" if memory else ""
     used, short = _is_used(kernel, look), f"kernel {kernel.name} {kernel.id[:8]}{size}"
     if kernel.execution_state == "dead":
-        return Evidence(Verdict.idle, f"{short} has died")
+        return Verdict.idle, f"{short} has died"
     if kernel.execution_state != "idle" and (used or kernel.execution_state != "starting"):
-        return Evidence(Verdict.busy, f"{short} is {kernel.execution_state}")
+        return Verdict.busy, f"{short} is {kernel.execution_state}"
     if kernel.variables:
-        return Evidence(Verdict.state, f"{short} holds {some(kernel.variables, most=3)}")
+        return Verdict.state, f"{short} holds {some(kernel.variables, most=3)}"
     if used or kernel.variables is None:
-        return Evidence(Verdict.state, f"{short} may hold something")
-    return Evidence(Verdict.idle, f"{short} was never used")
+        return Verdict.state, f"{short} may hold something"
+    return Verdict.idle, f"{short} was never used"
 
 
 def _is_used(kernel: Kernel, look: Look) -> bool:
@@ -297,11 +333,12 @@ class _Processes:
             if process.pid == 1 or process.state in "ZX" or self._looks(process):
                 continue
             says, text = self._explained(process)
-            yield Evidence(says, f"{text}: {process}" if text else str(process))
+            ends = not (self._is_crew(process) or self._is_kernel(process))
+            yield Evidence(says, f"{text}: {process}" if text else str(process), ends)
 
     def _looks(self, process: Process) -> bool:
         """Whether it is a look at this session: this one, another one, or what they have started."""
-        if process.pid in self._look.probe or (process.parent == 0 and _is_ours(process)):
+        if process.pid in self._look.probe:
             return True
         parent = self._all.get(process.parent)
         return parent is not None and parent.pid != 1 and self._looks(parent)
@@ -309,43 +346,70 @@ class _Processes:
     def _explained(self, process: Process) -> tuple[Verdict, str]:
         if process.state == "t":
             return Verdict.busy, "stopped by a debugger"
-        if says := self._login(process):
-            return says
-        harmless = self._harmless(process)
-        if harmless is None:
-            return Verdict.busy, ""
-        if process.cpu + process.waited >= IDLE_CPU:
-            return Verdict.busy, ""
+        if login := self._login(process):
+            return login
+        says, why = self._harmless(process) or (Verdict.busy, "runs")
+        if says is Verdict.busy:
+            return says, why
+        if process.cpu >= LEAST_CPU and process.cpu + process.waited >= IDLE_CPU:
+            return Verdict.busy, "computes"
         if process.moved >= IDLE_BYTES:
             return Verdict.busy, f"moves {process.moved / 1e6:.1f} MB/s"
-        return harmless
+        return says, why
 
     def _harmless(self, process: Process) -> tuple[Verdict, str] | None:
         """Why a process is no work as long as it uses next to nothing; none: it may be."""
-        if self._is_crew(process) or self._is_kernel(process):
-            return Verdict.idle, "of the image" if self._is_crew(process) else "a kernel"
-        if process.name.startswith("tmux: client") or (_program(process.argv) == "screen" and process.terminal):
-            return Verdict.state, "attached"
-        if process.name.startswith("tmux: server") or process.argv[0] == "SCREEN":
-            return Verdict.idle, "keeps terminals"
-        if process.state == "T" and process.terminal:
-            return Verdict.state, "suspended"
+        if self._is_crew(process):
+            return Verdict.idle, "of the image"
+        if self._is_kernel(process):
+            works = _has_working_threads(process, _KERNELS_OWN)
+            return (Verdict.busy, "a kernel with a thread that works") if works else (Verdict.idle, "a kernel")
         if process.terminal:
             return self._in_terminal(process)
+        if process.name.startswith("tmux: server") or process.argv[0] == "SCREEN":
+            return Verdict.idle, "keeps terminals"
         return (Verdict.idle, "a helper") if _matches(_program(process.argv), self._helpers) else None
 
     def _in_terminal(self, process: Process) -> tuple[Verdict, str] | None:
+        if process.name.startswith("tmux: client") or _program(process.argv) == "screen":
+            return Verdict.state, "attached"
+        if process.state == "T":
+            return Verdict.state, "suspended"
         if _is_shell(process) and process.argv[1:2] == ("-c",) and process.argv[-1] in SHELLS:
             return Verdict.idle, "waits for a shell"  # which is judged itself; tmux starts them so
-        program, foreground = _program(process.argv), process.group in process.foregrounds
-        if _is_prompt(process):
-            gone = [group for group in process.foregrounds if group > 0 and group not in self._groups]
-            return (Verdict.busy, "just ran something") if gone else (Verdict.idle, "at its prompt")
-        if foreground and _matches(program, EDITORS):
+        if _takes_commands(process):
+            return self._shell(process)
+        if _waits_for_ever(process.argv):
+            return Verdict.state, "waits for ever"
+        return self._in_foreground(process) if process.group in process.foregrounds else None
+
+    def _in_foreground(self, process: Process) -> tuple[Verdict, str] | None:
+        if _is_open(process):
             return Verdict.state, "open"
-        if foreground and _matches(program, REPLS) and not _operands(process.argv) and _at_terminal(process):
-            return Verdict.state, "open"
+        if _is_repl(process):
+            works = process.waits not in ("terminal", "line", "child") or _has_working_threads(process)
+            return (Verdict.busy, "executes") if works else (Verdict.state, "open")
+        if open_below := self._open_below(process):
+            return Verdict.state, f"waits for {_program(open_below.argv)}"
         return None
+
+    def _open_below(self, process: Process) -> Process | None:
+        """The editor or pager for which a program waits that has started nothing else, maybe by a shell."""
+        children = [each for each in self._all.values() if each.parent == process.pid and each.state not in "ZX"]
+        found = [each if _is_open(each) else self._open_below(each) for each in children]
+        return found[0] if found and all(found) else None
+
+    def _shell(self, process: Process) -> tuple[Verdict, str]:
+        """What a shell does that a person types into, or a copy that it has made of itself to work beside it."""
+        if any(group > 0 and group not in self._groups for group in process.foregrounds):
+            return Verdict.busy, "just ran something"
+        if process.waits == "terminal" or (process.waits == "line" and _name(process) in PLAIN_SHELLS):
+            return Verdict.idle, "at its prompt"
+        if process.waits == "line":  # `read`, maybe in a loop; at its prompt it would take each key
+            return Verdict.state, "asks for a line"
+        if process.waits == "child":  # which is judged itself
+            return Verdict.idle, "waits for what it has started"
+        return Verdict.busy, "executes"
 
     def _login(self, process: Process) -> tuple[Verdict, str] | None:
         """What a server of one ssh connection says; it writes into its argv whose it is and at which terminal."""
@@ -357,10 +421,16 @@ class _Processes:
         user, _, terminal = title.partition("@")
         if "[priv]" in user:
             return Verdict.idle, "the monitor of an ssh connection"
+        programless = terminal in ("", "notty") and "[" not in user and not self._has_started(process)
+        if programless and process.moved < IDLE_TUNNEL:
+            return Verdict.state, "an ssh connection without a program: a tunnel that nobody uses now"
         typed = self._look.terminals.get(f"/dev/{terminal}")
         if typed is None or self._look.at - typed < self._quiet:
             return Verdict.busy, "an ssh connection"
         return Verdict.state, f"an ssh connection, nothing typed for {_ago(self._look.at - typed)}"
+
+    def _has_started(self, process: Process) -> bool:
+        return any(each.parent == process.pid for each in self._all.values())
 
     def _is_crew(self, process: Process) -> bool:
         """Whether the image started it: the main program, and what came with it."""
@@ -374,23 +444,18 @@ class _Processes:
         return parent is not None and parent is not main and _is_shell(parent) and self._is_crew(parent)
 
     def _is_kernel(self, process: Process) -> bool:
-        """Whether Jupyter knows it; a copy that a kernel makes of itself works for a cell."""
+        """Whether Jupyter has started it; what a kernel has started works for a cell, also if init has adopted it."""
         known = any(kernel.id in word for kernel in self._look.kernels for word in process.argv)
         parent = self._all.get(process.parent)
-        return known and not (parent is not None and parent.argv == process.argv)
+        return known and parent is not None and parent.pid != 1 and self._is_crew(parent)
 
 
-# A look may wait until it is told to: its text is the first line of its input. Other scripts of Refit's are all of it.
+# A look waits until it is told to begin, and its text is the first line of its input.
 PROBE = ("python3", "-I", "-c", "exec(input())")
-_SCRIPT = ("python3", "-I", "-")
 
 
-def _is_ours(process: Process) -> bool:
-    return process.argv == PROBE or process.argv[: len(_SCRIPT)] == _SCRIPT
-
-
-def _is_prompt(process: Process) -> bool:
-    """Whether it is a shell that reads what a person types: no script, no command, no pipe."""
+def _takes_commands(process: Process) -> bool:
+    """Whether it is a shell into which a person types: no script, no command, no pipe."""
     words = [word for word in process.argv[1:] if not word.startswith("-")]
     rc = [
         after for word, after in zip(process.argv, process.argv[1:], strict=False) if word.endswith(("-file", "rcfile"))
@@ -398,8 +463,40 @@ def _is_prompt(process: Process) -> bool:
     return _is_shell(process) and "-c" not in process.argv and words == rc and _at_terminal(process)
 
 
+def _is_repl(process: Process) -> bool:
+    """Whether a person types into it what it is to execute."""
+    program, words = _program(process.argv), process.argv[1:]
+    if not _at_terminal(process) or any(word.startswith(("--file=", "-f=")) for word in words):
+        return False
+    if _matches(program, PROMPTS):
+        return True
+    name = PurePosixPath(process.argv[0]).name
+    return _matches(name, REPLS) and (not _operands(process.argv) or "-i" in words)
+
+
+def _is_open(process: Process) -> bool:
+    """Whether a person has an editor or pager open in it."""
+    return _matches(_program(process.argv), EDITORS) and process.group in process.foregrounds
+
+
+def _waits_for_ever(argv: tuple[str, ...]) -> bool:
+    """Whether a program does nothing by itself, and never ends: its person looks at it, or has forgotten it."""
+    name, words = PurePosixPath(argv[0]).name, argv[1:]
+    follows = any(re.fullmatch(r"-[a-zA-Z]*[fF][a-zA-Z]*|--follow(=.*)?", word) for word in words)
+    return (name == "tail" and follows) or (name == "sleep" and words in (("infinity",), ("inf",)))
+
+
+def _has_working_threads(process: Process, own: Mapping[str, int] = _NONE) -> bool:
+    """Whether more threads beside the main one wait for what work waits for than the program has of its `own`."""
+    return bool(Counter(waits for waits in process.threads if waits in _AT_WORK) - Counter(own))
+
+
 def _is_shell(process: Process) -> bool:
-    return PurePosixPath(process.argv[0].removeprefix("-")).name in SHELLS
+    return _name(process) in SHELLS
+
+
+def _name(process: Process) -> str:
+    return PurePosixPath(process.argv[0].removeprefix("-")).name
 
 
 def _at_terminal(process: Process) -> bool:

@@ -11,8 +11,10 @@ import functools
 import http.client
 import json
 import os
+import platform
 import shutil
 import subprocess
+import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +32,30 @@ _GPU = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
 _HOLD, _LONGEST = ".config/refit/hold", 200
 # Where JupyterLab notes which documents its pages have open; its server knows of those alone that have a kernel.
 _WORKSPACES = ".jupyter/lab/workspaces/*.jupyterlab-workspace"
+# The variable by which looks at a session know each other; its value is nobody else's to know.
+_LOOKER = "REFIT_LOOK"
 _COUNTED = ("cpu", "waited", "moved")
+# Numbers of Linux' system calls: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h there.
+# `select` and its kin wait for several files; of some it can be told if that is the first one alone.
+_CALLS: dict[str, dict[str, tuple[int, ...]]] = {
+    "x86_64": {
+        **{"read": (0,), "one": (23, 270), "any": (7, 23, 232, 270, 271, 281)},
+        **{"child": (61, 247), "sleep": (35, 230), "lock": (202,)},
+    },
+    "aarch64": {
+        **{"read": (63,), "one": (72,), "any": (22, 72, 73)},
+        **{"child": (95, 260), "sleep": (101, 115), "lock": (98,)},
+    },
+}
+_NUMBERS = _CALLS.get(platform.machine(), {})
+# What the kernel's own function is called in which a process waits, where it doesn't say which call that is for.
+_WAITS_FOR = {
+    **{"n_tty_read": "terminal", "do_wait": "child", "hrtimer_nanosleep": "sleep", "do_nanosleep": "sleep"},
+    **dict.fromkeys(("pipe_read", "anon_pipe_read"), "pipe"),
+    **dict.fromkeys(("futex_wait_queue", "futex_wait_queue_me", "futex_do_wait"), "lock"),
+}
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+_MULTIPLEX = ("do_select", "do_sys_poll", "do_poll", "ep_poll", "poll_schedule_timeout")
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. What has no
 # type is a group: of special ones and functions, which every kernel has, or of classes.
@@ -67,7 +92,7 @@ def look(asked: Row) -> Row:
         kernels = [*pool.map(lambda kernel: {**kernel, "variables": _variables(kernel, processes)}, known)]
     return {
         "at": time.time(),
-        "probe": [os.getpid()],
+        "probe": [os.getpid(), *_others_who_look(processes)],
         "processes": processes,
         "terminals": {name: Path(name).stat().st_atime for name in _terminals(processes)},
         "network": (_network() - received) / seconds,
@@ -87,6 +112,17 @@ def _attempt(problems: list[str], what: str, action: Callable[..., Any], *argume
     except Exception as error:  # whatever it is, it means that we don't know
         problems.append(f"{what}: {type(error).__name__} {error}".strip())
         return None
+
+
+def _others_who_look(processes: Iterable[Row]) -> Iterator[int]:
+    """Other looks of Refit's at this session: started from outside, with the same nonce in their environment."""
+    if not (nonce := os.environ.get(_LOOKER)):
+        return
+    wanted, from_outside = f"{_LOOKER}={nonce}".encode(), [each["pid"] for each in processes if each["parent"] == 0]
+    for pid in from_outside:
+        with contextlib.suppress(OSError):  # it has ended
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                yield pid
 
 
 # --- Processes ------------------------------------------------------------------------------------------------------
@@ -126,7 +162,66 @@ def _process(folder: Path) -> Row:
         "stdin": _link(folder / "fd" / "0"),
         "memory": int(more[15]) * os.sysconf("SC_PAGE_SIZE"),
         "gpu": any(_link(file).startswith(_GPU) for file in _files(folder / "fd")),
+        "waits": _waits(folder, _terminal(int(terminal))),
+        "threads": [_waits(thread, "") for thread in _files(folder / "task") if thread.name != folder.name],
     }
+
+
+def _waits(folder: Path, terminal: str) -> str:
+    """What a thread waits for; empty: it doesn't wait.
+
+    `terminal`: the next key of its person. `line`: a whole line of theirs. `pipe`: what another program writes.
+    `child`: the end of another program. `sleep`: a time. `lock`: another thread. `any`: one of several files.
+    `other`: anything else, a connection for instance.
+    """
+    try:
+        number, *arguments = (folder / "syscall").read_text().split()
+    except OSError:  # only whoever may trace a process is told: proc(5), ptrace_scope
+        return _waits_in(folder, terminal)
+    if number == "running":
+        return ""
+    call = next(
+        (name for name in ("read", "one", "child", "sleep", "lock") if int(number) in _NUMBERS.get(name, ())), ""
+    )
+    if call == "read":
+        file = _link(folder / "fd" / str(int(arguments[0], 16)))
+        return _typed(file) if file.startswith(_TERMINALS) else "pipe" if file.startswith("pipe:") else "other"
+    if call == "one" and int(arguments[0], 16) == 1:
+        file = _link(folder / "fd" / "0")
+        return _typed(file) if file.startswith(_TERMINALS) else "other"
+    if int(number) in _NUMBERS.get("any", ()):
+        return "terminal" if terminal and _is_raw(terminal) else "any"
+    return call or "other"
+
+
+def _waits_in(folder: Path, terminal: str) -> str:
+    """As `_waits`, by the name of the kernel's function; for a terminal only if a line is edited there just now."""
+    try:
+        function = (folder / "wchan").read_text()
+    except OSError:
+        return "other"
+    if function.startswith((*_MULTIPLEX, "wait_woken")):
+        edits = bool(terminal) and _is_raw(terminal)
+        return "terminal" if edits else "other" if function == "wait_woken" else "any"
+    return _WAITS_FOR.get(function, "other" if function != "0" else "")
+
+
+def _typed(terminal: str) -> str:
+    return "terminal" if _is_raw(terminal) else "line"
+
+
+def _is_raw(terminal: str) -> bool:
+    """Whether a terminal hands on each key: a shell or REPL sets that only while it reads a line."""
+    try:
+        opened = os.open(terminal, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return not termios.tcgetattr(opened)[3] & termios.ICANON
+    except termios.error:
+        return False
+    finally:
+        os.close(opened)
 
 
 def _compared(before: Row | None, after: Row, seconds: float) -> Row:

@@ -1,10 +1,13 @@
 """Notices in JupyterLab: Refit leaves them at this extension of the server, pages that are open show them and say so.
 
 All of it is `/refit/notices`: Refit posts a notice with an id, pages read them and post what became of one. None of it
-counts as activity, for only Jupyter's own API handlers do.
+counts as Jupyter's activity, for only its own API handlers do. So a page also says when somebody types or clicks in it,
+and the time of a file in the home keeps that.
 """
 
+import contextlib
 import json
+from pathlib import Path
 
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.utils import url_path_join
@@ -15,6 +18,7 @@ SCHEMA = "https://refit/notices"
 UNSEEN = {"shown": False, "closed": False, "answer": ""}
 SENT = ("id", "title", "text", "answers")
 MOST = 20
+HEARTBEAT = ".local/share/jupyter/heartbeat"
 
 
 class Notices(JupyterHandler):
@@ -33,7 +37,9 @@ class Notices(JupyterHandler):
     def post(self):
         """Take a notice, or what became of one that is there."""
         said = json.loads(self.request.body)
-        if "text" in said:
+        if "used" in said:
+            self.beat()
+        elif "text" in said:
             self.take({name: said[name] for name in SENT})
         elif said["id"] in self.notices:
             known = {name: type(value)(said[name]) for name, value in UNSEEN.items() if name in said}
@@ -47,6 +53,13 @@ class Notices(JupyterHandler):
         for oldest in list(self.notices)[:-MOST]:
             del self.notices[oldest]
         self.event_logger.emit(schema_id=SCHEMA, data={"id": notice["id"]})
+
+    def beat(self):
+        """Keep that somebody works in a page just now."""
+        with contextlib.suppress(OSError):  # a home that is full
+            file = Path.home() / HEARTBEAT
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
 
     def answer(self):
         """Answer with all notices."""

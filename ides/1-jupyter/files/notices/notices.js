@@ -7,6 +7,8 @@
   const MOVED = "moved"; // the notice that a session has after it was moved
   const AWAY = "away"; // what is shown while it is
   const LOOK_AGAIN = 30_000; // milliseconds
+  const TELL_AGAIN = 20_000;
+  const SIGNS = ["keydown", "pointerdown", "wheel"];
   const STYLE = {
     panel: `position: fixed; right: 16px; bottom: 36px; z-index: 10000; max-width: 34em; max-height: 70vh; overflow: auto;
       padding: 12px 16px; border: 1px solid var(--jp-border-color1); border-left: 4px solid var(--jp-warn-color1);
@@ -118,12 +120,24 @@
     failure.emit = (error) => void (error?.response?.status === 503 ? notices.wait().catch(console.warn) : tell(error));
   }
 
+  // Whoever types, clicks or scrolls works here, long before anything is saved. A page that is only open tells nothing.
+  function beat(notices) {
+    let told = -Infinity;
+    const tell = (event) => {
+      if (!event.isTrusted || event.timeStamp - told < TELL_AGAIN) return;
+      told = event.timeStamp;
+      notices.ask({ used: true }).catch(console.warn);
+    };
+    for (const sign of SIGNS) document.addEventListener(sign, tell, { capture: true, passive: true });
+  }
+
   const plugin = {
     id: "refit-notices:plugin",
     autoStart: true,
     activate: (app) => {
       const notices = new Notices(app);
       listen(app, notices);
+      beat(notices);
       const look = () => notices.look().catch(console.warn); // a server that is away is looked at again when it is back
       app.serviceManager.events.stream.connect((_, event) => event.schema_id === SCHEMA && look());
       document.addEventListener("visibilitychange", look);
