@@ -29,6 +29,7 @@ class Kind(StrEnum):
     move_ended = "move ended"
     noticed = "notice delivered"
     not_noticed = "notice not delivered"
+    seen = "notice seen"
     withdrawn = "notice withdrawn"
     reminded = "owner reminded"
     rollout_begun = "rollout begun"

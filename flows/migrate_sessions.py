@@ -151,7 +151,8 @@ def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]
 def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Callable[[], None]]:
     """What a migration of all sessions does; and what is to be called now and then, to hear what owners answer."""
     logger, waiting = get_run_logger(), list[Decision]()
-    teller = Teller(settings, planning.sessions, planning.database, _Differences(settings), planning.deadline)
+    changes = _Differences(settings)
+    teller = Teller(settings, planning.sessions, planning.database, changes, planning.deadline, planning.keeps)
 
     def plan() -> Sequence[Decision]:
         planned = planning.plan([], to, begin=True)

@@ -25,13 +25,13 @@ from flows.migrations.follow import due
 from flows.migrations.journal import Journal, Past
 from flows.migrations.move import FINAL, State
 from flows.migrations.planning import waves
-from flows.migrations.planning.consent import deadline_if_told, starting
+from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, Decision, Gate, Health, Host, ImageKey, Reason, Rollout, Way
 from flows.migrations.planning.waves import Trial
 from flows.migrations.telling.fleet import Fleet, fleet
-from flows.migrations.telling.notice import moving_from
+from flows.migrations.telling.notice import first_told
 from flows.migrations.telling.standing import Standing, Standings
 from flows.migrations.telling.teller import withdraw
 from flows.policy import Mode
@@ -155,6 +155,10 @@ class Planning:
         candidate, rollout = self._known[session], self._last
         new = rollout.targets[candidate.session.profile, candidate.session.release]
         return deadline_if_told(candidate, new, rollout)
+
+    def keeps(self, session: str) -> float:
+        """For how many hours a session of the last plan keeps what a stop would lose."""
+        return keep_hours(self._known[session], self._last)
 
     def superseded(self, line: Decision) -> bool:
         """Whether an image has been published that is newer than the one which a session of the last plan is to get.
@@ -318,7 +322,9 @@ class Planning:
         self, statuses: Sequence[Status], moves: Sequence[Past], digests: Mapping[ImageKey, str]
     ) -> tuple[Candidate, ...]:
         last = {move.session: move for move in moves}
-        wishes, notified = Wishes(self.database).all(), told(self.database)
+        wishes = Wishes(self.database).all()
+        told = History(self.database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
+        notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
         known = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and _moves(s.session, digests)]
         seen, blocked = self._seen(moving), self._blocked(moving, digests)
@@ -333,6 +339,7 @@ class Planning:
                 wish=wishes.get(status.session.name, Wish()),
                 seen=seen.get(status.session.name),
                 notified=notified.get((status.session.name, status.session.image)),
+                noticed=noticed.get((status.session.name, status.session.image)),
                 blocked=blocked.get(status.session.name, ""),
                 gpus=max(0, status.session.gpus - has[status.session.name]),
                 **_left_behind(last.get(status.session.name), timedelta(minutes=self._policy.look_minutes)),
@@ -407,17 +414,6 @@ def _approve(standing: Standing, wave: str, database: Engine, settings: Settings
     title = titles[max(waiting)]
     standings.approve(standing.image, max(waiting), by, title)
     return f"Approved for {short(standing.image)}: all up to the wave {title}."
-
-
-def told(database: Engine) -> dict[tuple[str, str], datetime]:
-    """Session and the image that it has → when its owner was first told that it is to move away from that."""
-    found: dict[tuple[str, str], datetime] = {}
-    for event in History(database).events(kinds=(Kind.noticed, Kind.withdrawn)):
-        if event.kind is Kind.withdrawn:
-            found = {key: at for key, at in found.items() if key[0] != event.session}
-        else:
-            found.setdefault((event.session, moving_from(event)), event.at)
-    return found
 
 
 def trials(

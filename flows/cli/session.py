@@ -127,7 +127,7 @@ def session_activity(
     """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
     settings = load()
     seen = probes.look_at_all(settings, Sessions.open(settings), name)
-    show_data(as_json, seen, tables.activity(seen))
+    show_data(as_json, seen, tables.activity(seen, settings.keep_state))
 
 
 @app.command("logs")

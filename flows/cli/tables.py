@@ -24,6 +24,7 @@ from flows.services import ServiceState
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Session
 from flows.sessions.recovery import Recovered
+from flows.sessions.watching.activity import Verdict
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import WishChange
 from flows.words import first_sentence, printable, some
@@ -402,11 +403,16 @@ def recovered(found: Iterable[Recovered]) -> Table:
     return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
 
 
-def activity(seen: Iterable[Seen]) -> Table:
-    """What was seen of the activity in sessions."""
+def activity(seen: Iterable[Seen], keep_state: float) -> Table:
+    """What was seen of the activity in sessions; `keep_state`: as in the settings (hours)."""
+    free_for = {
+        Verdict.idle: "yes",
+        Verdict.state: f"{keep_state:g} h later, if its owner has seen a notice",
+        Verdict.busy: "no",
+    }
 
     def row(one: Seen) -> Sequence[str]:
-        free = "yes" if one.may_interrupt else "no"
+        free = free_for[one.verdict]
         return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(one.evidence))
 
     return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))

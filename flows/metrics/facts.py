@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session as Transaction
 from flows import services
 from flows.database import now, open_database
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
@@ -26,8 +27,9 @@ from flows.migrations.move import Phase
 from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
+from flows.migrations.telling.notice import first_told
 from flows.migrations.telling.standing import Standing, Standings
-from flows.plan_migration import targets, told
+from flows.plan_migration import targets
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Session
@@ -175,7 +177,7 @@ def _overdue(
 ) -> frozenset[str]:
     """The names of the sessions whose deadline has passed."""
     behind = [s.session for s in statuses if newest and newest.get(_key(s.session), s.session.image) != s.session.image]
-    notified = told(database)
+    notified = first_told(History(database).events(kinds=(Kind.noticed, Kind.withdrawn)), Kind.noticed)
     if not newest or not behind or not notified:  # without a notice there is no deadline
         return frozenset()
     wishes, known = Wishes(database).all(), policies(settings)

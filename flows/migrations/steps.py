@@ -19,6 +19,7 @@ from flows.compatibility.changes import hand_made
 from flows.compatibility.replay import replay
 from flows.database import now
 from flows.errors import RefitError
+from flows.history import History, Kind
 from flows.images.registry import NoAnswer
 from flows.migrations import former, parting, unseen
 from flows.migrations.journal import Journal, Move
@@ -27,6 +28,7 @@ from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Rollout
 from flows.migrations.rehearsal import CELL, CELL_SAYS, rehearse
+from flows.migrations.telling.notice import first_told
 from flows.policy import SessionPolicy
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.lifecycle import Sessions
@@ -69,6 +71,7 @@ class Steps:
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self._sessions, self._journal = settings, sessions, journal
         self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
+        self._history = History(journal.database)
         self.effects: dict[str, Callable[[Move], str]] = {
             "check": self._check,
             "pull": self._pull,
@@ -191,7 +194,9 @@ class Steps:
 
     def _candidate(self, move: Move) -> Candidate:
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
-        return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name))
+        told = self._history.events(session=move.before.name, kinds=(Kind.seen, Kind.withdrawn))
+        noticed = first_told(told, Kind.seen).get((move.before.name, move.before.image))
+        return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name), noticed=noticed)
 
     def _wish(self, session: str) -> Wish:
         return self._wishes.of(session)

@@ -150,7 +150,9 @@ def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, shar
 def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Settings) -> None:
     line = Decision("grace", Action.wait, opened.session.image, opened.next_image, Reason.busy)
     database = open_database(shared.database)
-    teller = Teller(shared, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
+    teller = Teller(
+        shared, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
+    )
     assert teller.tell([line]) == ()  # nobody is there
     with open_page() as page:
         page.goto(opened.sessions.address("grace"))

@@ -61,7 +61,9 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     shared: Settings, sessions: Sessions, session: Session, database: Database, request: pytest.FixtureRequest
 ) -> None:
     deadline = now() + timedelta(days=7)
-    teller = Teller(shared, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline)
+    teller = Teller(
+        shared, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline, lambda name: 8
+    )
     line = Decision(NAME, Action.wait, session.image, NEW, Reason.busy, deadline=deadline)
     jupyter = sessions.jupyter(session)
     assert teller.tell([line]) == ()  # nobody is there

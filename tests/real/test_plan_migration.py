@@ -61,7 +61,9 @@ def at_a_terminal(settings: Settings, sessions: Sessions) -> Iterator[Terminal]:
 def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], Decision], new: str) -> None:
     """Nobody is told who isn't there; who sits at a terminal sees it at once, and once."""
     database = open_database(settings.database)
-    teller = Teller(settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None)
+    teller = Teller(
+        settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
+    )
     for _ in range(2):
         assert teller.tell([planned()]) == ()
     with at_a_terminal(settings, sessions) as person:
@@ -74,7 +76,7 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
         person.wait_for("What changes: +humanize 4.17.0.")  # once more, for whoever logs in
     with receiver() as (url, received):
         outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
-        teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None)
+        teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None, lambda name: 8)
         assert teller.tell([replace(planned(), new="sha256:another")]) == (NAME,)
     assert "What changes: -humanize." in received[0]["message"]
     kinds = [event.kind for event in History(database).events(NAME, new) if "notice" in event.kind]

@@ -18,7 +18,6 @@ from flows.sessions.watching.activity import (
     Process,
     Verdict,
     judge,
-    may_interrupt,
     remembered,
     unknown,
 )
@@ -392,8 +391,6 @@ def test_an_idle_session_rests_since_the_last_sign_of_a_person_or_of_work() -> N
     assert still == Memory(Verdict.busy, at(11 * 3600), at(12 * 3600))
     resting = remembered(activity(Verdict.state, 15, used=2), still)
     assert resting == Memory(Verdict.state, at(12 * 3600), at(12 * 3600))
-    assert not may_interrupt(resting, at(19.9 * 3600), 8 * HOUR)
-    assert may_interrupt(resting, at(20 * 3600), 8 * HOUR)
 
 
 def test_what_was_remembered_of_an_earlier_container_is_forgotten() -> None:
@@ -401,9 +398,7 @@ def test_what_was_remembered_of_an_earlier_container_is_forgotten() -> None:
     assert remembered(activity(Verdict.busy, 1), old).since == at(3600)
 
 
-def test_idle_may_be_interrupted_at_once_and_busy_and_unknown_never() -> None:
-    for hours, verdict, free in ((0, Verdict.idle, True), (900, Verdict.busy, False)):
-        assert may_interrupt(Memory(verdict, at(0)), at(hours * 3600), 8 * HOUR) is free
+def test_what_nobody_could_look_at_is_busy() -> None:
     nobody = unknown(at(0), "it took longer than 30 s")
     assert nobody.verdict is Verdict.busy
     assert remembered(nobody, Memory(Verdict.busy, at(-50), at(-10))).since == at(-50)

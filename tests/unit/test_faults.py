@@ -649,7 +649,9 @@ def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
 
         def told(address: str) -> bool:
             outside = sessions.settings.model_copy(update={"notify_owners": {"*": (SecretStr(address),)}})
-            teller = Teller(outside, sessions.sessions, sessions.database, lambda *_: "", planning.deadline)
+            teller = Teller(
+                outside, sessions.sessions, sessions.database, lambda *_: "", planning.deadline, planning.keeps
+            )
             return bool(teller.tell(planning.plan([], "", begin=True)))
 
         assert not told(f"json://127.0.0.1:{free_port()}/")

@@ -24,8 +24,9 @@ from flows.migrations.follow import Doubts
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Health, Reason, Way
 from flows.migrations.planning.waves import title
+from flows.migrations.telling.notice import first_told
 from flows.migrations.telling.standing import Standings
-from flows.plan_migration import Planning, _room, steer, told
+from flows.plan_migration import Planning, _room, steer
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
 from flows.sessions.wishes import Wishes
 from flows.settings import Settings
@@ -233,12 +234,12 @@ def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_a
         Standings(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
         history = History(sessions.database)
         history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
-        assert told(sessions.database)
+        assert first_told(history.events(), Kind.noticed)
         steer("abort", new, sessions.settings, "ann")
-        assert not told(sessions.database)
+        assert not first_told(history.events(), Kind.noticed)
         assert [event.kind for event in history.events(ada.name)] == [Kind.noticed, Kind.withdrawn]
         history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
-        assert list(told(sessions.database)) == [(ada.name, ada.image)] and not history.broken()
+        assert list(first_told(history.events(), Kind.noticed)) == [(ada.name, ada.image)] and not history.broken()
 
 
 def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, database: Engine) -> None:

@@ -37,7 +37,7 @@ from flows.sessions.wishes import Wish
 from flows.settings import Settings
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
-NOTICE = Notice("ada", "sha256:f9f8359748bb77", "+humanize 4.17.0", ("a kernel holds df",), 60, "at night", None)
+NOTICE = Notice("ada", "sha256:f9f8359748bb77", "+humanize 4.17.0", ("a kernel holds df",), 60, 15, 8, "at night", None)
 
 
 def decision(action: Action, reason: Reason | None = None, name: str = "ada") -> Decision:
@@ -62,7 +62,7 @@ def test_a_notice_says_what_changes_what_ends_when_and_how_to_answer() -> None:
 
 
 def test_a_deadline_is_told_where_there_is_one() -> None:
-    forced = Notice("ada", "sha256:f9", "", (), 60, "at night", NOW + timedelta(days=7))
+    forced = Notice("ada", "sha256:f9", "", (), 60, 15, 8, "at night", NOW + timedelta(days=7))
     assert "On 2026-11-28 09:00 UTC it moves whatever works in it." in forced.text
 
 

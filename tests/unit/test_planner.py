@@ -97,6 +97,7 @@ def candidates(draw: st.DrawFn, name: str) -> Candidate:
         policy=draw(POLICIES),
         wish=draw(WISHES),
         notified=draw(st.none() | MOMENTS.filter(lambda moment: moment <= NOW)),
+        noticed=draw(st.none() | MOMENTS.filter(lambda moment: moment <= NOW)),
         blocked=draw(st.sampled_from(["", "", "", "venv"])),
         gpus=draw(st.sampled_from([0, 0, 1])),
         away_since=NOW - timedelta(seconds=draw(st.integers(0, 3600))) if away else None,
@@ -183,6 +184,7 @@ def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], 
         which = known[line.session]
         hours_are_kept_unless_a_deadline_was_told(which, shared, line)
         nobody_who_may_be_busy_moves_without_force_or_consent(which, line)
+        nothing_is_lost_by_a_timer_alone(which, shared, line)
         pins_snoozes_and_deadlines_are_kept(which, line, timedelta(seconds=shared.policy.move_seconds))
 
 
@@ -224,6 +226,13 @@ def nobody_who_may_be_busy_moves_without_force_or_consent(which: Candidate, line
         assert line.at is None or line.forced
     assert line.action is Action.migrate or line.reason
     assert line.action is not Action.migrate or (line.at and (line.reason is None or line.forced))
+
+
+def nothing_is_lost_by_a_timer_alone(which: Candidate, shared: Rollout, line: Decision) -> None:
+    if which.wish.agreed != NEW and which.seen and which.seen.verdict is Verdict.state and line.at and not line.forced:
+        kept = timedelta(hours=shared.keep_state if which.policy.keep_state is None else which.policy.keep_state)
+        assert line.at >= which.seen.since + kept
+        assert which.wish.mode is Mode.when_idle or (which.noticed and line.at >= which.noticed + kept)
 
 
 def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision, length: timedelta) -> None:
@@ -364,7 +373,8 @@ TOLD = {"notified": NOW - DAY}
     [
         (candidate(verdict=None), Action.wait, Reason.unknown),
         (candidate(verdict=BUSY), Action.wait, Reason.busy),
-        (candidate(verdict=Verdict.state), Action.later, Reason.state),
+        (candidate(verdict=Verdict.state, noticed=NOW - DAY), Action.later, Reason.state),
+        (candidate(verdict=Verdict.state, notified=NOW - DAY), Action.wait, Reason.untold),
         (candidate(policy=policy(mode="ask")), Action.wait, Reason.ask),
         (candidate(wish=Wish(mode=Mode.next_start)), Action.wait, Reason.next_start),
         (candidate(blocked="a venv of Python 3.9"), Action.wait, Reason.blocked),
@@ -382,9 +392,18 @@ def test_who_stays_is_told_why(which: Candidate, action: Action, reason: Reason)
 
 def test_what_makes_a_session_busy_is_shown_and_what_would_be_lost_is_kept_for_a_while() -> None:
     assert only(candidate(verdict=BUSY)).detail == "python train.py"
-    assert only(candidate(verdict=Verdict.state)).at == NOW + 7 * HOUR + timedelta(seconds=40)
-    sooner = candidate(verdict=Verdict.state, policy=policy(keep_state=2))
-    assert only(sooner).at == NOW + HOUR + timedelta(seconds=40)
+    told = candidate(verdict=Verdict.state, noticed=NOW - DAY)
+    assert only(told).at == NOW + 7 * HOUR + timedelta(seconds=40)
+    assert only(replace(told, policy=policy(keep_state=2))).at == NOW + HOUR + timedelta(seconds=40)
+
+
+def test_what_would_be_lost_is_kept_from_the_moment_at_which_its_owner_has_seen_a_notice() -> None:
+    told = candidate(verdict=Verdict.state, noticed=NOW - timedelta(minutes=30))
+    assert only(told).at == NOW + 7.5 * HOUR + timedelta(seconds=40)
+    standing_word = candidate(verdict=Verdict.state, wish=Wish(mode=Mode.when_idle))
+    assert only(standing_word).at == NOW + 7 * HOUR + timedelta(seconds=40)
+    forced = candidate(verdict=Verdict.state, policy=policy(deadline_days=3), notified=NOW - DAY)
+    assert (only(forced).reason, only(forced).forced) == (Reason.untold, True)
 
 
 def test_who_agrees_goes_first_busy_or_not_but_only_to_the_image_that_was_shown() -> None:

@@ -12,7 +12,7 @@ from prefect.logging import disable_run_logger
 from flows.change_session import change_session
 from flows.errors import RefitError
 from flows.history import History, Kind
-from flows.plan_migration import told
+from flows.migrations.telling.notice import first_told
 from flows.policy import Mode
 from flows.sessions.model import Running, Session
 from flows.sessions.wishes import Wishes
@@ -50,9 +50,9 @@ def test_a_session_gets_the_image_back_that_it_had_and_is_asked_from_then_on(ses
 
 def test_who_went_back_is_told_anew_before_a_deadline_begins(sessions: Fleet, moved: Session) -> None:
     History(sessions.database).add(Kind.noticed, session=moved.name, image="new", what=f"from {moved.image}")
-    assert (moved.name, moved.image) in told(sessions.database)
+    assert (moved.name, moved.image) in first_told(History(sessions.database).events(), Kind.noticed)
     back(sessions, moved.name)
-    assert told(sessions.database) == {}
+    assert first_told(History(sessions.database).events(), Kind.noticed) == {}
 
 
 def test_what_its_owner_has_chosen_stays(sessions: Fleet, moved: Session) -> None:

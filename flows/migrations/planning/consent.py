@@ -103,6 +103,11 @@ def deadline_if_told(candidate: Candidate, new: str, rollout: Rollout) -> dateti
     return None if deadline is None else datetime.fromtimestamp(deadline, UTC)
 
 
+def keep_hours(candidate: Candidate, rollout: Rollout) -> float:
+    """For how many hours a session in which nobody works keeps what a stop would lose."""
+    return rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
+
+
 def zone_of(candidate: Candidate) -> ZoneInfo:
     """Whose clock the hours of a session are read on."""
     return hours.zone(candidate.wish.time_zone) if candidate.wish.time_zone else candidate.policy.zone
@@ -130,8 +135,20 @@ def _floors(
     if candidate.rests_until:
         yield math.ceil(candidate.rests_until.timestamp()), Reason.deferred
     if candidate.seen and candidate.seen.verdict is Verdict.state:
-        keep = rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
-        yield math.ceil(candidate.seen.since.timestamp() + keep * _HOUR), Reason.state
+        keep = keep_hours(candidate, rollout) * _HOUR
+        yield math.ceil(_kept_since(candidate, candidate.seen) + keep), Reason.state
+
+
+def _kept_since(candidate: Candidate, seen: Seen) -> float:
+    """From when on it is counted for how long a session keeps what a stop would lose (seconds since 1970)."""
+    if candidate.noticed is None or _lets_state_go(candidate):
+        return seen.since.timestamp()
+    return max(seen.since, candidate.noticed).timestamp()
+
+
+def _lets_state_go(candidate: Candidate) -> bool:
+    """Whether its owner has said, once and for all, that it may move whenever nobody works in it."""
+    return candidate.wish.mode is Mode.when_idle
 
 
 def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
@@ -155,6 +172,8 @@ def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
         return Reason.next_start, ""
     if seen is None:
         return Reason.unknown, ""
+    if seen.verdict is Verdict.state and candidate.noticed is None and not _lets_state_go(candidate):
+        return Reason.untold, ""
     if seen.verdict is not Verdict.busy:
         return None, ""
     work = [text.removeprefix(f"{Verdict.busy}: ") for text in seen.evidence if not text.startswith(Verdict.idle)]

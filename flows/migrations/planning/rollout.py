@@ -44,6 +44,7 @@ class Reason(StrEnum):
     busy = "it is busy"
     unknown = "nobody knows whether it is busy"
     ask = "its owner has to agree"
+    untold = "it is idle, but something would be lost, and its owner has not seen a notice of it yet"
     next_start = "it moves when it is started the next time"
     blocked = "the new image doesn't fit what is in its home; its owner has to agree"
     gpu = "it waits for a GPU"
@@ -110,6 +111,7 @@ class Candidate:
         wish: what its owner wants.
         seen: whether somebody or something works in it; none: nobody has looked.
         notified: when its owner was told of this image, by a notice that was delivered; none: not yet.
+        noticed: when its owner has seen such a notice, on a page or at a terminal; none: not yet.
         blocked: what in its home doesn't fit the new image; empty: nothing.
         gpus: how many GPUs more it needs on the new image than are on record as its own.
         away_since: since when it is stopped or starting, by a move that goes on; none: it isn't.
@@ -126,6 +128,7 @@ class Candidate:
     wish: Wish = field(default_factory=Wish)
     seen: Seen | None = None
     notified: datetime | None = None
+    noticed: datetime | None = None
     blocked: str = ""
     gpus: int = 0
     away_since: datetime | None = None

@@ -35,6 +35,8 @@ class Notice:
         changes: what that changes, in words.
         ends: what would end, as it was seen.
         seconds: how long it is foreseen to be away at most.
+        quiet: after how many minutes without a key nobody works in it.
+        keeps: hours for which what a stop would end is kept then.
         when: when it moves, in words.
         deadline: when it is moved whatever works in it, were this delivered now; none: never.
         left: hours that are left until then, if this is a reminder.
@@ -46,6 +48,8 @@ class Notice:
     changes: str
     ends: tuple[str, ...]
     seconds: float
+    quiet: float
+    keeps: float
     when: str
     deadline: datetime | None
     left: float | None = None
@@ -71,8 +75,11 @@ class Notice:
                     f"It moves {self.when}, and is away for less than {self.seconds:.0f} s. {last}".rstrip(),
                     f"What changes: {self.changes or 'nothing that is known'}.",
                     f"What would end: {'; '.join(self.ends)}." if self.ends else "",
+                    f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
+                    f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
                     f"At once: refit migrate --session {name}. Later: refit session snooze {name} 2h.",
                     f"Not before a day: refit session mode {name} pin 2026-12-31. More: refit session wish {name}.",
+                    "From inside the session: write 2h, and why, into ~/.config/refit/hold.",
                 ),
             )
         )
@@ -99,6 +106,12 @@ def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Dec
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
     known = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
     return [line for line in decisions if _waits(line) and known.get((line.session, line.new)) is not Kind.noticed]
+
+
+def to_be_shown(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+    """Those that wait until their owners, who were told in another way, see the notice in the session itself. Pure."""
+    known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
+    return [line for line in decisions if line.reason is Reason.untold and (line.session, line.new) in known]
 
 
 def to_be_reminded(
@@ -201,6 +214,22 @@ def _answered(wish: Wish | None, now: datetime) -> bool:
     if wish is None:
         return False
     return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
+
+
+def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], datetime]:
+    """Session and the image that it has → when it first happened that a notice of this kind came. Pure.
+
+    Args:
+        events: the history, or what of it is of that kind or takes notices back.
+        kind: `noticed` for notices that were delivered, `seen` for those that somebody has seen.
+    """
+    found: dict[tuple[str, str], datetime] = {}
+    for event in events:
+        if event.kind is Kind.withdrawn:
+            found = {key: at for key, at in found.items() if key[0] != event.session}
+        elif event.kind is kind:
+            found.setdefault((event.session, moving_from(event)), event.at)
+    return found
 
 
 def moving_from(event: Event) -> str:

@@ -29,6 +29,7 @@ from flows.migrations.telling.notice import (
     latest_pin,
     mark,
     to_be_reminded,
+    to_be_shown,
     to_be_told,
     to_be_untold,
     when,
@@ -55,10 +56,11 @@ _SHOWN_SECONDS = 3.0
 
 @dataclass
 class _Outcome:
-    """By which ways a notice was delivered, and by which it wasn't, and why."""
+    """By which ways a notice was delivered, and by which it wasn't, and why; `seen`: a person had it before them."""
 
     delivered: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    seen: bool = False
 
 
 class Teller:
@@ -71,6 +73,7 @@ class Teller:
         database: Database,
         changes: Callable[[str, str], str],
         deadline: Callable[[str], datetime | None],
+        keeps: Callable[[str], float],
     ) -> None:
         """A teller.
 
@@ -80,18 +83,21 @@ class Teller:
             database: where the history is.
             changes: says what changes between two images, in words.
             deadline: says when a session would be moved by force, were its owner told now; none: never.
+            keeps: says for how many hours a session keeps what a stop would lose.
         """
         self._settings, self._sessions = settings, sessions
         self._history, self._wishes = History(database), Wishes(database)
-        self._changes, self._deadline = changes, deadline
+        self._changes, self._deadline, self._keeps = changes, deadline, keeps
 
     def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Tell all who are to be told, and remind all who are to be; the sessions whose owners know now."""
         told = self._history.events(kinds=(Kind.noticed, Kind.withdrawn, Kind.reminded))
         lines, steps = to_be_told(decisions, told), self._settings.migration.remind_hours
-        near = to_be_reminded(decisions, told, self._wishes.all(), steps, now())
+        near, unseen = to_be_reminded(decisions, told, self._wishes.all(), steps, now()), to_be_shown(decisions, told)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            known = tuple(line.session for line, done in zip(lines, pool.map(self._tell, lines), strict=True) if done)
+            told_now = zip(lines, pool.map(self._tell, lines), strict=True)
+            shown = zip(unseen, pool.map(self._show, unseen), strict=True)
+            known = [line.session for line, done in (*told_now, *shown) if done]
             reminded = pool.map(lambda one: self._remind(*one), near)
             return (*known, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
 
@@ -131,7 +137,17 @@ class Teller:
             self._history.add(Kind.noticed, session=line.session, image=line.new, what=told)
         elif not last or last[-1].what != told:
             self._history.add(Kind.not_noticed, session=line.session, image=line.new, what=told)
+        if outcome.seen:
+            self._history.add(Kind.seen, session=line.session, image=line.new, what=told)
         return bool(outcome.delivered)
+
+    def _show(self, line: Decision) -> bool:
+        """Show a notice in the session itself whose owner was told by another way."""
+        outcome = self._deliver(line, again=True)
+        if outcome.seen:
+            told = "; ".join([f"{FROM}{line.old}", *outcome.delivered])
+            self._history.add(Kind.seen, session=line.session, image=line.new, what=told)
+        return outcome.seen
 
     def _remind(self, line: Decision, step: float) -> bool:
         """Whoever is killed here reminds nobody twice: that is written down first."""
@@ -141,7 +157,7 @@ class Teller:
         logger.info("%s was reminded %s: %s", line.session, mark(line, step), said)
         return bool(outcome.delivered)
 
-    def _deliver(self, line: Decision, left: float | None = None) -> _Outcome:
+    def _deliver(self, line: Decision, left: float | None = None, *, again: bool = False) -> _Outcome:
         outcome = _Outcome()
         try:
             session = self._sessions.that_runs(line.session)
@@ -154,20 +170,25 @@ class Teller:
             notice = self._notice(line, would_end(activity), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 terminals.leave(self._sessions.engine, session, notice.text)
-            self._show_at_terminals(session, look, notice, outcome)
+            at = terminals.watched(look) if again else sorted(look.terminals)
+            self._show_at_terminals(session, look, notice, at, outcome)
             self._show_on_pages(session, look, notice, outcome)
-        self._send(notice, outcome)
+        if not again:
+            self._send(notice, outcome)
         return outcome
 
-    def _show_at_terminals(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
+    def _show_at_terminals(
+        self, session: Session, look: Look, notice: Notice, at: Sequence[str], outcome: _Outcome
+    ) -> None:
         try:
-            took = terminals.write(self._sessions.engine, session, notice.text, sorted(look.terminals))
+            took = terminals.write(self._sessions.engine, session, notice.text, at)
         except RefitError as error:
             outcome.problems.append(error.what)
             return
         shown = [name for name in took if name in terminals.watched(look)]
         if shown:
             outcome.delivered.append(f"shown at {_names(shown)}")
+            outcome.seen = True
         if unseen := [name for name in took if name not in shown]:
             outcome.problems.append(f"nobody may have seen it at {_names(unseen)}")
 
@@ -182,6 +203,7 @@ class Teller:
         except RefitError as error:  # an image from before there were notices in it has no such page
             outcome.problems.append(error.why or error.what)
             return
+        outcome.seen = outcome.seen or shown
         ways = outcome.delivered if shown else outcome.problems
         ways.append(f"{'shown' if shown else 'nobody has seen it yet'} {pages.where}")
 
@@ -199,10 +221,19 @@ class Teller:
             changes = self._changes(line.old, line.new)
         except RefitError:  # to tell who can be told is more than to tell all
             changes = ""
-        seconds = self._settings.migration.move_seconds
-        deadline = self._deadline(line.session)
-        buttons = answers(self._pin(line))
-        return Notice(line.session, line.new, changes, ends, seconds, when(line), deadline, left, buttons)
+        return Notice(
+            line.session,
+            line.new,
+            changes,
+            ends,
+            seconds=self._settings.migration.move_seconds,
+            quiet=self._settings.quiet,
+            keeps=self._keeps(line.session),
+            when=when(line),
+            deadline=self._deadline(line.session),
+            left=left,
+            answers=answers(self._pin(line)),
+        )
 
 
 def withdraw(settings: Settings, sessions: Sessions, history: History, image: str) -> tuple[str, ...]:

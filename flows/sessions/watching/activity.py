@@ -10,7 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -248,12 +248,6 @@ def remembered(activity: Activity, before: Memory | None) -> Memory:
         goes_on = before and before.verdict is Verdict.busy
         return Memory(Verdict.busy, before.since if before and goes_on else activity.at, activity.at)
     return Memory(activity.verdict, max(activity.used, last_busy) if last_busy else activity.used, last_busy)
-
-
-def may_interrupt(memory: Memory, at: datetime, keep_state: timedelta) -> bool:
-    """Whether a session of which this is remembered may be interrupted without asking anybody."""
-    rests = memory.verdict is Verdict.state and at - memory.since >= keep_state
-    return memory.verdict is Verdict.idle or rests
 
 
 def _general(look: Look, quiet: float) -> Iterator[Evidence]:

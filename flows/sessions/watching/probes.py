@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock, Timer
@@ -29,7 +29,6 @@ from flows.sessions.watching.activity import (
     Memory,
     Verdict,
     judge,
-    may_interrupt,
     remembered,
     unknown,
 )
@@ -63,7 +62,7 @@ CLOSED_SECONDS = (1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look at a session says, since when that holds, and whether the session may be interrupted now."""
+    """What a look at a session says, since when that holds, and whether it may be interrupted without a word."""
 
     session: str
     verdict: Verdict
@@ -197,7 +196,7 @@ class Watch:
         file = self._folder / f"{check_name(session.name)}.json"
         memory = remembered(activity, _read(file))
         write_whole(file, _MEMORY.dump_json(memory), private=True)
-        free = may_interrupt(memory, activity.at, timedelta(hours=self._settings.keep_state))
+        free = activity.verdict is Verdict.idle
         return Seen(session.name, activity.verdict, memory.since, free, tuple(map(str, activity.evidence)))
 
 
