@@ -1,7 +1,8 @@
 """What a rehearsed session has to show: runs in its container, with nothing but the image's own Python.
 
 `gates.py home` writes into the home; `gates.py ide` waits for the IDE; `gates.py kernel` starts a kernel, and says how
-a cell is sent to it. Each reads JSON from its argument and prints JSON: what was seen, or why it isn't as it should be.
+a cell is sent to it; `gates.py cores` says how much its programs worked. Each reads JSON from its argument and prints
+JSON: what was seen, or why it isn't as it should be, and whether that is because it took too long.
 """
 
 from __future__ import annotations
@@ -24,8 +25,12 @@ from jupyter_client import BlockingKernelClient
 client = BlockingKernelClient(connection_file=sys.argv[1])
 client.load_connection_file()
 client.start_channels(hb=False)
-client.wait_for_ready(timeout=float(sys.argv[2]))
-reply = client.execute_interactive(sys.argv[3], timeout=float(sys.argv[2]))
+try:
+    client.wait_for_ready(timeout=float(sys.argv[2]))
+    reply = client.execute_interactive(sys.argv[3], timeout=float(sys.argv[2]))
+except (RuntimeError, TimeoutError) as error:
+    print(error, file=sys.stderr)
+    sys.exit(75)  # it took too long
 client.stop_channels()
 sys.exit(reply["content"]["status"] != "ok")
 """
@@ -71,6 +76,24 @@ def kernel(asked: dict[str, Any]) -> dict[str, str]:
     raise TimeoutError(f"no kernel runs after {asked['limit']:g} s")
 
 
+def cores(_: dict[str, Any]) -> list[float]:
+    """For how many seconds its programs had a core, and for how many they waited for one: proc(5), schedstat.
+
+    Its programs are those that its first process has started, and not such as this one.
+    """
+    worked = waited = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            session = os.getsid(int(folder.name))
+            counted = [file.read_text().split() for file in folder.glob("task/[0-9]*/schedstat")]
+        except OSError:  # it has ended
+            continue
+        if session != os.getsid(0):
+            worked += sum(int(times[0]) for times in counted)
+            waited += sum(int(times[1]) for times in counted)
+    return [worked / 1e9, waited / 1e9]
+
+
 def _ask(method: str, port: int, path: str, limit: float = ANSWER_SECONDS) -> tuple[int, bytes]:
     token = Path(os.environ["REFIT_TOKEN_FILE"]).read_text().strip()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=limit)
@@ -98,11 +121,11 @@ def _running() -> list[list[str]]:
 
 
 def _answer(gate: str, asked: dict[str, Any]) -> dict[str, Any]:
-    gates = {"home": home, "ide": ide, "kernel": kernel}
+    gates = {"home": home, "ide": ide, "kernel": kernel, "cores": cores}
     try:
         return {"seen": gates[gate](asked)}
     except Exception as error:  # whatever it is, the gate stays shut
-        return {"problem": f"{type(error).__name__}: {error}"}
+        return {"problem": f"{type(error).__name__}: {error}", "late": isinstance(error, TimeoutError)}
 
 
 if __name__ == "__main__":

@@ -9,19 +9,21 @@ meet, not even where one was taken for dead, and the next one removes what a kil
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
 
 from flows import command, containers, fence, host
 from flows.alone import if_alone
-from flows.command import ProgramFailed
+from flows.command import OutOfTime, ProgramFailed
 from flows.errors import RefitError
 from flows.migrations import gates
 from flows.publishing.checks import Finding
@@ -38,7 +40,10 @@ VARIABLE = "REFIT_REHEARSAL"
 SPARE_MEMORY = 1 << 30  # bytes that others keep
 STEADY_SECONDS = 1.0
 QUICK = 60.0
+CPU_SHARES = 64  # where cores are short: sessions have 512, and somebody waits for those that are away
 _LOG = 64 << 20  # bytes: more than the log of a container may have
+_TOO_SLOW = "This machine was too slow to find out whether the new image stands its rehearsal."
+_WAIT = "nothing: the session is tried again later. Let fewer programs run beside it, or raise `ready_limit`."
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 # With a key made up for it: a rehearsal has nothing that lets people in.
 _SSHD = f"""
@@ -47,6 +52,14 @@ ssh-keygen -q -t ed25519 -N '' -f "$folder/key"
 [ -x {START} ] && /usr/sbin/sshd -t -f /etc/ssh/session_config -h "$folder/key"
 """
 _SCRIPT, _NOTES = Path(gates.__file__), "rehearsal-"
+
+
+class TooSlow(RefitError):
+    """This machine was too slow to find out whether an image stands its rehearsal."""
+
+
+class _Late(RefitError):
+    """Something took too long: for want of cores, or because it never would have come."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,7 @@ def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
         session: as it shall be, on its new image.
 
     Raises:
+        TooSlow: this machine was too slow to find out.
         RefitError: the image can't be had.
     """
     started = time.monotonic()
@@ -190,7 +204,7 @@ def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Find
         ("steady", inside.steady),
     ]
     for name, attempt in tried:
-        finding = _tried(name, attempt)
+        finding = _tried(name, attempt, inside.was_starved)
         if not finding.passed and name != "start":
             finding = Finding(name, False, f"{finding.seen}\n{inside.last_words()}".strip(), finding.seconds)
         yield finding
@@ -198,10 +212,18 @@ def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Find
             return
 
 
-def _tried(name: str, attempt: Callable[[], str]) -> Finding:
+def _tried(name: str, attempt: Callable[[], str], was_starved: Callable[[], bool]) -> Finding:
     started = time.monotonic()
     try:
         passed, seen = True, attempt()
+    except OutOfTime as error:  # Podman itself
+        if name == "start":
+            raise TooSlow(_TOO_SLOW, why=error.what, fix=_WAIT) from error
+        raise
+    except _Late as error:
+        if was_starved():
+            raise TooSlow(_TOO_SLOW, why=error.what, fix=_WAIT) from error
+        passed, seen = False, error.what
     except ProgramFailed as error:
         passed, seen = False, error.tail or error.what
     except RefitError as error:
@@ -216,7 +238,8 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
     options = [
         *("--detach", "--init", "--name", begin.container, "--hostname", session.name, "--pull", "never"),
         *("--label", f"{containers.LABEL}={containers.creator()}", "--stop-signal", "SIGTERM"),
-        *("--network", "none", "--memory", memory, "--memory-swap", memory, "--cpus", str(settings.rehearsal_cpus)),
+        *("--network", "none", "--memory", memory, "--memory-swap", memory),
+        *("--cpus", str(settings.rehearsal_cpus), "--cpu-shares", str(CPU_SHARES)),
         *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
         *([] if session.access.user_namespaces else host.call_filter(settings)),
         *("--pids-limit", str(PROCESSES), *host.run_limits(settings)),
@@ -236,6 +259,7 @@ class _Inside:
     def __init__(self, settings: Settings, session: Session, container: str) -> None:
         self._settings, self._session = settings, session
         self._podman, self._container = host.podman(settings), container
+        self._began = time.monotonic()
 
     def home(self) -> str:
         return f"the home can be {self._gate('home')}"
@@ -246,7 +270,10 @@ class _Inside:
     def cell(self) -> str:
         way = self._gate("kernel")
         limit = str(self._limit)
-        said = self._execute([way["python"], "-c", gates.CELL, way["file"], limit, CELL]).strip()
+        try:
+            said = self._execute([way["python"], "-c", gates.CELL, way["file"], limit, CELL]).strip()
+        except ProgramFailed as error:
+            raise _Late(error.tail) if error.exit_code_of_program == os.EX_TEMPFAIL else error from None
         if said != CELL_SAYS:
             raise RefitError(f"A kernel answered {said!r} to {CELL!r}.")
         return f"a kernel executes {CELL!r}"
@@ -257,7 +284,7 @@ class _Inside:
 
     def hook(self) -> str:
         if why := hook.disproved(lambda argv: self._execute(argv, limit=hook.LIMIT)):
-            raise RefitError(f"{why[0].upper()}{why[1:]}.")
+            raise _Late(f"{why[0].upper()}{why[1:]}.")
         return f"~/{hook.PROOF}, if there is one, has nothing against it"
 
     def steady(self) -> str:
@@ -279,15 +306,23 @@ class _Inside:
         """Seconds in which the IDE has to answer."""
         return self._settings.ready_limit * self._session.access.patience
 
-    def _gate(self, name: str) -> dict[str, str]:
+    def was_starved(self) -> bool:
+        """Whether its programs waited for cores for a quarter of the time, and longer than they worked.
+
+        Whoever gets at least half of what a rehearsal may have isn't starved, however much more it would take.
+        """
+        seconds = time.monotonic() - self._began
+        worked, waited = self._gate("cores")
+        return bool(waited > max(worked, seconds / 4) and worked < self._settings.rehearsal_cpus * seconds / 2)
+
+    def _gate(self, name: str) -> Any:
         access, prefix = self._session.access, self._session.path
         asked = {"port": access.port, "prefix": prefix, "health": access.health, "limit": self._limit}
         script = _SCRIPT.read_text(encoding="utf-8")
         told = json.loads(self._execute(["python3", "-B", "-", name, json.dumps(asked)], script))
         if problem := told.get("problem"):
-            raise RefitError(problem)
-        seen: dict[str, str] = told["seen"]
-        return seen
+            raise _Late(problem) if told.get("late") else RefitError(problem)
+        return told["seen"]
 
     def _execute(self, argv: list[str], stdin: str = "", limit: float | None = None) -> str:
         call = [*self._podman, "exec", "--interactive", self._container, *argv]

@@ -27,7 +27,7 @@ from flows.migrations.move import Entry, Phase
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Rollout
-from flows.migrations.rehearsal import CELL, CELL_SAYS, rehearse
+from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.telling.notice import first_told
 from flows.policy import SessionPolicy
 from flows.sessions.homes.copying import NobodyKnows
@@ -135,7 +135,10 @@ class Steps:
             return "the settings want none"
         if move.consent == STARTS:
             return "not rehearsed: its owner waits, and nobody is in it whom its failure would disturb"
-        found = rehearse(self._settings, self._sessions.homes, move.after)
+        try:
+            found = rehearse(self._settings, self._sessions.homes, move.after)
+        except TooSlow as error:
+            raise Deferred(f"{error.what} {error.why}") from error
         if found.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
             raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")

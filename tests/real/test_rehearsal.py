@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.carry import Carrier
 from flows.migrations.move import State
-from flows.migrations.rehearsal import Rehearsal, rehearse, sweep
+from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.equipment import put_into_pool
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
@@ -39,6 +40,7 @@ ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r 
 WRITES = '[ "$REFIT_REHEARSAL" = 1 ] && echo "$1" >~/asked'
 # It goes well in the rehearsal, and not in the session itself.
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
+COMPUTES = "python3 -c 'import time\nwhile time.process_time() < 6: pass'"
 
 # What a kernel reads before it listens.
 SETTINGS, SLOW = ".ipython/profile_default/ipython_kernel_config.py", "import time\ntime.sleep(10)\n"
@@ -103,6 +105,35 @@ def test_the_hook_of_a_session_has_its_word_in_a_rehearsal(scene: Scene) -> None
     found = scene.rehearse(session, session.image)
     assert found.failed and found.findings[-1].check == "hook"
     assert f"Its hook ~/{PROOF} ended with exit code 3: moved: no CUDA, 1." in found.findings[-1].seen
+    scene.check_nothing_is_left()
+
+
+@pytest.mark.long
+def test_a_rehearsal_leaves_the_cores_to_sessions(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    asks = "cat /sys/fs/cgroup/cpu.weight 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.shares"
+    there = int(scene.sessions.execute(NAME, ["sh", "-c", asks]))
+    scene.hook(f"echo it has $({asks}) of {there}; exit 3")
+    found = scene.rehearse(session, session.image)
+    (here,) = re.findall(rf"it has (\d+) of {there}", found.findings[-1].seen)
+    assert 4 * int(here) <= there
+
+
+@pytest.mark.long
+def test_a_machine_without_free_cores_is_no_fault_of_the_image(scene: Scene) -> None:
+    session = scene.create(scene.image("old"))
+    works, hangs = (scene.image(name, begin) for name, begin in (("works", COMPUTES), ("hangs", "sleep 900")))
+    burn = [sys.executable, "-c", "while True: pass"]  # each in a session, or they would share what one gets
+    burners = [subprocess.Popen(burn, start_new_session=True) for _ in range(8 * (os.cpu_count() or 1))]
+    try:
+        with pytest.raises(TooSlow, match="too slow"):
+            scene.rehearse(session, works, ready_limit=10.0)
+        assert scene.rehearse(session, hangs, ready_limit=10.0).failed
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+    assert not scene.rehearse(session, works, ready_limit=60.0).failed
     scene.check_nothing_is_left()
 
 
