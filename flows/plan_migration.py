@@ -329,6 +329,8 @@ class Planning:
         moving = [s.session for s in statuses if s.running is Running.running and _moves(s.session, digests)]
         seen, blocked = self._seen(moving), self._blocked(moving, digests)
         has = Counter(taken.session for taken in self.sessions.gpus.taken())
+        goes_on = any(move.state not in FINAL for move in moves)
+        at_work = held(self.database, "session ") if goes_on else ()
         return tuple(
             Candidate(
                 session=status.session,
@@ -342,7 +344,11 @@ class Planning:
                 noticed=noticed.get((status.session.name, status.session.image)),
                 blocked=blocked.get(status.session.name, ""),
                 gpus=max(0, status.session.gpus - has[status.session.name]),
-                **_left_behind(last.get(status.session.name), timedelta(minutes=self._policy.look_minutes)),
+                **_left_behind(
+                    last.get(status.session.name),
+                    timedelta(minutes=self._policy.look_minutes),
+                    goes_on=f"session {status.session.name}" in at_work,
+                ),
             )
             for status in statuses
         )
@@ -434,8 +440,8 @@ def trials(
     return list(last.values())
 
 
-def _left_behind(move: Past | None, rest: timedelta) -> dict[str, Any]:
-    """What a session's last move means for the next."""
+def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:
+    """What a session's last move means for the next; whether somebody works on it now."""
     if move is None:
         return {}
     if move.state is State.deferred:
@@ -443,7 +449,7 @@ def _left_behind(move: Past | None, rest: timedelta) -> dict[str, Any]:
     if move.state is State.rolled_back:
         return {"failed": move.image}
     if move.state not in FINAL:
-        return {"obstacle": Reason.unfinished, "away_since": move.created}
+        return {"obstacle": Reason.moving if goes_on else Reason.unfinished, "away_since": move.created}
     return {"obstacle": Reason.held if move.state is State.held else None}
 
 

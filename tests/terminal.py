@@ -10,6 +10,7 @@ from contextlib import suppress
 from time import monotonic
 
 CTRL_C = "\x03"
+CTRL_Z = "\x1a"
 
 
 class Terminal:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from flows.errors import RefitError
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.telling.notice import would_end
 from flows.sessions.ide import reopening, terminals
 from flows.sessions.ide.pages import Windows
 from flows.sessions.ide.reopening import Opened
@@ -18,24 +17,24 @@ from flows.sessions.watching.activity import judge
 from flows.sessions.watching.probes import LAST, see
 from flows.settings import Settings
 
-MOVES_NOW = "This session moves to a new image now. Its home stays as it is; open it again in a minute."
+MOVES_NOW = "This session moves onto another image now. Its home stays as it is; programs that run in it end."
 
 
 def warn(sessions: Sessions, session: Session) -> None:
     """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
     with suppress(RefitError):
-        terminals.write_to_all(sessions.engine, session, MOVES_NOW)
+        terminals.write_to_all(sessions.engine, session, f"{MOVES_NOW} It can be reached again within a minute.")
     with suppress(RefitError):
         if pages := sessions.pages(session):
-            pages.leave_notice("moves", f"The session {session.name} moves", MOVES_NOW)
+            pages.leave_notice("moves", f"The session {session.name} moves", f"{MOVES_NOW} {pages.comes_back}")
 
 
 def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
     """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
     with suppress(RefitError):
         seen = see(sessions.engine, session, LAST)
-        programs = would_end(judge(seen, session.access.helpers, settings.quiet * 60))
-        return reopening.look(sessions.engine, session, programs)
+        running = judge(seen, session.access.helpers, settings.quiet * 60).ending
+        return reopening.look(sessions.engine, session, running)
     return Opened()
 
 
@@ -54,8 +53,15 @@ def aftermath(journal: Journal, session: str) -> str:
     return next((entry.note for entry in reversed(entries) if entry == Entry("clean", Phase.done, entry.note)), "")
 
 
-def reopen(sessions: Sessions, session: Session, ended: Opened) -> str:
-    """Open again what can be in a session that was moved, and tell its person; returns what they are told."""
+def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:
+    """Prepare a session that is back for the pages that were open: they ask for their terminals at once."""
+    if ended.terminals and session.access.protocol == "jupyter":
+        with suppress(RefitError):  # then the tabs of its terminals are closed, and `reopen` opens them anew
+            sessions.jupyter(session).await_terminals(ended.terminals)
+
+
+def reopen(sessions: Sessions, session: Session, ended: Opened, title: str) -> str:
+    """Open again what can be in a session that is back, and tell its person; returns what they are told."""
     told = reopening.told(ended, Opened())
     with suppress(RefitError):
         terminals.leave(sessions.engine, session, "")
@@ -66,5 +72,5 @@ def reopen(sessions: Sessions, session: Session, ended: Opened) -> str:
     with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing
         jupyter = sessions.jupyter(session)
         if told := reopening.told(ended, reopening.reopen(jupyter, ended)):
-            jupyter.leave_notice("moved", f"The session {session.name} has its new image", told)
+            jupyter.leave_notice("moved", title, told)
     return told

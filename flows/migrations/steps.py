@@ -31,6 +31,7 @@ from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.telling.notice import first_told
 from flows.policy import SessionPolicy
 from flows.sessions.homes.copying import NobodyKnows
+from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 from flows.sessions.watching import hook
@@ -233,6 +234,7 @@ class Steps:
         changed = () if _says_used(move.after) else self._changed(move, at_a_glance=True)
         if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
             raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
+        parting.expect_pages(self._sessions, move.after, self._ended(move))
         self._sessions.let_people_in(move.after)
         return self._kept(move, changed) if changed else ""
 
@@ -275,7 +277,8 @@ class Steps:
 
     def _clean(self, move: Move) -> str:
         self._part_with_former(move)
-        told = parting.reopen(self._sessions, move.after, parting.ended_by(self._journal.entries(move)))
+        title = f"The session {move.after.name} is on another image now"
+        told = parting.reopen(self._sessions, move.after, self._ended(move), title)
         return "\n".join(filter(None, (told, self._forget(move))))
 
     def _part_with_former(self, move: Move) -> None:
@@ -328,7 +331,13 @@ class Steps:
         if Entry("stop", Phase.done) not in self._journal.entries(move):
             self._reopen(move)  # it may never have ended; one that was started anew is open
         self._sessions.wait_ready(move.before)
-        return ""
+        if Entry("stop", Phase.done) not in self._journal.entries(move):
+            return ""
+        title = f"The session {move.before.name} has the image again that it had"
+        return parting.reopen(self._sessions, move.before, self._ended(move), title)
+
+    def _ended(self, move: Move) -> Opened:
+        return parting.ended_by(self._journal.entries(move))
 
     def _reopen(self, move: Move) -> str:
         if move.before.doors and self._runs(move.before):

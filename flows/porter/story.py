@@ -106,5 +106,5 @@ def _moving(seen: Seen, move: Move) -> Story:
 
 def _onto(move: Move) -> str:
     after, before = move.after, move.before
-    what = "a new image" if after.profile == before.profile else after.profile
+    what = "another image" if after.profile == before.profile else after.profile
     return f"{what} ({short(after.image)})"

@@ -66,8 +66,17 @@ def furnish(sessions: Sessions, name: str) -> None:
 
 def kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:
     """The kernels of a session, as its server says."""
+    return _asked(sessions, session, "/api/kernels")
+
+
+def terminals(sessions: Sessions, session: Session) -> list[str]:
+    """The names of a session's terminals, as its server says."""
+    return [one["name"] for one in _asked(sessions, session, "/api/terminals")]
+
+
+def _asked(sessions: Sessions, session: Session, path: str) -> list[dict[str, Any]]:
     url, headers = sessions.direct_url(session), {"Authorization": f"token {sessions.token(session)}"}
-    answer = httpx.get(f"{url}/api/kernels?no_track_activity=1", headers=headers, **PATIENTLY)
+    answer = httpx.get(f"{url}{path}?no_track_activity=1", headers=headers, **PATIENTLY)
     return list(answer.raise_for_status().json())
 
 

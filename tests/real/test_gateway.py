@@ -128,7 +128,7 @@ def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile
     assert {story["session"] for story in seen.stories} == {NAME} and "moving" in {
         story["why"] for story in seen.stories
     }
-    moving = [page for page in seen.pages if "is being moved onto a new image" in page.text]
+    moving = [page for page in seen.pages if "is being moved onto another image" in page.text]
     assert len(moving) > 1 and all("Retry-After" in page.headers for page in moving)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +27,7 @@ from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.real.drafts import check_drafts, type_drafts
-from tests.real.moving import kernels, opened, to
+from tests.real.moving import kernels, opened, terminals, to
 from tests.real.variants import JUPYTER, variant
 
 NAME, NEW = "lou", f"sha256:{64 * '7'}"
@@ -103,9 +104,11 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
 ) -> None:
     jupyter = sessions.jupyter(session)
     jupyter.write_notebook("open.ipynb", ["answer = 6 * 7", "print('the answer is', answer)"])
-    jupyter.open_terminal("1")
     page.goto(f"{session.url}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
+    open_terminal(page)
+    type_in_terminal(page, session, "before")
+    page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").click()
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
     new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
@@ -114,7 +117,8 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     (kernel,) = wait_for_kernels(sessions, session)
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
     notice = page.locator(".refit-notice")
-    expect(notice).to_contain_text("has its new image")
+    expect(notice).to_contain_text("is on another image now")
+    expect(notice).to_contain_text("What ended: the kernel python3 of open.ipynb; the terminal 1.")
     expect(notice).to_contain_text("Opened again, and empty: the kernel python3 of open.ipynb; the terminal 1.")
     notice.get_by_role("button", name="Close").click()
     page.locator(".jp-Notebook .jp-Cell").first.click()
@@ -122,6 +126,22 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42")
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
+    type_in_terminal(page, session, "after")
+    assert terminals(sessions, session) == ["1"]
+
+
+def open_terminal(page: Page) -> None:
+    page.get_by_role("menuitem", name="File", exact=True).click()
+    for label in ("New", "Terminal"):
+        page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{label}$")).click()
+
+
+def type_in_terminal(page: Page, session: Session, name: str) -> None:
+    """Let the terminal that has a tab on the page make a file in the home."""
+    page.locator(".lm-TabBar-tabLabel", has_text="Terminal 1").click()
+    page.locator(".jp-Terminal .xterm").click()
+    page.keyboard.type(f"touch typed-{name}\n")
+    wait_until((session.home / f"typed-{name}").exists)
 
 
 @pytest.mark.long
@@ -139,7 +159,7 @@ def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_sav
     assert result.state is State.cleaned, result.reason
     page.context.set_offline(False)
     notice = page.locator(".refit-notice")
-    expect(notice).to_contain_text("has its new image")
+    expect(notice).to_contain_text("is on another image now")
     notice.get_by_role("button", name="Close").click()
     check_drafts(page, drafts, session.home)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from flows import command, host
 from flows.catalog.model import Access
@@ -24,10 +26,10 @@ from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken
 from flows.settings import Settings, Span, variables
-from tests.conftest import PATIENTLY
-from tests.real.moving import kernels
+from tests.conftest import PATIENCE, PATIENTLY
+from tests.real.moving import kernels, terminals
 from tests.real.variants import JUPYTER
-from tests.terminal import CTRL_C, Terminal
+from tests.terminal import CTRL_C, CTRL_Z, Terminal
 
 _numbers = itertools.count(1)
 
@@ -90,6 +92,39 @@ def test_a_kernel_executes_a_cell_and_is_gone_afterwards(sessions: Sessions, ana
     with pytest.raises(JupyterError, match="didn't execute"):
         jupyter.execute("import time; time.sleep(60)", limit=2)
     assert kernels(sessions, ana) == []
+
+
+def test_ctrl_z_suspends_a_program_in_a_terminal_of_jupyterlab(sessions: Sessions, ana: Session) -> None:
+    headers = {"Authorization": f"token {sessions.token(ana)}"}
+    name = httpx.post(f"{ana.url}/api/terminals", headers=headers, **PATIENTLY).raise_for_status().json()["name"]
+    url = f"ws{ana.url.removeprefix('http')}/terminals/websocket/{name}"
+    with connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE) as channel:
+
+        def type_until_told(typed: str, told: str) -> None:
+            channel.send(json.dumps(["stdin", typed]))
+            seen = ""
+            while told not in seen:
+                kind, *words = json.loads(channel.recv(timeout=PATIENCE))
+                seen += "".join(words) if kind == "stdout" else ""
+
+        type_until_told("sh -c 'echo be''gun; exec sleep 1000'\r", "begun")
+        type_until_told(CTRL_Z, "Stopped")
+    httpx.delete(f"{ana.url}/api/terminals/{name}", headers=headers, **PATIENTLY).raise_for_status()
+
+
+def test_a_terminal_that_is_awaited_is_there_when_a_page_asks_and_no_shell_before(
+    sessions: Sessions, create: Callable[..., Session]
+) -> None:
+    session = create()
+    jupyter = sessions.jupyter(session)
+    jupyter.await_terminals(["1", "work"])
+    assert shells(sessions, session) == 0 and not jupyter.used()
+    assert sorted(terminals(sessions, session)) == ["1", "work"]
+    assert shells(sessions, session) == 2
+
+
+def shells(sessions: Sessions, session: Session) -> int:
+    return sessions.execute(session.name, ["ps", "-e", "-o", "args="]).splitlines().count("/bin/bash -l")
 
 
 def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> None:
@@ -171,6 +206,24 @@ def test_exec_at_a_terminal_gives_the_program_one_and_its_ctrl_c(sessions: Sessi
     terminal.type(CTRL_C)
     terminal.wait_for("caught")
     assert terminal.exit_code() == 5
+
+
+def test_what_programs_in_a_session_are_called_does_nothing_to_the_terminal_of_who_looks(
+    sessions: Sessions, ana: Session
+) -> None:
+    """As an escape sequence, which would change the window's title and its colours, or a line of its own."""
+    name = r"$'\e]0;owned\a\e[31m[/red]\nbob  idle'"
+    argv, environment = exec_in_ana(sessions)
+    pid = sessions.execute("ana", ["bash", "-c", f"exec -a {name} sleep 600 >/dev/null 2>&1 & echo $!"]).strip()
+    try:
+        terminal = Terminal([*argv[: argv.index("session")], "session", "activity", "ana"], environment)
+        assert terminal.exit_code(PATIENCE) == 0
+    finally:
+        sessions.execute("ana", ["bash", "-c", f"kill {pid}"])
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.shown)  # the table's own title is bold
+    assert all(each.isprintable() or each in "\r\n" for each in shown), shown
+    joined = "".join(shown.split())
+    assert r"\x1b]0;owned\x07\x1b[31m[/red]\n" in joined
 
 
 def test_two_sessions_side_by_side_cant_read_each_others_homes(

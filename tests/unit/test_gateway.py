@@ -101,7 +101,7 @@ def test_a_session_without_a_port_of_its_own_is_behind_the_gateway() -> None:
     ("seen", "why", "said"),
     [
         (Seen("ada", None), Why.unknown, "no such session"),
-        (Seen("ada", True, AT, True, MOVE, [STOP]), Why.moving, "a new image (bbbbbbbbbbbb)"),
+        (Seen("ada", True, AT, True, MOVE, [STOP]), Why.moving, "another image (bbbbbbbbbbbb)"),
         (Seen("ada", True, AT, True, replace(MOVE, state=State.rolling_back), [STOP]), Why.moving, "goes back"),
         (Seen("ada", True, AT, False, MOVE, [STOP]), Why.interrupted, "refit migrate resume"),
         (Seen("ada", False, AT, False, MOVE, [STOP]), Why.stopped, "by its owner"),

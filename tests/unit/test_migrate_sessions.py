@@ -346,8 +346,10 @@ def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path)
         with store.hold(ada.name) as held:
             sessions.journal.begin(held, ada, replace(ada, image=new, generation=1), "", by="root")
             begun = now()
-            unfinished, waits = Planning(sessions.settings).plan([], "")
-        assert (unfinished.reason, alone.session, waits.session) == (Reason.unfinished, bob.name, bob.name)
+            moving, waits = Planning(sessions.settings).plan([], "")
+        unfinished, _ = Planning(sessions.settings).plan([], "")
+        assert (moving.session, moving.reason, unfinished.reason) == (ada.name, Reason.moving, Reason.unfinished)
+        assert (alone.session, waits.session) == (bob.name, bob.name)
         assert waits.at and waits.at > begun + timedelta(seconds=sessions.settings.migration.move_seconds / 2)
 
 

@@ -27,7 +27,6 @@ from flows.migrations.telling.notice import (
     to_be_untold,
     when,
     wish_of,
-    would_end,
 )
 from flows.policy import Mode, SessionPolicy
 from flows.sessions.ide.terminals import watched
@@ -205,13 +204,14 @@ def test_a_deadline_begins_when_its_owner_is_told() -> None:
 
 def test_what_would_end_is_programs_and_kernels() -> None:
     found = (
-        Evidence(Verdict.busy, "python train.py, pid 8"),
+        Evidence(Verdict.busy, "python train.py, pid 8", ends=True),
+        Evidence(Verdict.busy, "jupyter-lab, 30% CPU, pid 6"),
         Evidence(Verdict.busy, "somebody typed in pts/0 2 min ago"),
-        Evidence(Verdict.state, "kernel python3 12ab holds df"),
-        Evidence(Verdict.idle, "of the image: jupyter"),
+        Evidence(Verdict.state, "kernel python3 12ab holds df", ends=True, kernel="12ab"),
+        Evidence(Verdict.idle, "at its prompt: bash, pid 9", ends=True),
     )
     activity = Activity(Verdict.busy, NOW, NOW, NOW, found)
-    assert would_end(activity) == ("python train.py, pid 8", "kernel python3 12ab holds df")
+    assert [found.text for found in activity.ending] == ["python train.py, pid 8", "kernel python3 12ab holds df"]
 
 
 def test_a_terminal_is_watched_if_its_other_end_is_outside_the_session() -> None:

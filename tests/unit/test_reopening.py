@@ -13,12 +13,14 @@ import psutil
 import pytest
 
 from flows import command
+from flows.catalog.model import Access
 from flows.migrations.move import Entry, Phase
 from flows.migrations.parting import ended_by
 from flows.sessions.engine import Engine
-from flows.sessions.ide.reopening import Document, Opened, told
+from flows.sessions.ide.reopening import Document, Opened, look, told
 from flows.sessions.model import Session
 from flows.sessions.watching import supervise
+from flows.sessions.watching.activity import Evidence, Verdict
 from flows.sessions.watching.hook import NOT_NOW, PROOF, ask, disproof, meaning
 from tests.conftest import PATIENCE
 
@@ -32,6 +34,20 @@ def test_what_ended_and_what_is_open_again_is_told() -> None:
         "Opened again, and empty: the kernel python3 of work/a.ipynb; the terminal 1.",
     ]
     assert told(Opened(), Opened()) == ""
+
+
+def test_the_kernel_of_a_document_is_named_once() -> None:
+    known = {"documents": [vars(NOTEBOOK) | {"kernel_id": "12ab"}], "terminals": []}
+    engine = cast(Engine, SimpleNamespace(execute=lambda *_, **__: json.dumps(known)))
+    session = cast(Session, SimpleNamespace(container="c", access=Access(protocol="jupyter", port=8888)))
+    running = [
+        Evidence(Verdict.state, "kernel python3 12ab holds x (int)", ends=True, kernel="12ab"),
+        Evidence(Verdict.state, "kernel python3 34cd may hold something", ends=True, kernel="34cd"),
+        Evidence(Verdict.busy, "sleep 600, pid 8", ends=True),
+    ]
+    assert told(look(engine, session, running), Opened()) == (
+        "What ended: the kernel python3 of work/a.ipynb; kernel python3 34cd may hold something; sleep 600, pid 8."
+    )
 
 
 def test_what_is_open_at_the_last_look_before_the_stop_is_what_ended() -> None:

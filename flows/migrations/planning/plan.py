@@ -96,6 +96,7 @@ def plan_named(
 _FIXES = {
     Reason.stopped: "`refit session start {name}`, then migrate it.",
     Reason.no_image: "`refit build {release}` makes it.",
+    Reason.moving: "`refit migrate status --watch` shows how it goes.",
     Reason.unfinished: "`refit migrate resume`.",
     Reason.held: "`refit migrate history {name}`.",
     Reason.gpu: "`refit gpu list` shows who has them.",

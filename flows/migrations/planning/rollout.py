@@ -37,6 +37,7 @@ class Reason(StrEnum):
     stopped = "it is stopped; it keeps its image until it runs and is migrated"
     no_image = "its release has no image of its profile"
     refused = "the newest image of its profile doesn't count"
+    moving = "it is being moved"
     unfinished = "its last move is unfinished; `refit migrate resume` ends it"
     held = "its last move is held; `refit migrate history` says what to do"
     failed = "its move to this image was rolled back; `refit migrate --session` tries again"

@@ -11,7 +11,6 @@ from typing import Any
 from flows.history import Event, Kind
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.policy import Mode
-from flows.sessions.watching.activity import Activity, Verdict
 from flows.sessions.wishes import Wish, chosen_mode, read_duration
 from flows.words import short
 
@@ -83,12 +82,6 @@ class Notice:
                 ),
             )
         )
-
-
-def would_end(activity: Activity) -> tuple[str, ...]:
-    """The programs and kernels that a stop would end, in words. Pure."""
-    named = (found.text for found in activity.evidence if found.says is not Verdict.idle)
-    return tuple(text for text in named if ", pid " in text or text.startswith("kernel "))
 
 
 def when(line: Decision) -> str:

@@ -34,7 +34,6 @@ from flows.migrations.telling.notice import (
     to_be_untold,
     when,
     wish_of,
-    would_end,
 )
 from flows.sessions.ide import terminals
 from flows.sessions.ide.jupyter import Jupyter
@@ -167,7 +166,7 @@ class Teller:
             outcome.problems.append(error.what)
         else:
             activity = judge(look, session.access.helpers, self._settings.quiet * 60)
-            notice = self._notice(line, would_end(activity), left)
+            notice = self._notice(line, tuple(found.text for found in activity.ending), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 terminals.leave(self._sessions.engine, session, notice.text)
             at = terminals.watched(look) if again else sorted(look.terminals)

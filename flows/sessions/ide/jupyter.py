@@ -30,6 +30,7 @@ _CONNECT_SECONDS = 1.0
 # Sessions speak plain http on this machine; to read all authorities for nothing takes longer than a request.
 _NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NOTICES = "/refit/notices"
+_TERMINALS = "/refit/terminals"
 
 
 class JupyterError(RefitError):
@@ -43,6 +44,7 @@ class Jupyter(Pages):
     """The server at `url`, e.g. `http://127.0.0.1:18000`. All failures are `JupyterError`."""
 
     where = "in JupyterLab"
+    comes_back = "This page finds it again by itself."
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url.rstrip("/")
@@ -100,6 +102,13 @@ class Jupyter(Pages):
         known = self._send("GET", f"/api/terminals/{quote(name, safe='')}?no_track_activity=1", accepted=(200, 404))
         if known.status_code == 404:
             self._send("POST", "/api/terminals", json={"name": name})
+
+    def await_terminals(self, names: Sequence[str]) -> None:
+        """Let terminals by these names be there, and empty, as soon as a page asks which there are.
+
+        Doesn't count as activity. Servers of images that are older than the extension `refit_terminals` ignore it.
+        """
+        self._send("POST", _TERMINALS, accepted=(204, 404), json={"names": list(names)})
 
     def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
         """Let the pages that are open show a notice, with a button for each answer (what it means, its label).

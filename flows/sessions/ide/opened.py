@@ -15,7 +15,8 @@ ANSWER_SECONDS = 5
 def look(port: int) -> dict[str, Any]:
     """Documents with a kernel, and terminals; to ask doesn't count as activity."""
     documents = [
-        {"path": one["path"], "name": one["name"], "type": one["type"], "kernel": one["kernel"]["name"]}
+        {name: one[name] for name in ("path", "name", "type")}
+        | {"kernel": one["kernel"]["name"], "kernel_id": one["kernel"]["id"]}
         for one in _get(port, "/api/sessions")
         if one["kernel"]
     ]

@@ -40,6 +40,8 @@ class Pages(ABC):
 
     where: str
     """In words: where the notice is."""
+    comes_back: str
+    """In a sentence: how a page that is open finds a session again that was away."""
 
     @abstractmethod
     def leave_notice(self, id: str, title: str, text: str, answers: Sequence[tuple[str, str]] = ()) -> None:
@@ -70,6 +72,7 @@ class Windows(Pages):
     """The windows of an IDE that finds its notice in a file, as VS Code does by an extension in Refit's images."""
 
     where = "in VS Code"
+    comes_back = "Load this window again once it is back."
 
     def __init__(self, engine: Engine, session: Session) -> None:
         self._engine, self._session = engine, session

@@ -13,6 +13,7 @@ from flows.sessions.engine import Engine
 from flows.sessions.ide import opened
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.model import Session
+from flows.sessions.watching.activity import Evidence
 
 _SCRIPT = Path(opened.__file__)
 _LIMIT = 15.0
@@ -22,12 +23,21 @@ _MOST = 100
 
 @dataclass(frozen=True)
 class Document:
-    """A document of Jupyter's with a kernel: `type` is `notebook`, `console` or another, `kernel` the kernel's name."""
+    """A document of Jupyter's with a kernel.
+
+    Attributes:
+        path: below the home.
+        name: of the document.
+        type: `notebook`, `console` or another.
+        kernel: the kernel's name.
+        kernel_id: the kernel's id; empty: it was written down before ids were.
+    """
 
     path: str
     name: str
     type: str
     kernel: str
+    kernel_id: str = ""
 
     def __str__(self) -> str:
         return f"the kernel {self.kernel} of {self.path}"
@@ -57,18 +67,21 @@ class Opened:
 _AS_JSON = TypeAdapter(Opened)
 
 
-def look(engine: Engine, session: Session, programs: Sequence[str]) -> Opened:
-    """What is open in a session that runs, beside these `programs`.
+def look(engine: Engine, session: Session, running: Sequence[Evidence]) -> Opened:
+    """What is open in a session that runs, beside the programs and kernels that are known to run.
 
     Raises:
         RefitError: its IDE doesn't say.
     """
     if session.access.protocol != "jupyter":
-        return Opened(programs=tuple(programs))
+        return Opened(programs=tuple(found.text for found in running))
     call = ["python3", "-I", "-", str(session.access.port)]
     told = engine.execute(session.container, call, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=_LIMIT)
     found = Opened.from_json(told)
-    return Opened(found.documents[:_MOST], found.terminals[:_MOST], tuple(programs))
+    documents = found.documents[:_MOST]
+    named = {document.kernel_id for document in documents}
+    programs = tuple(each.text for each in running if not each.kernel or each.kernel not in named)
+    return Opened(documents, found.terminals[:_MOST], programs)
 
 
 def reopen(jupyter: Jupyter, ended: Opened) -> Opened:

@@ -18,9 +18,11 @@ c.ServerApp.cookie_secret_file = str(Path.home() / ".local/share/jupyter/cookie_
 
 c.FileContentsManager.delete_to_trash = False
 
-# Shows what Refit has to say. Kernels don't see the folder: it is in the path of the server alone.
+# Shows what Refit has to say, and gives pages back what a move has ended. Kernels don't see the folder: it is in the
+# path of the server alone.
 sys.path.append("/opt/ide/notices")
-c.ServerApp.jpserver_extensions = {"refit_notices": True}
+c.ServerApp.jpserver_extensions = {"refit_notices": True, "refit_terminals": True}
+c.TerminalsExtensionApp.terminal_manager_class = "refit_terminals.Terminals"
 
 # No calls home; page_config.json hides the question whether to make them.
 c.LabApp.news_url = None
