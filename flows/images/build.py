@@ -152,14 +152,15 @@ class Builder:
         latest = self._ledger.latest([stage.name for stage in graph.everything()])
         tags = frozenset(self._registry.tags(self._registry.stages))
         present = partial(self._present, tags)
-        first = plan.make(graph, self._inputs, self._layer_key, present, tags, latest)
+        layers = stages.kept_layers(tags)
+        first = plan.make(graph, self._inputs, self._layer_key, present, layers, latest)
         if not thorough or not (broken := self._broken(first)):
             return first
 
         def whole(keys: Collection[str]) -> Mapping[str, str]:
             return {key: digest for key, digest in present(keys).items() if digest not in broken}
 
-        return plan.make(graph, self._inputs, self._layer_key, whole, tags, latest)
+        return plan.make(graph, self._inputs, self._layer_key, whole, layers, latest)
 
     def _broken(self, planned: Plan) -> set[str]:
         """The digests of stages that would be reused though the registry has lost a part of them."""

@@ -14,7 +14,7 @@ from itertools import takewhile, zip_longest
 
 from flows.images.grafting.configuration import has_layer
 from flows.images.ledger import Entry
-from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of, layer_tag
+from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of
 from flows.words import short, some
 
 # What a stage is thought to take that was never built (seconds).
@@ -78,7 +78,7 @@ def make(
     inputs: Callable[[Stage, str | None], Inputs],
     layer_key: Callable[[Stage, str | None], str | None],
     find: Callable[[Collection[str]], Mapping[str, str]],
-    tags: Collection[str],
+    layers: Collection[str],
     latest: Mapping[str, Entry],
 ) -> Plan:
     """Plan all stages of a graph.
@@ -88,20 +88,20 @@ def make(
         inputs: a stage and its parent's digest → its inputs.
         layer_key: a stage and the key of the layer below → the key of its own layer.
         find: keys → the digests of those that are in the registry; asked once a level of the graph.
-        tags: those that are there. Of a layer it is enough that it has one: whoever carries it looks for it.
+        layers: the keys of the layers that are there; whoever carries one sees whether it fits.
         latest: stage → its last build.
     """
     steps: dict[str, Step] = {}
-    makers: dict[str, str] = {}  # tag of a layer → the stage that it is made with
+    makers: dict[str, str] = {}  # key of a layer → the stage that it is made with
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
         asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
         found = find([question.key for question in asked if question.key])
         for question in asked:
-            name, tag = question.stage.name, question.layer_tag
-            steps[name] = step = _step(question, found, tags, latest.get(name), makers.get(tag or ""))
-            if tag and step.action is Action.build:
-                makers[tag] = name
+            name, layer = question.stage.name, question.own_layer
+            steps[name] = step = _step(question, found, layers, latest.get(name), makers.get(layer or ""))
+            if layer and step.action is Action.build:
+                makers[layer] = name
         level = [child for stage in level for child in graph.children(stage.name)]
     made = [stage for stage in graph.stages.values() if steps[stage.name].action in _MADE]
     steps |= _wheels(made, steps, inputs, find, latest)
@@ -168,8 +168,9 @@ class _Question:
     layer: str | None
 
     @property
-    def layer_tag(self) -> str | None:
-        return layer_tag(self.layer) if self.layer and has_layer(self.stage.text) else None
+    def own_layer(self) -> str | None:
+        """The key of its layer; none where it has none that could be carried, or none at all."""
+        return self.layer if self.layer and has_layer(self.stage.text) else None
 
 
 def _ask(
@@ -219,7 +220,7 @@ def _differing_lines(old: str, new: str) -> tuple[str, str]:
 def _step(
     question: _Question,
     found: Mapping[str, str],
-    tags: Collection[str],
+    layers: Collection[str],
     before: Entry | None,
     maker: str | None = None,
 ) -> Step:
@@ -231,9 +232,9 @@ def _step(
     if key is None:  # then the parent's digest is no input yet
         changes = tuple(change for change in changes if change.sort != "parent")
     step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
-    if question.layer and (question.layer_tag is None or question.layer_tag in tags):
+    if question.layer and (question.own_layer is None or question.own_layer in layers):
         # What the last build of that name had otherwise says nothing of a layer that was found by all that is in it.
-        told = changes and question.layer_tag is None
+        told = changes and question.own_layer is None
         reason = step.reason if told else f"its layer is there; only {stage.parent} is another"
         return replace(step, action=Action.graft, reason=reason)
     if maker:

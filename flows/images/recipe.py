@@ -26,6 +26,7 @@ from flows.locks import python as python_locks
 from flows.locks import system as system_locks
 from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
+from flows.settings import SHIPPED_CATALOG
 
 Resolve = Callable[[Base], tuple[str, ...]]
 Step = Callable[[Profile, Stage], Stage | None]
@@ -263,8 +264,10 @@ class Assembler:
             locked = python_locks.exact(node)
             files[REQUIREMENTS] = bounds.read_bytes(node, bounds.TEXT)
             requirements = locked if ide.config.keep_node else ()
-            abi = self._abi(profile)
-            return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=(IDE,))
+            stage = Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
+            # What instructions of a catalog's own read of the image below, nobody can tell.
+            known = template != own or self._templates.texts[own] in _shipped_texts("ides/*/npm/npm.snippet.j2")
+            return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if known else stage
 
         return self._once("npm", f"{profile.stem}-npm", make)
 
@@ -366,6 +369,12 @@ class Assembler:
 def _library(package: str) -> str:
     """What a package of NVIDIA's is, for whatever CUDA: `nvidia-cudnn` of `nvidia-cudnn-cu13`."""
     return re.sub(r"-cu[0-9]+$", "", package)
+
+
+@cache
+def _shipped_texts(pattern: str) -> frozenset[str]:
+    """The texts of these files of the catalog that comes with Refit."""
+    return frozenset(file.read_text(encoding="utf-8") for file in SHIPPED_CATALOG.glob(pattern))
 
 
 def _has_no_programs(text: str) -> bool:

@@ -23,6 +23,9 @@ WHEELS = "/wheels"
 IDE, CUDA = "/opt/ide", ("/usr/local/cuda", "/etc/profile.d/cuda.sh")
 
 
+_LAYER = "layer-"
+
+
 class Kind(StrEnum):
     """How a stage is made.
 
@@ -172,9 +175,15 @@ def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str 
     return key_of({**inputs(stage, None, tools), "parent": depends})
 
 
-def layer_tag(layer: str) -> str:
-    """The tag under which the registry keeps the layer with this key."""
-    return f"layer-{layer}"
+def layer_tag(layer: str, looked_up: Mapping[str, object]) -> str:
+    """The tag under which the registry keeps the layer with this key that was made where this was looked up."""
+    found = json.dumps(looked_up, sort_keys=True, separators=(",", ":"))
+    return f"{_LAYER}{layer}-{hashlib.sha256(found.encode()).hexdigest()[:16]}"
+
+
+def kept_layers(tags: Iterable[str]) -> frozenset[str]:
+    """The keys of the layers that are there, wherever they were made; `tags`: those of the repository of stages."""
+    return frozenset(tag.removeprefix(_LAYER).rpartition("-")[0] for tag in tags if tag.startswith(_LAYER))
 
 
 def key(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> str:

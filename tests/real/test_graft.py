@@ -52,7 +52,7 @@ def below(builder: Builder, base: Built, script: str) -> Built:
 def parents(builder: Builder, base: Built) -> tuple[Built, Built]:
     """Two parents that differ where no layer stands, and in their configuration."""
     one = below(builder, base, "echo one > /etc/one")
-    text = f"{BEGIN} echo two > /etc/two; echo 'ann:x:1234:0::/:/bin/sh' >> /etc/passwd\nENV PATH=/two:$PATH"
+    text = f"{BEGIN} echo two > /etc/two; echo 'ann:x:1234:0::/:/bin/sh' >> /etc/passwd\nLABEL two=yes\nEXPOSE 99"
     return one, builder.build(Stage("below", Kind.instructions, "base", text), base)
 
 
@@ -61,7 +61,7 @@ def test_layers_are_carried_to_another_parent_and_give_what_a_build_gives(
 ) -> None:
     stage = environment("carried")
     first = builder.build(stage, parents[0])
-    assert (first.how, first.reason) == ("built", "its layer was never made")
+    assert (first.how, first.reason) == ("built", "its layer was never made where its instructions find the same")
     assert [builder.build(leaf, first).how for leaf in (PROGRAM, CONFIGURED)] == ["built", "grafted"]
     grafted = builder.build(stage, parents[1])
     assert (grafted.how, grafted.reason) == ("grafted", f"its layer stood on {parents[0].digest}")
@@ -89,7 +89,8 @@ def test_the_configuration_is_that_of_the_new_parent_and_the_instructions(
     assert leaf.grafted
     config = registry.config(registry.stages, registry.manifest(registry.stages, leaf.digest))
     path = next(word for word in config["config"]["Env"] if word.startswith("PATH="))
-    assert path.startswith("PATH=/opt/more:/two:/opt/app-root/bin:")
+    assert path.startswith("PATH=/opt/more:/opt/app-root/bin:")
+    assert (config["config"]["Labels"]["two"], list(config["config"]["ExposedPorts"])) == ("yes", ["99/tcp"])
     assert config["config"]["User"] == "1001:0"
     assert config["config"]["Cmd"] == ["start"]
 
@@ -132,6 +133,16 @@ def test_a_stage_that_writes_where_it_may_not_fails(parents: tuple[Built, Built]
         builder.build(replace(stage, text=f"{stage.text}; echo stray > /etc/stray; chmod 0775 /opt"), parents[0])
     assert "/etc/stray: outside of /opt/app-root" in caught.value.why
     assert "/opt: the layer makes it a folder of 0:0, mode 0775" in caught.value.why
+
+
+def test_programs_with_other_variables_are_run_again(parents: tuple[Built, Built], builder: Builder) -> None:
+    stage = environment("other variables")
+    other = builder.build(Stage("below", Kind.instructions, "base", f"{BEGIN} true\nENV PATH=/two:$PATH"), parents[0])
+    assert [builder.build(stage, parent).how for parent in (parents[0], other, parents[1])] == [
+        "built",
+        "built",
+        "grafted",
+    ]
 
 
 def test_nothing_is_grafted_where_that_is_not_wanted(

@@ -17,7 +17,7 @@ from flows.settings import Settings
 from flows.signing.trust import Trust
 from tests.unit.test_registry import HELLO, Answer, client, ping, server
 
-TAG, OTHER = layer_tag("key"), layer_tag("other")
+TAG, OTHER = layer_tag("key", {}), layer_tag("other", {})
 LAYER = Stored(digest_of(b"layer"), 5, digest_of(b"tar"))
 
 
@@ -54,7 +54,7 @@ def carrying(settings: Settings, registry: Registry) -> Layers:
 
 def note(registry: Registry, settings: Settings, parent: Manifest) -> None:
     """What another run leaves behind that has put the layer on a parent."""
-    carrying(settings, registry)._note("key", LAYER, Stage("top", Kind.closed, "below", ""), parent, {})
+    carrying(settings, registry)._note(TAG, LAYER, Stage("top", Kind.closed, "below", ""), parent, {})
 
 
 def test_a_layer_is_looked_for_until_it_is_there_and_no_more_then(settings: Settings) -> None:
@@ -64,16 +64,16 @@ def test_a_layer_is_looked_for_until_it_is_there_and_no_more_then(settings: Sett
         layers, parent = carrying(settings, registry), image(b"{}")
         for _ in range(2):
             with pytest.raises(NotCarried, match="never made"):
-                layers._find("key")
+                layers._find(TAG)
         note(registry, settings, parent)
         held.asked.clear()
-        first = layers._find("key")
-        assert layers._find("key") is first
+        first = layers._find(TAG)
+        assert layers._find(TAG) is first
         assert (first.stored, first.stored.diff_id, first.parent) == (LAYER, LAYER.diff_id, parent.digest)
         assert held.asked == [f"GET {TAG}", f"HEAD {LAYER.digest}"]
         newer = image(b"other")
-        layers._note("key", first.stored, Stage("top", Kind.closed, "other", ""), newer, first.parents)
-        assert layers._find("key").parents == {"below": parent.digest, "other": newer.digest}
+        layers._note(TAG, first.stored, Stage("top", Kind.closed, "other", ""), newer, first.parents)
+        assert layers._find(TAG).parents == {"below": parent.digest, "other": newer.digest}
 
 
 def test_a_layer_that_the_registry_has_lost_is_not_there(settings: Settings) -> None:
@@ -82,7 +82,7 @@ def test_a_layer_that_the_registry_has_lost_is_not_there(settings: Settings) -> 
         registry = client(settings, port)
         note(registry, settings, image(b"{}"))
         with pytest.raises(NotCarried, match="has lost"):
-            carrying(settings, registry)._find("key")
+            carrying(settings, registry)._find(TAG)
 
 
 def test_in_what_images_differ_is_told_without_their_configurations(settings: Settings) -> None:
@@ -107,9 +107,9 @@ def test_a_layer_counts_only_as_it_was_noted_by_a_key_that_counts(settings: Sett
         for written in (other, canonical(edited), canonical(unsigned), good.replace(b"parent", b"barent")):
             held.held[TAG] = written
             with pytest.raises(NotCarried, match="nobody whose key counts"):
-                carrying(settings, registry)._find("key")
+                carrying(settings, registry)._find(TAG)
         held.held = {OTHER: good}
         with pytest.raises(NotCarried, match="nobody whose key counts"):
-            carrying(settings, registry)._find("other")
+            carrying(settings, registry)._find(OTHER)
         held.held = {TAG: good}
-        assert carrying(settings, registry)._find("key").stored == LAYER
+        assert carrying(settings, registry)._find(TAG).stored == LAYER

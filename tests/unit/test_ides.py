@@ -119,6 +119,13 @@ def test_npm_packages_have_a_layer_of_their_own_that_no_other_package_changes() 
     assert stages.layer_key(packages, "of one lock", {}) != stages.layer_key(packages, "of another", {})
 
 
+def test_a_catalogs_own_npm_instructions_are_carried_only_where_they_are_refits(root: Path) -> None:
+    own = root / "ides/4-vscode/npm/npm.snippet.j2"
+    assert chain("vscode", load.load_catalog(root))[-2].kind is Kind.closed
+    own.write_text(own.read_text() + "RUN cp /etc/timezone /opt/ide/timezone\n")
+    assert chain("vscode", load.load_catalog(root))[-2].kind is Kind.instructions
+
+
 def test_node_is_in_the_bill_of_materials_where_it_stays(root: Path) -> None:
     assert not chain("terminal")[-2].requirements
     assert "mv " not in chain("terminal")[-2].text

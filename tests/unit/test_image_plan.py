@@ -126,8 +126,7 @@ def planned_closed(base: Stage, *layers: Stage) -> Plan:
     graph = Graph({**CLOSED.stages, base.name: base}, CLOSED.tops)
     below = layer_key(PYTHON, None)
     keys = {stage.name: layer_key(stage, None if stage is PYTHON else below) for stage in layers}
-    tags = {stages.layer_tag(key) for key in keys.values() if key}
-    return plan.make(graph, inputs, layer_key, lambda _: {}, tags, built(CLOSED))
+    return plan.make(graph, inputs, layer_key, lambda _: {}, {key for key in keys.values() if key}, built(CLOSED))
 
 
 def test_closed_stages_are_grafted_onto_a_new_base() -> None:
@@ -228,7 +227,7 @@ def test_a_layer_that_is_there_is_the_reason_whatever_the_last_build_of_that_nam
     other = replace(PYTHON, text="RUN install something else")
     key = layer_key(PYTHON, None)
     ledger = built(Graph({**CLOSED.stages, PYTHON.name: other}, CLOSED.tops))
-    found = plan.make(CLOSED, inputs, layer_key, lambda _: {}, {stages.layer_tag(key)} if key else (), ledger)
+    found = plan.make(CLOSED, inputs, layer_key, lambda _: {}, {key} if key else (), ledger)
     step = found.steps["python"]
     assert (step.action, step.reason) == (Action.graft, "its layer is there; only base is another")
     assert step.changes

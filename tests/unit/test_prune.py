@@ -155,10 +155,10 @@ def test_the_parent_of_a_layer_stays_as_long_as_what_is_noted_of_it(settings: Se
         registry = Registry(here)
         registry.put_manifest(registry.stages, "base", parent.content, MANIFEST)
         Layers(here, registry, Trust(here, database))._note(
-            "key", carried, Stage("layer", Kind.closed, "base", ""), parent, {}
+            layer_tag("key", {}), carried, Stage("layer", Kind.closed, "base", ""), parent, {}
         )
         _, stages = observe(registry, database, None)
-    assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key")}
+    assert {tag for stage in stages for tag in stage.tags} == {"base", layer_tag("key", {})}
     top = replace(image("image", ALIAS, dated(1)), layers={carried.digest: 7, "another": 1} if wanted else {})
     made = plan([top], stages, {}, NOW, POLICY)
     assert (parent.digest in kept(made), len(removed(made))) == ((True, 0) if wanted else (False, 2))

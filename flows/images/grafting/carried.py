@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 
 from flows.errors import RefitError
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import configured, has_layer
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
+from flows.images.grafting.lookups import looked_up
 from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, BlobLost, Manifest, Registry, canonical, descriptor
 from flows.images.signed import is_signed, signed
 from flows.images.stages import Difference, Stage, layer_tag
@@ -61,7 +62,7 @@ class Layers:
     def __init__(self, settings: Settings, registry: Registry, trust: Trust) -> None:
         self._registry, self._repository, self._trust = registry, registry.stages, trust
         self._trees, self._noting = Trees(settings, registry), Lock()
-        self._kept: dict[str, _Kept] = {}  # by their keys, those that are there
+        self._kept: dict[str, _Kept] = {}  # by their tags, those that are there
 
     def carry(self, stage: Stage, key: str, parent: Manifest) -> tuple[Manifest, str]:
         """Put the layer of a closed stage on a parent; returns the image, still to be stored, and what was done.
@@ -71,12 +72,16 @@ class Layers:
         """
         if not has_layer(stage.text):
             return self._assemble(stage, parent, None), "it has no layer of its own"
-        kept = self._find(key)
+        try:
+            tag = self._tag(stage, key, parent)
+        except (ValueError, UnreadableLayer, BlobLost) as error:
+            raise NotCarried(f"nobody knows what it looks up in {parent.digest}: {error}") from None
+        kept = self._find(tag)
         if parent.digest in kept.parents.values():
             return self._assemble(stage, parent, kept.stored), f"its layer stood on {parent.digest}"
         below = self._below(stage, kept)
         self._check(kept.stored, below, parent)
-        self._note(key, kept.stored, stage, parent, kept.parents)
+        self._note(tag, kept.stored, stage, parent, kept.parents)
         return self._assemble(stage, parent, kept.stored), f"its layer stood on {below.digest}"
 
     def keep(self, stage: Stage, key: str, parent: Manifest, made: Manifest) -> Manifest:
@@ -86,29 +91,41 @@ class Layers:
             RefitError: the stage has written where it may not.
         """
         stored = self._own(stage, parent, made)
-        before = self._noted(layer_tag(key))
-        same = before and before.document["layers"][0]["digest"] == stored.digest
-        self._note(key, stored, stage, parent, _parents(before) if before and same else {})
+        with suppress(ValueError):  # what it looks up can't be told: it is made anew on each parent
+            tag = self._tag(stage, key, parent)
+            before = self._noted(tag)
+            same = before and before.document["layers"][0]["digest"] == stored.digest
+            self._note(tag, stored, stage, parent, _parents(before) if before and same else {})
         return self._assemble(stage, parent, stored)
 
-    def _find(self, key: str) -> _Kept:
-        """The layer with this key. It is looked for until it was there once: as long as a run lasts nobody prunes it.
+    def _tag(self, stage: Stage, key: str, parent: Manifest) -> str:
+        """The tag of the layer that a stage's instructions give where they look up what they find in this parent.
+
+        Raises:
+            ValueError: what they look up can't be told.
+            UnreadableLayer: nor what the parent holds.
+        """
+        config = self._registry.config(self._repository, parent)
+        find = partial(self._trees.entry, self._repository, parent)
+        return layer_tag(key, looked_up(stage.text, stage.files, config, find))
+
+    def _find(self, tag: str) -> _Kept:
+        """The layer with this tag. It is looked for until it was there once: as long as a run lasts nobody prunes it.
 
         Raises:
             NotCarried: it isn't there.
         """
-        if known := self._kept.get(key):
+        if known := self._kept.get(tag):
             return known
-        note = self._registry.find(self._repository, layer_tag(key))
-        if note is None:
-            raise NotCarried("its layer was never made")
-        if not is_signed(note, layer_tag(key), self._trust):
+        if not (note := self._registry.find(self._repository, tag)):
+            raise NotCarried("its layer was never made where its instructions find the same")
+        if not is_signed(note, tag, self._trust):
             raise NotCarried("nobody whose key counts here has signed its layer")
         (part,) = note.document["layers"]
         stored = Stored(part["digest"], part["size"], part["annotations"][_DIFF_ID], part["mediaType"])
         if not self._registry.has_blob(self._repository, stored.digest):
             raise NotCarried("the registry has lost its layer")
-        return self._kept.setdefault(key, _Kept(stored, layer_parent(note), _parents(note)))
+        return self._kept.setdefault(tag, _Kept(stored, layer_parent(note), _parents(note)))
 
     def _noted(self, tag: str) -> Manifest | None:
         """What is noted of a layer; none: nothing by anybody whose signature counts."""
@@ -123,21 +140,21 @@ class Layers:
             return below
         raise NotCarried(f"the registry no longer has {kept.parent}, on which its layer stood")
 
-    def _note(self, key: str, stored: Stored, stage: Stage, parent: Manifest, before: Mapping[str, str]) -> None:
-        """Let the layer be found by its key, on the newest parent that it fits: older ones may be pruned.
+    def _note(self, tag: str, stored: Stored, stage: Stage, parent: Manifest, before: Mapping[str, str]) -> None:
+        """Let the layer be found by its tag, on the newest parent that it fits: older ones may be pruned.
 
         Of each stage that is a parent the newest is named, too, `before` the others: those of one stage are compared
         fast.
         """
         with self._noting:
             # What other threads have noted since counts as well.
-            since = self._kept.get(key)
+            since = self._kept.get(tag)
             others = since.parents if since and since.stored == stored else {}
             noted = _Kept(stored, parent.digest, {**before, **others, stage.parent or "": parent.digest})
-            self._put_note(key, noted)
-            self._kept[key] = noted
+            self._put_note(tag, noted)
+            self._kept[tag] = noted
 
-    def _put_note(self, key: str, noted: _Kept) -> None:
+    def _put_note(self, tag: str, noted: _Kept) -> None:
         document = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -146,8 +163,8 @@ class Layers:
             "layers": [{**noted.stored.descriptor, "annotations": {_DIFF_ID: noted.stored.diff_id}}],
             "annotations": {_PARENT: noted.parent, _PARENTS: canonical(noted.parents).decode()},
         }
-        note = canonical(signed(document, layer_tag(key), self._trust))
-        self._registry.put_manifest(self._repository, layer_tag(key), note, MANIFEST)
+        note = canonical(signed(document, tag, self._trust))
+        self._registry.put_manifest(self._repository, tag, note, MANIFEST)
 
     def look_at(self, made: Manifest, before: str = "") -> None:
         """Read what was made, and in what it differs from what all stood on before: by that layers fit or don't."""

@@ -21,6 +21,7 @@ CREATED = datetime.fromtimestamp(TIMESTAMP, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 Config = Mapping[str, Any]
 _WITH_OPTIONS = ("COPY", "RUN")
 _WRITING = {"COPY", "RUN", "WORKDIR"}
+_OPTIONS = re.compile(r"(?:--\w+=\S+\s+)*")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class Instruction:
     name: str
     rest: str
     written: str
+
+    def apply(self, state: State) -> None:
+        """Let it change a configuration; raises as `configured` does."""
+        _EFFECTS[self.name](state, self)
 
 
 def instructions(text: str) -> tuple[Instruction, ...]:
@@ -84,9 +89,9 @@ def configured(parent: Config, text: str, diff_id: str | None, *, origin: str) -
     steps = instructions(text)
     if not steps:
         raise ValueError("a stage without instructions has no history to record")
-    state = _State.on(parent.get("config") or {})
+    state = State.on(parent.get("config") or {})
     for step in steps:
-        _EFFECTS[step.name](state, step)
+        step.apply(state)
     history = _history(steps, origin, diff_id)
     diff_ids = [*parent["rootfs"]["diff_ids"], *([diff_id] if diff_id else [])]
     return {
@@ -142,8 +147,8 @@ def _created_by(step: Instruction) -> str:
 
 
 @dataclass
-class _State:
-    """A configuration while instructions change it."""
+class State:
+    """A configuration while instructions change it; its variables are `inherited` from the image below or its `own`."""
 
     inner: dict[str, Any]
     inherited: dict[str, str]
@@ -151,50 +156,56 @@ class _State:
     command_set: bool = False
 
     @classmethod
-    def on(cls, inner: Mapping[str, Any]) -> _State:
+    def on(cls, inner: Mapping[str, Any]) -> State:
+        """The state right after FROM; raises as `configured` does."""
         if unknown := inner.keys() & {"OnBuild", "Shell", "Healthcheck"}:
             raise ValueError(f"a parent's configuration with {', '.join(sorted(unknown))} can't be recomputed")
         variables = dict(variable.split("=", 1) for variable in inner.get("Env") or ())
         return cls(dict(inner), variables)
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """Those that a program has; buildah moves what a stage sets to the end."""
+        return {name: value for name, value in self.inherited.items() if name not in self.own} | self.own
+
     def config(self) -> dict[str, Any]:
-        # buildah moves what a stage sets to the end.
-        variables = {name: value for name, value in self.inherited.items() if name not in self.own} | self.own
-        env = {"Env": [f"{name}={value}" for name, value in variables.items()]} if variables else {}
+        """What stands below `config` in an image's configuration."""
+        env = {"Env": [f"{name}={value}" for name, value in self.variables.items()]} if self.variables else {}
         return {**self.inner, **env}
 
     def expanded(self, word: str) -> str:
+        """A word of an instruction, with the values of variables; raises as `configured` does."""
         return _expanded(word, {**self.inherited, **self.own})
 
 
-def _env(state: _State, step: Instruction) -> None:
+def _env(state: State, step: Instruction) -> None:
     # All variables of one instruction are expanded with the values from before it.
     state.own |= [(state.expanded(name), state.expanded(value)) for name, value in _pairs(step)]
 
 
-def _label(state: _State, step: Instruction) -> None:
+def _label(state: State, step: Instruction) -> None:
     labels = {state.expanded(name): state.expanded(value) for name, value in _pairs(step)}
     state.inner["Labels"] = {**(state.inner.get("Labels") or {}), **labels}
 
 
-def _workdir(state: _State, step: Instruction) -> None:
+def _workdir(state: State, step: Instruction) -> None:
     folder, current = _one(state, step), state.inner.get("WorkingDir", "")
     relative = not folder.startswith("/")
     state.inner["WorkingDir"] = posixpath.normpath(posixpath.join("/", current, folder)) if relative else folder
 
 
-def _user(state: _State, step: Instruction) -> None:
+def _user(state: State, step: Instruction) -> None:
     state.inner["User"] = _one(state, step)
 
 
-def _one(state: _State, step: Instruction) -> str:
+def _one(state: State, step: Instruction) -> str:
     word = state.expanded(step.rest)
     if not word:
         raise ValueError(f"nothing is left of it after expansion: {step.written!r}")
     return word
 
 
-def _expose(state: _State, step: Instruction) -> None:
+def _expose(state: State, step: Instruction) -> None:
     before = state.inner.get("ExposedPorts") or {}
     known, found = {name.partition("/")[0] for name in before}, dict(before)
     for word in (state.expanded(part) for part in step.rest.split()):
@@ -206,29 +217,41 @@ def _expose(state: _State, step: Instruction) -> None:
     state.inner["ExposedPorts"] = found
 
 
-def _cmd(state: _State, step: Instruction) -> None:
+def _cmd(state: State, step: Instruction) -> None:
     state.inner["Cmd"], state.command_set = _called(step), True
 
 
-def _entrypoint(state: _State, step: Instruction) -> None:
+def _entrypoint(state: State, step: Instruction) -> None:
     state.inner["Entrypoint"] = _called(step)
     if not state.command_set:  # the parent's command was for the parent's entry point
         state.inner.pop("Cmd", None)
 
 
-def _copy(_: _State, step: Instruction) -> None:
-    rest = re.sub(r"^(?:--\w+=\S+\s+)*", "", step.rest)
+def copied(step: Instruction) -> tuple[list[tuple[str, str]], list[str]]:
+    """Options and words of a COPY, as they are written; the last word is the target.
+
+    Raises:
+        ValueError: it is none whose effect is known.
+    """
+    options = "".join(_OPTIONS.findall(step.rest)[:1])
+    rest = step.rest.removeprefix(options)
     words = _list(Instruction(step.name, rest, step.written)) if rest.startswith("[") else rest.split()
     if len(words) < 2 or rest.startswith("--"):
         raise ValueError(f"a COPY that can't be recomputed: {step.written!r}")
+    pairs = (option.removeprefix("--").partition("=") for option in options.split())
+    return [(name, value) for name, _, value in pairs], words
 
 
-def _run(_: _State, step: Instruction) -> None:
+def _copy(_: State, step: Instruction) -> None:
+    copied(step)
+
+
+def _run(_: State, step: Instruction) -> None:
     if step.rest.startswith("["):
         _list(step)
 
 
-_EFFECTS: Mapping[str, Callable[[_State, Instruction], None]] = {
+_EFFECTS: Mapping[str, Callable[[State, Instruction], None]] = {
     "ENV": _env,
     "LABEL": _label,
     "WORKDIR": _workdir,

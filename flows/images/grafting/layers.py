@@ -97,6 +97,7 @@ class Trees:
         self._layer = _remembered(16, self._find)
         self._tree = _remembered(16, self._merged)
         self._differing = _remembered(64, self._compared)
+        self._regions = _remembered(256, self._reach)
 
     def layer(self, repository: str, part: Stored) -> Layer:
         """One layer.
@@ -111,13 +112,26 @@ class Trees:
 
         Of most layers it is enough to know roughly where they reach: their files need not be looked through.
         """
-        if not graft.may_meet(self._reach(repository, part), different):
+        if not graft.may_meet(self._regions(repository, part), different):
             return ()
         return graft.obstacles([self.layer(repository, part)], different)
 
     def tree(self, repository: str, image: Manifest) -> Tree:
         """The files of an image; raises as `layer` does."""
         return self._tree(repository, _stack(image))
+
+    def entry(self, repository: str, image: Manifest, path: str) -> Entry | None:
+        """What stands at a path of an image; none: nothing. Raises as `layer` does."""
+        places = [path, *graft.ancestors(path)]
+        for part in reversed(_stack(image)):
+            if not graft.may_meet(self._regions(repository, part), frozenset(places)):
+                continue
+            layer = self.layer(repository, part)
+            if path in layer.entries:
+                return layer.entries[path]
+            if path in layer.whiteouts or any(map(layer.hides_below, places[1:])):
+                return None
+        return None
 
     def differing(self, repository: str, old: Manifest, new: Manifest) -> frozenset[str]:
         """All paths in which the files of two images differ, and maybe some more; raises as `layer` does.
