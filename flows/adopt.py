@@ -1,7 +1,8 @@
 """Make a catalog of a checkout of workbench-images, and say what of it could not be carried over.
 
 Its bundles come along with the versions that they are locked to. Bases, CUDA layers and those IDEs that Refit has under
-the same name are Refit's own. Nothing is left out without a word.
+the same name are Refit's own. A recipe is in the release only if its profile can be assembled, and only with the CUDA
+that it had, or one that a person has chosen. Nothing is left out without a word.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from flows.catalog import choices, edit, load, tag
+from flows.adopted import Adoption, Recipe, instructions, places
+from flows.catalog import choices, edit, load, tag, tree
 from flows.catalog.lineage import NUMBERED
-from flows.catalog.model import Catalog, python_version
-from flows.catalog.release import Choice, why_not
+from flows.catalog.model import Base, Catalog, python_version
+from flows.catalog.release import ReleaseFile, assemble, why_not
 from flows.catalog.tag import ForeignTag
-from flows.documents import Mistakes
+from flows.documents import Mistakes, bounds, parse_plain_json, parse_toml, text_of
 from flows.errors import RefitError
+from flows.images.recipe import Assembler
 from flows.locks import python
-from flows.locks.pipfile import read_pipfile
+from flows.locks.pipfile import Pipfile, digest, read_pipfile
 
 _PYTHON = re.compile(r"py3[0-9]+")
 _RUN = re.compile(r"^RUN\s+(?!\[)", re.MULTILINE)
@@ -34,28 +37,22 @@ access:
 """
 _THEIR_CUDA = "runtime-cudnn"  # what their images with CUDA stand on
 _MINIMAL = "minimal"
+_NO_PACKAGES = ("", "[[source]]", "[requires]", "[pipenv]", "[scripts]")
+# pipenv takes `six = "1.16"` for `==1.16`.
+_BARE_VERSION = re.compile(r"""((?:=|\bversion\s*=)\s*["'])(\d[^"',]*(?=["']))""")
+_THEIR_HOME, _HOME = "/opt/app-root/src", "/home/dev"
+_CUDA_VERSION = re.compile(r"^ENV CUDA_VERSION[ =](\S+)")
 
 
-@dataclass
-class Adoption:
-    """What was made, and what a person has to know of it: lines of text, each with the place that it is about."""
-
-    catalog: Path
-    notes: list[str] = field(default_factory=list)
-    profiles: int = 0
-
-    def note(self, place: Path | str, what: str) -> None:
-        """Add what has to be known of a place in the checkout."""
-        self.notes.append(f"{place}: {what}")
-
-
-def adopt(checkout: Path, target: Path, own: Catalog) -> Adoption:
+def adopt(checkout: Path, target: Path, own: Catalog, cuda: str = "") -> Adoption:
     """Make a catalog in `target` of a checkout of workbench-images.
 
     Args:
         checkout: where `snippets/bundles`, `snippets/ides` and `recipes` are.
         target: a folder that isn't there yet, or is empty.
         own: the catalog whose bases, IDEs and snippets the new one has.
+        cuda: the level of Refit's CUDA for their images with CUDA, also if its version is another one; empty: only
+            where the version is theirs.
 
     Raises:
         RefitError: the checkout is none, or the target has something in it.
@@ -65,9 +62,20 @@ def adopt(checkout: Path, target: Path, own: Catalog) -> Adoption:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RefitError(f"{target} is there already, and not empty.", fix="name a folder that isn't there yet.")
     made = Adoption(target)
+    try:
+        _adopt(checkout, target, own, cuda, made)
+        made.write_report()
+    except OSError as error:
+        fix = "name another folder."
+        raise RefitError(f"The catalog can't be made in {target}.", why=str(error), fix=fix) from None
+    return made
+
+
+def _adopt(checkout: Path, target: Path, own: Catalog, cuda: str, made: Adoption) -> None:
     for part in ("base", "ides", "snippets"):
-        shutil.copytree(own.root / part, target / part)
-    (target / "releases").mkdir()
+        tree.copy(own.root / part, target / part, own.root)
+    for part in ("bundles", "releases"):
+        (target / part).mkdir()
     ides = dict(_ides(checkout, made, own))
     bundles = dict(_bundles(checkout, made))
     while _refused(bundles, made):
@@ -75,8 +83,7 @@ def adopt(checkout: Path, target: Path, own: Catalog) -> Adoption:
     _without_python(bundles, made)
     ides = _fitting(ides, bundles, made, own)
     _rest(checkout, made, own)
-    _release(checkout, ides, bundles, made)
-    return made
+    _release(_Recipes(checkout, own, ides, bundles, cuda, made), made)
 
 
 def _numbered(folder: Path) -> Iterator[tuple[str, str, Path]]:
@@ -106,7 +113,7 @@ def _bundles(checkout: Path, made: Adoption) -> Iterator[tuple[str, str]]:
         target.mkdir(parents=True)
         (target / "display.txt").write_text(f"{_first_line(folder / 'display.txt') or theirs}\n", encoding="utf-8")
         _packages(folder / "os" / "os-packages.txt", target / "os" / "os-packages.txt", f"{place}/os", made)
-        _custom(folder, target, place, made)
+        _custom(folder, target, place, theirs, made)
         for path in sorted(folder.iterdir()):
             if path.is_dir() and _PYTHON.fullmatch(path.name):
                 _pipfile(path, target / path.name, f"{place}/{path.name}", made)
@@ -131,19 +138,24 @@ def _names(file: Path) -> list[str]:
     return list(dict.fromkeys(name for line in _lines(file) if (name := line.partition("#")[0].strip())))
 
 
-def _custom(folder: Path, target: Path, place: str, made: Adoption) -> None:
+def _custom(folder: Path, target: Path, place: str, theirs: str, made: Adoption) -> None:
     snippet = folder / "custom" / "custom.snippet"
     if (folder / "builder").is_dir():
         what = "was left out: stages that copy from each other can't be carried over; download and check in a snippet"
         made.note(f"{place}/builder", what)
+        made.incomplete.setdefault(theirs, []).append(f"{place}/builder")
+        _each_instruction(folder / "builder", f"{place}/builder", "was left out", made)
     if not snippet.is_file():
         return
-    text = snippet.read_text(encoding="utf-8", errors="replace")
+    text = _text(snippet)
     if "--from=" in text or (folder / "custom" / "files").is_dir():
         made.note(f"{place}/custom", "was left out: it copies files, and a bundle here has none of its own")
+        made.incomplete.setdefault(theirs, []).append(f"{place}/custom")
+        _each_instruction(folder / "custom", f"{place}/custom", "was left out", made)
         return
     (target / "custom").mkdir()
     (target / "custom" / "custom.snippet.j2").write_text(_template(text), encoding="utf-8")
+    _at_home(text, f"{place}/custom/{snippet.name}", made)
     made.note(f"{place}/custom", "was carried over as it is: `refit lint` shows what has to change")
 
 
@@ -162,7 +174,8 @@ def _pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
         made.note(place, "has to be locked: it has no lock")
         return
     try:
-        lock = json.loads((folder / "Pipfile.lock").read_text(encoding="utf-8"))
+        lock = parse_plain_json(text_of(folder / "Pipfile.lock", bounds.JSON), folder / "Pipfile.lock")
+        _know_again(lock, folder / "Pipfile", pipfile)
         (target / "Pipfile.lock").write_text(json.dumps(lock, indent=4, sort_keys=True) + "\n", encoding="utf-8")
         for name, content in python.exports(lock, pipfile).items():
             (target / name).write_text(content, encoding="utf-8")
@@ -174,6 +187,32 @@ def _pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
             old.unlink(missing_ok=True)
 
 
+def _know_again(lock: Any, theirs: Path, pipfile: Pipfile) -> None:
+    """Let a lock fit a Pipfile that says the same as theirs, which it was made of, in other words."""
+    before = parse_toml(text_of(theirs, bounds.TOML), theirs)
+    same = {name: _exact(part) if isinstance(part, dict) else part for name, part in before.items()}
+    known = lock["_meta"]["hash"]
+    if (
+        known.get("sha256") == digest(before)
+        and digest(same | {"requires": before.get("requires", {})}) == pipfile.digest
+    ):
+        known["sha256"] = pipfile.digest
+
+
+def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, with `==` before versions without an operator."""
+
+    def exact(version: object) -> object:
+        return f"=={version}" if isinstance(version, str) and version[:1].isdigit() else version
+
+    return {
+        name: {**asked, "version": exact(asked["version"])}
+        if isinstance(asked, dict) and "version" in asked
+        else exact(asked)
+        for name, asked in packages.items()
+    }
+
+
 def _accepted(lines: Iterable[str], folder: str, place: str, made: Adoption) -> Iterator[str]:
     """The lines of a Pipfile that Refit takes."""
     section = ""
@@ -182,6 +221,8 @@ def _accepted(lines: Iterable[str], folder: str, place: str, made: Adoption) -> 
         if section == "[dev-packages]":
             if line.strip() not in ("", section):
                 made.note(place, f"was left out of it, because [dev-packages] is in no image: {line.strip()}")
+        elif section not in _NO_PACKAGES and (exact := _BARE_VERSION.sub(r"\g<1>==\g<2>", line)) != line:
+            yield exact
         elif section == "[[source]]" and re.match(r"\s*verify_ssl\s*=\s*false", line):
             made.note(place, "its indexes are checked now: verify_ssl was false")
             yield "verify_ssl = true"
@@ -238,6 +279,7 @@ def _ides(checkout: Path, made: Adoption, own: Catalog) -> Iterator[tuple[str, s
         name = _name(theirs, place, made)
         if name in own.ides:
             made.note(place, f"Refit's own {name} takes its place: what was added to theirs isn't in it")
+            _replaced(folder, place, own, name, made)
         elif not (folder / f"{theirs}.snippet").is_file():
             made.note(place, f"was left out: it has no {theirs}.snippet")
             continue
@@ -247,10 +289,36 @@ def _ides(checkout: Path, made: Adoption, own: Catalog) -> Iterator[tuple[str, s
         yield theirs, name
 
 
+def _replaced(folder: Path, place: str, own: Catalog, name: str, made: Adoption) -> None:
+    """What their IDE has, and Refit's of that name perhaps not: each package, instruction and file."""
+    theirs, system = folder / "os" / "os-packages.txt", own.ides[name].packages
+    missing = [package for package in _names(theirs) if package not in system]
+    for line, package in places(_lines(theirs), missing):
+        made.note(f"{place}/os/os-packages.txt:{line}", f"{package} is not in Refit's {name}")
+    _each_instruction(folder, place, f"may not be in Refit's {name}", made)
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path != theirs):
+        if file.suffix != ".snippet" and file.name != "display.txt":
+            made.note(f"{place}/{file.relative_to(folder).as_posix()}", f"was left out: Refit's own {name} is there")
+
+
+def _each_instruction(folder: Path, place: str, what: str, made: Adoption) -> None:
+    """A note of each instruction of the snippets and Containerfiles in a folder."""
+    for file in sorted(path for path in folder.glob("*") if path.is_file()):
+        if file.suffix == ".snippet" or file.name in ("Containerfile", "Dockerfile"):
+            for line, instruction in instructions(_text(file)):
+                made.note(f"{place}/{file.name}:{line}", f"{what}: {instruction}")
+
+
+def _at_home(text: str, place: str, made: Adoption) -> None:
+    for line, words in enumerate(text.splitlines(), 1):
+        if _THEIR_HOME in words:
+            made.note(f"{place}:{line}", f"{_THEIR_HOME} is {_HOME} here: {words.strip()}")
+
+
 def _ide(folder: Path, theirs: str, target: Path, name: str, made: Adoption) -> None:
     place = f"snippets/ides/{folder.name}"
     target.mkdir()
-    text = (folder / f"{theirs}.snippet").read_text(encoding="utf-8", errors="replace")
+    text = _text(folder / f"{theirs}.snippet")
     if re.search(r"\$\{?RELEASE\b", text):
         made.note(place, "names the release, which is in no stage here: ${RELEASE} is empty in it")
     moved = _COPY.sub(lambda found: found[1] + _from_files(found[2]), text)
@@ -259,10 +327,17 @@ def _ide(folder: Path, theirs: str, target: Path, name: str, made: Adoption) -> 
     (target / "ide.yaml").write_text(_ACCESS, encoding="utf-8")
     _packages(folder / "os" / "os-packages.txt", target / "os" / "os-packages.txt", f"{place}/os", made)
     if (folder / "files").is_dir():
-        shutil.copytree(folder / "files", target / "files")
+        _files(folder / "files", target / "files", place, made)
     made.note(
         place, "was carried over as it is: `refit lint` shows what has to change, ide.yaml says how it is reached"
     )
+
+
+def _files(source: Path, target: Path, place: str, made: Adoption) -> None:
+    try:
+        tree.copy(source, target, source)
+    except Mistakes as mistakes:
+        made.note(f"{place}/files", f"was left out: {mistakes.mistakes[0].what}")
 
 
 def _fitting(ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption, own: Catalog) -> dict[str, str]:
@@ -284,6 +359,7 @@ def _from_files(words: str) -> str:
 
 def _template(text: str) -> str:
     """A snippet as a template; what a shell would replace there, Refit replaces here."""
+    text = text.replace(_THEIR_HOME, _HOME)
     text = re.sub(r"\{[{%#]", lambda found: f"{{{{ {found[0]!r} }}}}", text)
     text = re.sub(r"\$\{?PYTHON_FOLDER\b\}?", "python{{ python_version }}", text)
     text = _RUN.sub("RUN {{ shell.begin() }} ", re.sub(r"\$\{?(CUDA|RELEASE)\b\}?", "", text))
@@ -301,53 +377,184 @@ def _rest(checkout: Path, made: Adoption, own: Catalog) -> None:
     ):
         if (checkout / folder).is_dir():
             made.note(folder, what)
-    for file in sorted(checkout.glob("base/*/os-packages.txt")):
-        base = own.bases.get(file.parent.name)
-        if missed := [name for name in _names(file) if not base or name not in base.packages]:
-            what = f"these of its packages are not in Refit's {file.parent.name}: {', '.join(missed)}"
-            made.note(f"base/{file.parent.name}/{file.name}", what)
+    if (checkout / "base").is_dir():
+        made.note("base", f"there, a person may write to /opt/app-root; here, what they install goes to {_HOME}/.local")
+    _labels(checkout, made)
+    for layer in sorted({file.parent for file in _containerfiles(checkout.glob("cuda-layer/**/*"))}):
+        _each_instruction(layer, layer.relative_to(checkout).as_posix(), "was left out", made)
+    for theirs in sorted(path for path in checkout.glob("base/*") if path.is_dir()):
+        _base(theirs, f"base/{theirs.name}", own, made)
 
 
-def _release(checkout: Path, ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption) -> None:
-    """A release of the profiles that its recipes are for, as far as the new catalog can make them."""
-    found: dict[str, ForeignTag] = {}
-    for folder in sorted((checkout / "recipes").glob("*/")):
-        if one := tag.parse_foreign(folder.name, ides, bundles):
-            found[folder.name] = one
-        else:
-            made.note(f"recipes/{folder.name}", "was left out: its name isn't that of a profile")
+def _labels(checkout: Path, made: Adoption) -> None:
+    """What their images are labelled with, each once."""
+    known: set[str] = set()
+    for file in _containerfiles(checkout.glob("recipes/*/*")):
+        for line, text in instructions(_text(file)):
+            if text.upper().startswith("LABEL ") and (name := text[6:].partition("=")[0].strip()) not in known:
+                known.add(name)
+                made.note(f"{file.relative_to(checkout).as_posix()}:{line}", f"was left out: {text}")
+
+
+def _containerfiles(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.name in ("Containerfile", "Dockerfile") and path.is_file())
+
+
+def _base(folder: Path, place: str, own: Catalog, made: Adoption) -> None:
+    """What their base has, and Refit's of that name perhaps not: each package, instruction and file."""
+    base, listed = own.bases.get(folder.name), folder / "os-packages.txt"
+    missing = [name for name in _names(listed) if not base or name not in base.packages]
+    for line, package in places(_lines(listed), missing):
+        made.note(f"{place}/{listed.name}:{line}", f"{package} is not in Refit's {folder.name}")
+    _each_instruction(folder, place, f"may not be in Refit's {folder.name}", made)
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path != listed):
+        if file.name not in ("Containerfile", "Dockerfile"):
+            made.note(f"{place}/{file.relative_to(folder).as_posix()}", "was left out: Refit's own base is there")
+
+
+class _Recipes:
+    """Their recipes, and what the new catalog makes of them."""
+
+    def __init__(
+        self,
+        checkout: Path,
+        own: Catalog,
+        ides: Mapping[str, str],
+        bundles: Mapping[str, str],
+        cuda: str,
+        made: Adoption,
+    ) -> None:
+        self._checkout, self._own, self._ides, self._bundles, self._made = checkout, own, ides, bundles, made
+        self._chosen, self._version = cuda, _their_cuda(checkout)
+        self._found = {folder.name: self._parse(folder.name) for folder in sorted((checkout / "recipes").glob("*/"))}
+
+    def _parse(self, name: str) -> ForeignTag | None:
+        return tag.parse_foreign(name, self._ides, self._bundles)
+
+    @property
+    def release(self) -> str:
+        """The newest release that one of them is of; empty: there is none."""
+        return max((one.release for one in self._found.values() if one), default="")
+
+    def prepare(self) -> None:
+        """Give each Pipfile the categories that IDEs of recipes need; which of them are locked is another matter."""
+        for one in filter(None, self._found.values()):
+            if ide := self._own.ides.get(self._ides[one.ide]):
+                self._add_category(one, ide.config.category)
+
+    def _add_category(self, one: ForeignTag, category: str) -> None:
+        [folder] = (self._made.catalog / "bundles").glob(f"*-{self._bundles[one.bundle]}")
+        file, section = folder / one.python / "Pipfile", f"[{category}]"
+        text = _text(file) if file.is_file() else ""
+        if not category or not text or section in text.splitlines():
+            return
+        where = f"bundles/{folder.name}/{one.python}"
+        if (file.parent / "Pipfile.lock").is_file():
+            what = f"lacks {section}, which {one.ide} needs: add it as in Refit's bundle {_MINIMAL}, and lock it"
+            self._made.note(where, what)
+        elif lines := _section(self._own, section):
+            file.write_text(f"{text.rstrip()}\n\n{lines}", encoding="utf-8")
+            self._made.note(where, f"got {section} of Refit's bundle {_MINIMAL}, which {one.ide} needs: lock it")
+
+    def judged(self, catalog: Catalog) -> list[Recipe]:
+        """What becomes of each of them."""
+        possible, assembler = list(choices.possible(catalog)), Assembler(catalog, _as_listed)
+        return [self._judged(name, one, catalog, possible, assembler) for name, one in self._found.items()]
+
+    def _judged(
+        self,
+        name: str,
+        one: ForeignTag | None,
+        catalog: Catalog,
+        possible: Collection[Mapping[str, str]],
+        assembler: Assembler,
+    ) -> Recipe:
+        if one is None:
+            return Recipe(name, why="its name isn't that of a profile")
+        if one.cuda and (why := self._other_cuda(catalog)):
+            return Recipe(name, why=why)
+        asked = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
+        asked["cuda"] = (self._chosen or _THEIR_CUDA) if one.cuda else choices.NONE
+        line = edit.flow(choices.written(asked))
+        level = asked["cuda"] if one.cuda else ""
+        if asked not in possible:
+            return Recipe(name, line, level, "; ".join(why_not(choices.choice(asked), catalog)))
+        why = self._lacks(one) or _obstacle(assembler, catalog, asked, self.release)
+        return Recipe(name, line, level, why)
+
+    def _other_cuda(self, catalog: Catalog) -> str:
+        """Why nobody has chosen a CUDA for their images with it; empty: it is clear."""
+        ours = catalog.cuda.version if catalog.cuda else "none"
+        theirs, place = self._version
+        if self._chosen or (theirs and theirs.partition(".")[0] == ours.partition(".")[0]):
+            return ""
+        levels = ", ".join(catalog.cuda.levels) if catalog.cuda else ""
+        had = f"it stands on CUDA {theirs} ({place})" if theirs else "nobody knows which CUDA it stands on"
+        return f"{had}, and Refit's is {ours}: choose a level by --cuda, of {levels}"
+
+    def _lacks(self, one: ForeignTag) -> str:
+        """Why an image with that bundle would not be what it was; empty: it would be."""
+        places = self._made.incomplete.get(one.bundle)
+        return f"what its bundle installs did not come over: {' and '.join(places)}" if places else ""
+
+
+def _their_cuda(checkout: Path) -> tuple[str, str]:
+    """The version of CUDA that their images have, and the place where it stands; empty: nobody knows."""
+    for file in _containerfiles(checkout.glob("cuda-layer/**/*")):
+        for line, text in instructions(_text(file)):
+            if found := _CUDA_VERSION.match(text):
+                return found[1], f"{file.relative_to(checkout).as_posix()}:{line}"
+    return "", ""
+
+
+def _section(own: Catalog, header: str) -> str:
+    """A section of the Pipfile of Refit's smallest bundle; empty: that has none."""
+    for folder in own.bundles[_MINIMAL].pythons.values() if _MINIMAL in own.bundles else ():
+        lines = _text(folder / "Pipfile").splitlines()
+        if header in lines:
+            rest = lines[lines.index(header) + 1 :]
+            end = next((at for at, line in enumerate(rest) if line.startswith("[")), len(rest))
+            return "\n".join([header, *rest[:end]]).rstrip() + "\n"
+    return ""
+
+
+def _release(recipes: _Recipes, made: Adoption) -> None:
+    """A release of the profiles that the recipes are for, as far as they can be assembled."""
+    recipes.prepare()
     catalog = load.load_catalog(made.catalog)
-    possible = list(choices.possible(catalog))
-    wanted: list[dict[str, str]] = []
-    for text, one in found.items():
-        asked = {"os": one.os, "python": one.python, "bundle": bundles[one.bundle], "ide": ides[one.ide]}
-        fitting = [answers for answers in possible if asked.items() <= answers.items()]
-        with_cuda = [answers for answers in fitting if answers["cuda"] == _THEIR_CUDA]
-        chosen = next(iter(with_cuda if one.cuda and with_cuda else fitting), None)
-        if chosen is None:
-            why = "; ".join(why_not(Choice.model_validate(asked), catalog))
-            made.note(f"recipes/{text}", f"was left out: this catalog can't make it: {why}")
-            continue
-        if one.cuda:
-            level = chosen["cuda"]
-            what = "without CUDA" if level == choices.NONE else f"with the level {level} of Refit's own CUDA"
-            made.note(f"recipes/{text}", f"was carried over {what}")
-        if chosen not in wanted:
-            wanted.append(chosen)
-    name = max((one.release for one in found.values()), default="")
-    if not wanted:
+    made.recipes += recipes.judged(catalog)
+    if not (lines := list(dict.fromkeys(recipe.line for recipe in made.recipes if not recipe.why))):
         made.note("recipes", "no profile was found: write a release file, or add profiles by `refit wizard`")
         return
-    lines = [f"  - {edit.flow(choices.written(answers))}" for answers in wanted]
-    text = "\n".join([f"release: {name}", "profiles:", *lines, ""])
-    (made.catalog / "releases" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    made.profiles = len(wanted)
+    text = "\n".join([f"release: {recipes.release}", "profiles:", *(f"  - {line}" for line in lines), ""])
+    (made.catalog / "releases" / f"{recipes.release}.yaml").write_text(text, encoding="utf-8")
     load.load_catalog(made.catalog)
+
+
+def _obstacle(assembler: Assembler, catalog: Catalog, answers: Mapping[str, str], release: str) -> str:
+    """Why a profile can't be assembled; empty: it can, as far as its system packages can be had."""
+    (profile,) = assemble(ReleaseFile(release=release, profiles=(choices.choice(answers),)), catalog).profiles
+    try:
+        assembler.chain(profile)
+    except Mistakes as found:
+        return "; ".join(f"{mistake.file.relative_to(catalog.root)}: {mistake.what}" for mistake in found.mistakes)
+    except RefitError as error:
+        return error.what
+    return ""
+
+
+def _as_listed(base: Base) -> tuple[str, ...]:
+    """System packages without looking for them."""
+    return tuple(f"{name}=0" for name in sorted(base.packages))
+
+
+def _text(file: Path) -> str:
+    return bounds.read_bytes(file, bounds.TEXT).decode(errors="replace")
 
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+        return _text(file).splitlines()
     except OSError:
         return []
 

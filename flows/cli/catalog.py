@@ -12,6 +12,7 @@ import typer
 
 from flows import branches, shipped
 from flows.adopt import adopt
+from flows.adopted import REPORT
 from flows.catalog import load as catalogs
 from flows.catalog import skeletons, tree
 from flows.catalog.choices import Option
@@ -214,14 +215,20 @@ import_app = typer.Typer(no_args_is_help=True, help="Make a catalog of what othe
 def import_workbench_images(
     checkout: Annotated[Path, typer.Argument(metavar="PATH", help="A checkout of workbench-images.")],
     into: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the catalog is made.")] = Path("catalog"),
+    cuda: Annotated[
+        str,
+        typer.Option(metavar="LEVEL", help="Refit's level for their images with CUDA, whatever version theirs is."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a catalog of a checkout of opendatahub's workbench-images; says what could not be carried over."""
-    made = adopt(checkout, into, catalogs.load_catalog(load().catalog))
+    """Make a catalog of a checkout of opendatahub's workbench-images; says what became of each recipe."""
+    made = adopt(checkout, into, catalogs.load_catalog(load().catalog), cuda)
     if as_json:
         show_json(made)
         return
-    for note in made.notes:
-        out.print(note, markup=False, highlight=False, soft_wrap=True)
-    said = f"{made.catalog} is a catalog of {made.profiles} profiles. Next: `refit lint {made.catalog}`."
+    show(tables.adopted(made.recipes))
+    said = (
+        f"{made.catalog} is a catalog of {made.profiles} profiles, of {len(made.recipes)} recipes. {len(made.notes)} "
+        f"things to look at are in {made.catalog / REPORT}. Next: `refit lint {made.catalog}`."
+    )
     out.print(said, highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from flows.adopted import Recipe
 from flows.branches import ReleaseBranch
 from flows.history import Event
 from flows.images.plan import Action, Plan, Step, describe
@@ -401,6 +402,12 @@ def recovered(found: Iterable[Recovered]) -> Table:
         for one in found
     )
     return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
+
+
+def adopted(recipes: Iterable[Recipe]) -> Table:
+    """What became of the recipes of others."""
+    rows = ((each.name, "no" if each.why else "yes", each.level, each.why) for each in recipes)
+    return table("Recipes", ("recipe", "in the release", "CUDA", "why not"), rows)
 
 
 def activity(seen: Iterable[Seen], keep_state: float) -> Table:

@@ -107,7 +107,7 @@ def read_pipfile(path: Path) -> Pipfile:
     bundles = [file.parent.parent for file in texts]
     taken, environment = built.read(bundles, path, packages), built.environment(bundles)
     sources = tuple(data.get("source", [_PYPI]))
-    return Pipfile(path, categories, python, _digest(data), sources, packages, taken, environment, data)
+    return Pipfile(path, categories, python, digest(data), sources, packages, taken, environment, data)
 
 
 def as_text(data: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ def _value(value: Any) -> str:
     return "{" + ", ".join(_pairs(value.items())) + "}" if isinstance(value, Mapping) else json.dumps(value)
 
 
-def _digest(data: Mapping[str, Any]) -> str:
+def digest(data: Mapping[str, Any]) -> str:
     """The hash that pipenv writes into a lock (`plette.Pipfile.get_hash`)."""
     content = {
         "_meta": {"sources": data.get("source", [_PYPI]), "requires": data.get("requires", {})},

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flows.adopt import Adoption, adopt
+from flows.adopt import adopt
+from flows.adopted import REPORT, Adoption
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
 from flows.catalog.tag import ForeignTag, parse_foreign
 from flows.errors import RefitError
 from flows.images.recipe import Assembler
 from flows.locks import python
+from flows.locks.pipfile import digest
 from tests.machine import ROOT
 from tests.unit.test_broken_files import Spoil, spoilt
 
@@ -40,7 +43,17 @@ LOCK = """\
  "default": {"six": {"hashes": ["sha256:aa"], "index": "pypi", "version": "==1.16.0"}}, "develop": {}}
 """
 DIGEST = "ca429625ea49d54e94a162c6bdea0da403e2746e8e101cfc5b1c2def2e558f19"
-CUSTOM = "USER 0\n\nRUN echo '{{ x }}' >> /etc/r && \\\n    true\n\nENV LIBLOC /usr/lib64\n"
+CUSTOM = "USER 0\n\nRUN echo '{{ x }}' >> /etc/r && \\\n    true\n\nENV R_LIBS_USER=/opt/app-root/src/R\n"
+BASE = """\
+FROM ${BASE_IMAGE} as builder
+
+# a comment
+RUN yum install -y epel-release && \\
+    # one in between
+    yum install ffmpeg
+
+ENV LC_ALL=en_US.UTF-8
+"""
 SNIPPET = """\
 USER 1001
 COPY --chown=1001:0 utils ./run.sh utils/
@@ -81,10 +94,13 @@ def checkout(tmp_path: Path) -> Path:
     write(root, "snippets/ides/6-stability-studio/stability-studio.snippet", SNIPPET)
     write(root, "snippets/ides/6-stability-studio/files/run.sh", "#!/bin/sh\n")
     write(root, "snippets/ides/7-nothing/display.txt", "x\n")
-    write(root, "base/c9s/Containerfile")
+    write(root, "base/c9s/Containerfile", BASE)
+    write(root, "base/c9s/mssql.repo", "[mssql]\n")
     write(root, "base/c9s/os-packages.txt", "git\nunzip # for wheels\n\nperl\nunzip\n")
     write(root, "base/ubi9/os-packages.txt", "git\n")
-    write(root, "cuda-layer/Makefile")
+    write(root, "cuda-layer/base/Containerfile", "FROM x\n\nENV NVARCH x86_64\nENV CUDA_VERSION 11.8.0\n")
+    write(root, "snippets/ides/1-jupyter/os/os-packages.txt", "git\n# TeX\ntexlive\n")
+    write(root, "snippets/ides/1-jupyter/utils/elyra.patch")
     for name in (
         "runtime-minimal-c9s-py39_2023c_20230925",
         "cuda-runtime-minimal-c9s-py39_2023c_20230925",
@@ -94,7 +110,7 @@ def checkout(tmp_path: Path) -> Path:
         "base-c9s-py311_2023c_20230925",
         "stable-studio-rhel9-no_py-_2023c_20231117",
     ):
-        write(root, f"recipes/{name}/Containerfile")
+        write(root, f"recipes/{name}/Containerfile", 'FROM x\nLABEL name="x" \\\n      version="1"\n')
     return root
 
 
@@ -112,12 +128,10 @@ def test_what_comes_out_is_a_catalog_with_a_release_of_all_that_it_can_make(adop
         ("stabilitystudio", "Stable Studio"),
     ]
     assert [profile.stem for profile in catalog.releases["2023c"].profiles] == [
-        "cuda-runtime-minimal-c9s-py39",
         "runtime-minimal-c9s-py39",
         "runtime-r-c9s-py39",
-        "stabilitystudio-two-c9s-py39",
     ]
-    assert adopted.profiles == 4
+    assert (adopted.profiles, len(adopted.recipes)) == (2, 7)
 
 
 def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
@@ -131,18 +145,69 @@ def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
     assert said["r"] == "has no Python of its own: it got that of minimal"
     assert "Refit's own jupyter takes its place" in said["snippets/ides/1-jupyter"]
     assert said["snippets/ides/7-nothing"] == "was left out: it has no nothing.snippet"
-    assert said["recipes/stable-studio-rhel9-no_py-_2023c_20231117"] == (
-        "was left out: its name isn't that of a profile"
+    assert said["base/c9s/os-packages.txt:2"] == "unzip is not in Refit's c9s"
+    assert said["base/c9s/os-packages.txt:4"] == "perl is not in Refit's c9s"
+    assert said["base/ubi9/os-packages.txt:1"] == "git is not in Refit's ubi9"
+    assert (
+        said["base/c9s/Containerfile:4"]
+        == "may not be in Refit's c9s: RUN yum install -y epel-release && yum install ffmpeg"
     )
-    assert said["recipes/cuda-runtime-minimal-c9s-py39_2023c_20230925"].startswith(
-        "was carried over with the level runtime-cudnn"
-    )
-    assert said["recipes/jupyter-minimal-c9s-py311_2023c_20230925"].startswith(
-        "was left out: this catalog can't make it: bundle minimal has no 'py311'"
-    )
-    assert said["base/c9s/os-packages.txt"] == "these of its packages are not in Refit's c9s: unzip, perl"
-    assert said["base/ubi9/os-packages.txt"] == "these of its packages are not in Refit's ubi9: git"
+    assert said["base/c9s/Containerfile:8"] == "may not be in Refit's c9s: ENV LC_ALL=en_US.UTF-8"
+    assert said["base/c9s/mssql.repo"] == "was left out: Refit's own base is there"
+    assert said["snippets/ides/1-jupyter/os/os-packages.txt:3"] == "texlive is not in Refit's jupyter"
+    assert said["snippets/ides/1-jupyter/utils/elyra.patch"] == "was left out: Refit's own jupyter is there"
+    assert said["snippets/bundles/2-two/custom/custom.snippet:1"] == "was left out: COPY --from=builder /spark /spark"
+    assert said["snippets/bundles/8-r/custom/custom.snippet:6"].startswith("/opt/app-root/src is /home/dev here")
+    assert said["recipes/base-c9s-py311_2023c_20230925/Containerfile:2"].startswith("was left out: LABEL name=")
+    assert said["cuda-layer/base/Containerfile:3"] == "was left out: ENV NVARCH x86_64"
     assert {"base", "cuda-layer"} <= said.keys()
+
+
+def test_each_recipe_is_in_the_release_or_left_out_with_its_reason(adopted: Adoption) -> None:
+    told = {recipe.name.partition("_20")[0]: recipe.why for recipe in adopted.recipes}
+    assert not told["runtime-minimal-c9s-py39"] and not told["runtime-r-c9s-py39"]
+    assert told["stable-studio-rhel9-no_py-"] == "its name isn't that of a profile"
+    assert told["jupyter-minimal-c9s-py311"].startswith("bundle minimal has no 'py311'")
+    assert "snippets/bundles/2-two/builder and snippets/bundles/2-two/custom" in told["stability-studio-two-c9s-py39"]
+    assert told["cuda-runtime-minimal-c9s-py39"].startswith(
+        "it stands on CUDA 11.8.0 (cuda-layer/base/Containerfile:4), and Refit's is 13.5: choose a level by --cuda"
+    )
+    report = (adopted.catalog / REPORT).read_text()
+    assert "7 recipes: 2 profiles can be assembled" in report
+    assert report.count("\n- [ ] ") == len(adopted.notes) and report.count("| no |") == 5
+
+
+def test_a_person_chooses_another_cuda_than_theirs(checkout: Path, own: Catalog, tmp_path: Path) -> None:
+    def levels(name: str, cuda: str = "") -> list[str]:
+        made = adopt(checkout, tmp_path / name, own, cuda)
+        return [recipe.level for recipe in made.recipes if recipe.level and not recipe.why]
+
+    assert levels("theirs") == [] and levels("driver", "driver") == ["driver"]
+    write(checkout, "cuda-layer/base/Containerfile", "ENV CUDA_VERSION=13.1.0\n")
+    assert levels("same") == ["runtime-cudnn"]
+
+
+def test_a_version_without_operator_is_an_exact_one_and_its_lock_stays(
+    checkout: Path, own: Catalog, tmp_path: Path
+) -> None:
+    bare = PIPFILE.replace('"~=1.16"', '"1.16.0"')
+    folder = checkout / "snippets/bundles/1-minimal/py39"
+    (folder / "Pipfile").write_text(bare)
+    (folder / "Pipfile.lock").write_text(LOCK % digest(tomllib.loads(bare)))
+    made = adopt(checkout, tmp_path / "new", own)
+    assert 'six = "==1.16.0" # a comment' in (made.catalog / "bundles/1-minimal/py39/Pipfile").read_text()
+    python.verify(made.catalog / "bundles/1-minimal/py39")
+
+
+def test_a_pipfile_without_a_lock_gets_the_category_of_an_ide(checkout: Path, own: Catalog, tmp_path: Path) -> None:
+    write(checkout, "snippets/ides/3-vscode/vscode.snippet", "USER 1001\n")
+    write(checkout, "recipes/vscode-two-c9s-py39_2023c_20230925/Containerfile")
+    write(checkout, "recipes/vscode-minimal-c9s-py39_2023c_20230925/Containerfile")
+    made = adopt(checkout, tmp_path / "new", own)
+    assert 'jupyter-server = "~=' in (made.catalog / "bundles/2-two/py39/Pipfile").read_text()
+    assert "bundles/2-two/py39: got [web] of Refit's bundle minimal, which vscode needs: lock it" in made.notes
+    assert any(note.startswith("bundles/1-minimal/py39: lacks [web], which vscode needs") for note in made.notes)
+    assert {recipe.why != "" for recipe in made.recipes if recipe.name.startswith("vscode")} == {True}
 
 
 def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adoption) -> None:
