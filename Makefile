@@ -2,9 +2,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all lint bench release setup clean
 BIN := .venv/bin
-# As many tests at once as there are cores; those of one file one after another, for they share what they made. The files
-# come as pytest finds them: long ones first.
-SEVERAL := --numprocesses logical --dist loadfile --no-loadscope-reorder
+# One test more at once than there are cores, for most wait for programs half of their time; those of one file one after
+# another, for they share what they made. The order of the files is that of tests/conftest.py.
+SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

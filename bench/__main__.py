@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import sys
 import tempfile
 
@@ -15,12 +13,13 @@ os.environ |= {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     # It is ended with events in its queue, of which it prints pages.
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
-# Registered first, so that it is the last that happens.
-atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
+from bench.cli import main
+from tests.guard import guard
 
-from bench.cli import main  # noqa: E402
+guard(os.environ["PREFECT_HOME"])
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -6,3 +6,8 @@ Imports point downwards only. From the top: `cli` parses, calls and prints; the 
 bottom stand the modules that all others may use: `settings`, `database`, `command`, `documents`, `errors`.
 `tests/unit/test_architecture.py` has the whole order, and holds it.
 """
+
+import os
+
+# Prefect would start a server of its own where it is told of none, and that one outlives a command that is killed.
+os.environ.setdefault("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "false")

@@ -371,6 +371,9 @@ def become(argv: Sequence[str | Path], *, root: bool = False, env: Mapping[str, 
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what is ignored stays so in the program
+    if os.isatty(0):
+        # `podman exec` would wait for ever for a terminal that is gone, if the shell above us ignores its loss.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.execve(program, called, environment)
 
 

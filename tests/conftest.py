@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import ssl
 import tempfile
@@ -20,10 +21,16 @@ from filelock import FileLock, Timeout
 from hypothesis import settings as examples
 
 from flows.settings import Settings, Span
+from tests.guard import guard
 
 # Prefect fills this folder when it is imported, and nobody's own is to be touched. It goes when this process ends.
 _PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
 os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
+# Flows that tests call without a server have a temporary one. Refit itself has none.
+os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "true"
+guard(_PREFECT_HOME.name)
+# A shell lets what it starts in the background ignore Ctrl-C, and with it all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_SECONDS = 3600
 # Seconds. A machine whose cores are lent to others may get nothing done for two minutes; who waits for what comes soon
@@ -40,11 +47,27 @@ pytest_plugins = ["tests.machine"]
 examples.register_profile("repeatable", derandomize=True)
 
 
+@pytest.hookimpl(trylast=True)  # after those that don't run were left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a test that is marked long an hour, unless it says itself how long it takes."""
+    """Give a test that is marked long an hour, unless it says itself how long it takes; put the files in order."""
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
+    order = _in_order(dict.fromkeys(item.path for item in items))
+    items.sort(key=lambda item: order[item.path])
+
+
+def _in_order(files: Iterable[Path]) -> dict[Path, int]:
+    """The place of each file.
+
+    The first one makes the image that most others with real programs need: half of those that don't come next, for the
+    other processes. The other half comes last, where a file that takes minutes would keep all waiting for one process.
+    """
+    found = list(files)
+    quick = [file for file in found if "unit" in file.parts]
+    slow = [file for file in found if "unit" not in file.parts]
+    half = len(quick) // 2
+    return {file: place for place, file in enumerate([*slow[:1], *quick[:half], *slow[1:], *quick[half:]])}
 
 
 @pytest.fixture

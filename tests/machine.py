@@ -134,16 +134,21 @@ def another_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regis
 
 
 def _first_image(temporary: Path) -> Path:
-    """What a registry keeps of the stages of FIRST: made once for all processes, by the one that wants it first."""
+    """What a registry keeps of the stages of FIRST: made once for all processes, by the one that wants it first.
+
+    Whoever tests again and again names a folder in REFIT_TEST_IMAGES: what has not changed since is found there.
+    """
     run = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
-    kept = run / "first-image"
-    with FileLock(run / "first-image.lock"):
-        if not kept.exists():
-            folder = run / f"making-{temporary.name}"
-            with serve_registry(folder) as server, private_home(folder / "home", server.port) as settings:
+    images, making = run / "first-image", Path(os.environ.get("REFIT_TEST_IMAGES") or run / "making")
+    making.mkdir(parents=True, exist_ok=True)
+    with FileLock(making / "lock"):
+        if not images.exists():
+            home = making / "home"
+            with serve_registry(making) as server, private_home(home, server.port) as settings:
                 build_all(Builder(settings, Registry(settings)), _chain(load.load_catalog(ROOT), settings))
-            (folder / "images").rename(kept)
-    return kept
+            shutil.copytree(making / "images", run / "copying")
+            (run / "copying").rename(images)
+    return images
 
 
 def _chain(catalog: Catalog, settings: Settings) -> tuple[Stage, ...]:

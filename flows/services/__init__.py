@@ -102,7 +102,7 @@ def require(settings: Settings) -> None:
     Raises:
         RefitError: one doesn't.
     """
-    deadline = time.monotonic() + process.START_SECONDS
+    deadline = time.monotonic() + process.ANSWER_SECONDS
     while (silent := _silent(settings)) and all(state.running for state in silent) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     if silent:

@@ -83,6 +83,7 @@ def test_another_content_is_another_stage(builder: Builder) -> None:
     assert builder.build(tiny(b"a"), None).key != builder.build(tiny(b"b"), None).key
 
 
+@pytest.mark.long
 def test_two_cold_builds_give_the_same_digests(
     base: Built, base_stage: Stage, builder: Builder, elsewhere: Settings, registry: Registry
 ) -> None:

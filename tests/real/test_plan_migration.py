@@ -128,6 +128,7 @@ class Machine:
         time.sleep(max(0.0, (until - now()).total_seconds()))
 
 
+@pytest.mark.long
 def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_that_nobody_saw(
     settings: Settings, registry: Registry, shared: Settings, base: Built
 ) -> None:

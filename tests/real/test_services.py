@@ -17,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from flows import services
+from flows import command, services
 from flows.errors import RefitError
 from flows.publishing.publish import EVENT
 from flows.services import embedded
@@ -261,7 +261,7 @@ def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_the
     run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=True)
     started = until(lambda: pids(note), lambda found: len(found) == 2)
     assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
-    assert not [pid for pid in started if psutil.pid_exists(pid)]
+    assert not [pid for pid in started if command.ProcessId.of(pid)]
     services.up(settings)
     deploy(settings)
     assert run.state() == "CRASHED"

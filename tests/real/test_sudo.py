@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from flows import command
 from flows.images.workshop.workspace import mounts
 from flows.settings import Settings
 from tests.conftest import PATIENCE, free_port, wait_until
@@ -91,7 +92,7 @@ def somebody(folder: Path) -> User:
 
 
 def left(note: Path) -> list[int]:
-    return [pid for pid in pids(note) if psutil.pid_exists(pid)]
+    return [pid for pid in pids(note) if command.ProcessId.of(pid)]
 
 
 THREADED = f"""

@@ -234,6 +234,18 @@ def test_what_a_process_has_become_has_the_terminal_and_its_ctrl_c() -> None:
     assert terminal.exit_code() == 5
 
 
+def test_what_a_process_has_become_ends_with_its_terminal_also_below_nohup() -> None:
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    terminal = Terminal(
+        [sys.executable, "-c", ignoring, *BECOME, "sh", "-c", "echo ready; while :; do sleep 0.1; done"]
+    )
+    terminal.wait_for("ready")
+    terminal.close()
+    assert terminal.ended_with == -signal.SIGHUP
+
+
 def test_a_process_cant_become_a_program_that_is_missing() -> None:
     with pytest.raises(ProgramMissing, match="no-such-program"):
         command.become(["no-such-program"])

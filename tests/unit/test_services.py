@@ -242,3 +242,13 @@ def test_a_registry_for_reading_is_started_where_a_port_is_chosen(tmp_path: Path
     [config] = reader.files.values()
     assert (registry.name, reader.name, reader.login) == ("registry", "reader", None)
     assert "readonly" in config and "htpasswd" not in config and "127.0.0.1:5011" in config
+
+
+def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times, answers = iter([0, 300, 599, 601]), iter([False, False, True])
+    monkeypatch.setattr(process.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(process.time, "sleep", lambda _: None)
+    monkeypatch.setattr(process, "answers", lambda _: next(answers))
+    monkeypatch.setattr(process, "find", lambda _: "it runs")
+    process.wait_until_answering(embedded.prefect(Settings(home=tmp_path)))
+    assert next(answers, None) is None
