@@ -22,6 +22,7 @@ from flows.catalog.release import ReleaseFile, assemble, why_not
 from flows.catalog.tag import ForeignTag
 from flows.documents import Mistakes, bounds, parse_plain_json, parse_toml, text_of
 from flows.errors import RefitError
+from flows.files import write_whole
 from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import Pipfile, digest, read_pipfile
@@ -183,8 +184,13 @@ def _pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
         why = error.mistakes[0].what if isinstance(error, Mistakes) else f"its lock can't be used ({error})"
         made.note(place, f"has to be locked again: {why}")
-        for old in (target / "Pipfile.lock", *target.glob("requirements*.txt")):
-            old.unlink(missing_ok=True)
+        _unlock(target)
+
+
+def _unlock(folder: Path) -> None:
+    """Remove a lock, and what was exported of it."""
+    for file in (folder / "Pipfile.lock", *folder.glob("requirements*.txt")):
+        file.unlink(missing_ok=True)
 
 
 def _know_again(lock: Any, theirs: Path, pipfile: Pipfile) -> None:
@@ -438,23 +444,44 @@ class _Recipes:
 
     def prepare(self) -> None:
         """Give each Pipfile the categories that IDEs of recipes need; which of them are locked is another matter."""
+        users: dict[tuple[str, str], list[ForeignTag]] = {}
         for one in filter(None, self._found.values()):
-            if ide := self._own.ides.get(self._ides[one.ide]):
-                self._add_category(one, ide.config.category)
+            users.setdefault((one.bundle, one.python), []).append(one)
+        for (bundle, version), recipes in users.items():
+            [folder] = (self._made.catalog / "bundles").glob(f"*-{self._bundles[bundle]}")
+            if (folder / version / "Pipfile").is_file():
+                self._add_categories(folder / version, recipes)
 
-    def _add_category(self, one: ForeignTag, category: str) -> None:
-        [folder] = (self._made.catalog / "bundles").glob(f"*-{self._bundles[one.bundle]}")
-        file, section = folder / one.python / "Pipfile", f"[{category}]"
-        text = _text(file) if file.is_file() else ""
-        if not category or not text or section in text.splitlines():
-            return
-        where = f"bundles/{folder.name}/{one.python}"
-        if (file.parent / "Pipfile.lock").is_file():
-            what = f"lacks {section}, which {one.ide} needs: add it as in Refit's bundle {_MINIMAL}, and lock it"
-            self._made.note(where, what)
-        elif lines := _section(self._own, section):
-            file.write_text(f"{text.rstrip()}\n\n{lines}", encoding="utf-8")
-            self._made.note(where, f"got {section} of Refit's bundle {_MINIMAL}, which {one.ide} needs: lock it")
+    def _add_categories(self, folder: Path, recipes: Iterable[ForeignTag]) -> None:
+        """Add what a Pipfile lacks, but for a lock that other recipes can do with as it is."""
+        where = folder.relative_to(self._made.catalog)
+        there = _text(folder / "Pipfile").splitlines()
+        needed = {one.ide: self._category(one.ide) for one in recipes}
+        missing = {ide: category for ide, category in needed.items() if category and f"[{category}]" not in there}
+        held = (folder / "Pipfile.lock").is_file() and len(missing) < len(needed)
+        for category in dict.fromkeys(missing.values()):
+            ides = ", ".join(ide for ide, its in missing.items() if its == category)
+            lines = _section(self._own, f"[{category}]")
+            if held:
+                added = f"add to it {' '.join(lines.split())}" if lines else "add it"
+                others = ", ".join(sorted(needed.keys() - missing.keys()))
+                what = (
+                    f"lacks [{category}], which {ides} needs: its lock stays for {others}; {added}, and lock it again"
+                )
+                self._made.note(where, what)
+            elif lines:
+                self._append(folder, lines)
+                self._made.note(where, f"got [{category}] of Refit's bundle {_MINIMAL}, which {ides} needs: lock it")
+
+    def _category(self, ide: str) -> str:
+        """The section of a Pipfile that an IDE needs; empty: none."""
+        own = self._own.ides.get(self._ides[ide])
+        return own.config.category if own else ""
+
+    def _append(self, folder: Path, lines: str) -> None:
+        """Add a section to a Pipfile, which no lock fits any more."""
+        write_whole(folder / "Pipfile", f"{_text(folder / 'Pipfile').rstrip()}\n\n{lines}")
+        _unlock(folder)
 
     def judged(self, catalog: Catalog) -> list[Recipe]:
         """What becomes of each of them."""
@@ -474,13 +501,27 @@ class _Recipes:
         if one.cuda and (why := self._other_cuda(catalog)):
             return Recipe(name, why=why)
         asked = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
-        asked["cuda"] = (self._chosen or _THEIR_CUDA) if one.cuda else choices.NONE
+        asked["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
         line = edit.flow(choices.written(asked))
         level = asked["cuda"] if one.cuda else ""
         if asked not in possible:
             return Recipe(name, line, level, "; ".join(why_not(choices.choice(asked), catalog)))
         why = self._lacks(one) or _obstacle(assembler, catalog, asked, self.release)
         return Recipe(name, line, level, why)
+
+    def _level(self, name: str, one: ForeignTag, catalog: Catalog) -> str:
+        """The level of Refit's CUDA that an image stands on: the lowest, where its Python packages bring their own."""
+        levels = catalog.cuda.levels if catalog.cuda else {}
+        chosen, lowest = self._chosen or _THEIR_CUDA, next((name for name in levels if not levels[name].above), "")
+        folder = catalog.bundles[self._bundles[one.bundle]].pythons.get(one.python)
+        brought = _brought(python.locked(folder) if folder else {})
+        if not brought or not lowest or chosen == lowest:
+            return chosen
+        theirs, place = self._version
+        beside = f" What looks for CUDA {theirs} beside them ({place}) doesn't find it." if theirs else ""
+        what = f"stands on `cuda: {lowest}`: its Python packages bring a CUDA of their own ({brought}).{beside}"
+        self._made.note(f"recipes/{name}", what)
+        return lowest
 
     def _other_cuda(self, catalog: Catalog) -> str:
         """Why nobody has chosen a CUDA for their images with it; empty: it is clear."""
@@ -505,6 +546,14 @@ def _their_cuda(checkout: Path) -> tuple[str, str]:
             if found := _CUDA_VERSION.match(text):
                 return found[1], f"{file.relative_to(checkout).as_posix()}:{line}"
     return "", ""
+
+
+def _brought(versions: Mapping[str, str]) -> str:
+    """The Python package that says best which CUDA comes with a lock's packages, and its version; empty: none does."""
+    for name, version in versions.items():
+        if name.startswith("nvidia-cuda-runtime") or re.search(r"\+cu\d+$", version):
+            return f"{name} {version}"
+    return ""
 
 
 def _section(own: Catalog, header: str) -> str:

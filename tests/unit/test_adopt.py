@@ -199,15 +199,42 @@ def test_a_version_without_operator_is_an_exact_one_and_its_lock_stays(
     python.verify(made.catalog / "bundles/1-minimal/py39")
 
 
-def test_a_pipfile_without_a_lock_gets_the_category_of_an_ide(checkout: Path, own: Catalog, tmp_path: Path) -> None:
+def test_a_pipfile_gets_the_category_of_an_ide_where_no_lock_is_lost(
+    checkout: Path, own: Catalog, tmp_path: Path
+) -> None:
     write(checkout, "snippets/ides/3-vscode/vscode.snippet", "USER 1001\n")
-    write(checkout, "recipes/vscode-two-c9s-py39_2023c_20230925/Containerfile")
-    write(checkout, "recipes/vscode-minimal-c9s-py39_2023c_20230925/Containerfile")
+    write(checkout, "snippets/bundles/3-own/py39/Pipfile", PIPFILE)
+    write(checkout, "snippets/bundles/3-own/py39/Pipfile.lock", LOCK % DIGEST)
+    for bundle in ("two", "minimal", "own"):  # without a lock, with one that `runtime` has too, with one of its own
+        write(checkout, f"recipes/vscode-{bundle}-c9s-py39_2023c_20230925/Containerfile")
     made = adopt(checkout, tmp_path / "new", own)
-    assert 'jupyter-server = "~=' in (made.catalog / "bundles/2-two/py39/Pipfile").read_text()
-    assert "bundles/2-two/py39: got [web] of Refit's bundle minimal, which vscode needs: lock it" in made.notes
-    assert any(note.startswith("bundles/1-minimal/py39: lacks [web], which vscode needs") for note in made.notes)
+    folders = {bundle: made.catalog / "bundles" / bundle / "py39" for bundle in ("1-minimal", "2-two", "3-own")}
+    for bundle in ("2-two", "3-own"):
+        assert 'jupyter-server = "~=' in (folders[bundle] / "Pipfile").read_text()
+        assert [path.name for path in folders[bundle].iterdir()] == ["Pipfile"]
+        assert f"bundles/{bundle}/py39: got [web] of Refit's bundle minimal, which vscode needs: lock it" in made.notes
+    python.verify(folders["1-minimal"])
+    [said] = [note for note in made.notes if note.startswith("bundles/1-minimal/py39: lacks [web]")]
+    assert "its lock stays for runtime; add to it [web] " in said and 'jupyter-server = "~=' in said
     assert {recipe.why != "" for recipe in made.recipes if recipe.name.startswith("vscode")} == {True}
+
+
+@pytest.mark.parametrize(
+    ("package", "brought"),
+    [
+        ('"nvidia-cuda-runtime-cu11": {"hashes": ["sha256:aa"], "version": "==11.7.99"}', "runtime-cu11 11.7.99"),
+        ('"torch": {"hashes": ["sha256:aa"], "version": "==2.0.1+cu118"}', "torch 2.0.1+cu118"),
+    ],
+)
+def test_python_packages_keep_the_cuda_that_they_bring(
+    checkout: Path, own: Catalog, tmp_path: Path, package: str, brought: str
+) -> None:
+    lock = (LOCK % DIGEST).replace('"default": {', f'"default": {{{package}, ')
+    write(checkout, "snippets/bundles/1-minimal/py39/Pipfile.lock", lock)
+    made = adopt(checkout, tmp_path / "new", own, "runtime-cudnn")
+    [level] = {recipe.level for recipe in made.recipes if recipe.name.startswith("cuda") and not recipe.why}
+    [said] = [note for note in made.notes if "CUDA of their own" in note]
+    assert level == "driver" and brought in said and "CUDA 11.8.0 beside them" in said
 
 
 def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adoption) -> None:
