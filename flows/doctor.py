@@ -512,6 +512,6 @@ def _has_database(settings: Settings) -> bool:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, forwardings, index),
+    *(ports, gateway, forwardings, walls, index),
 )
 OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

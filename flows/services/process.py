@@ -29,7 +29,7 @@ START_SECONDS = 600.0
 ANSWER_SECONDS = 90.0  # for one that has started before
 END_SECONDS = 15.0
 INSTALL_SECONDS = 300.0
-ANSWER_SECONDS = 5.0
+REQUEST_SECONDS = 5.0
 _ANSWER_BYTES = 1 << 16
 _TAIL = 15
 
@@ -171,9 +171,9 @@ def answers(service: Service) -> bool:
         socket = f"/proc/self/fd/{folder}/{service.socket}" if service.socket else None
         way = httpx.HTTPTransport(uds=socket)
         # A proxy of the shell has no business on loopback.
-        with httpx.Client(trust_env=False, timeout=ANSWER_SECONDS, auth=service.login, transport=way) as client:
+        with httpx.Client(trust_env=False, timeout=REQUEST_SECONDS, auth=service.login, transport=way) as client:
             outside.keep_deadlines(client)  # somebody else may listen there, and never end
-            with outside.within(ANSWER_SECONDS), client.stream("GET", service.health) as said:
+            with outside.within(REQUEST_SECONDS), client.stream("GET", service.health) as said:
                 content = b"".join(outside.beginning(said, _ANSWER_BYTES))
         names = ("content-type", "docker-distribution-api-version")
         headers = {name: said.headers[name] for name in names if name in said.headers}

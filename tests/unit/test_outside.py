@@ -236,7 +236,7 @@ def test_a_list_of_packages_has_a_limit_when_it_is_unpacked(monkeypatch: pytest.
 def test_what_listens_in_the_place_of_a_service_is_not_listened_to_for_ever(
     tmp_path: Path, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(process, "REQUEST_SECONDS", 1.0)
     with answering(answer) as url:
         service = Service("it", "it", (), tmp_path, tmp_path / "log", url, healthy=lambda said: said.text == "ok")
         assert not process.answers(service)

@@ -178,6 +178,8 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
                 if answer.status_code == 200:
                     return time.monotonic() - started
                 why = f"It answers {answer.status_code}."
+            except httpx.TimeoutException as error:  # the last one ends with the limit, and says less than an answer
+                why = why or str(error)
             except httpx.HTTPError as error:
                 why = str(error) or why
             if present - asked > _ASK_ALIVE_SECONDS:
