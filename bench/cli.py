@@ -45,6 +45,7 @@ BENCHMARKS = {
     "rollout": Benchmark(rollout.run),
     "homes": Benchmark(homes.run),
     "downtime": Benchmark(downtime.run, ("podman",)),
+    "busy": Benchmark(downtime.run_busy, ("podman",)),
     "rollback": Benchmark(rollback.run, ("podman",)),
     "fleet": Benchmark(fleet.run, ("podman",)),
     "kills": Benchmark(kills.run, ("podman",)),

@@ -6,7 +6,11 @@ whether anybody works in the session; the others do neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from statistics import median, quantiles
 
 from bench.lab import Lab, client, lab
@@ -19,6 +23,9 @@ from tests.conftest import free_port
 
 MOVES = 15
 MIDDLE, SLOW = 1.0, 2.5  # seconds
+BUSY_SLOW = 3.0  # seconds, where others compute on all cores
+OTHERS_PER_CORE = 2
+COMPUTES = "while True: pass"
 AUTO_UPDATE, BY_HAND = "podman auto-update's pull, stop, rm, run", "podman stop, rm, run"
 WHY_NOT = "not measured, it restarts units of systemd, and this machine's are not to be touched"
 
@@ -28,20 +35,47 @@ Way = tuple[str, str, Callable[[str], None]]
 
 def run() -> list[Row]:
     """JupyterLab gets a new image, seen by a client that asks every 50 ms: Refit, and Podman by itself."""
+    seconds = _measured()
+    return rows(seconds.pop("refit"), seconds)
+
+
+def run_busy() -> list[Row]:
+    """The same with a terminal open, while others compute on all cores: two programs for each."""
+    seconds = _measured(terminal=True, others=OTHERS_PER_CORE * (os.cpu_count() or 1))
+    ours, peers = seconds.pop("refit"), {peer: slow(taken) for peer, taken in seconds.items()}
+    what = f"downtime of a JupyterLab session while {OTHERS_PER_CORE} other programs compute on each core: p95"
+    taken = slow(ours)
+    return [Row(what, "s", f"p95 ≤ {BUSY_SLOW:g} s", taken, taken <= BUSY_SLOW, peers, {"podman auto-update": WHY_NOT})]
+
+
+@contextmanager
+def _others(number: int) -> Iterator[None]:
+    """Programs that compute and do nothing else, each in a session of its own, as those of other people are."""
+    with ExitStack() as running:
+        for _ in range(number):
+            computes = subprocess.Popen([sys.executable, "-c", COMPUTES], start_new_session=True)
+            running.callback(computes.wait)
+            running.callback(computes.kill)
+        yield
+
+
+def _measured(*, terminal: bool = False, others: int = 0) -> dict[str, list[float]]:
+    """By what a session gets a new image → for how many seconds it was away each time."""
     with lab(gateway_port=free_port(), gateway_api_port=free_port()) as found:
         images = (found.origin, found.image("the next"))
         for image in images:
             found.sessions.engine.pull(image)
         # On ports of their own: the gateway isn't there yet.
-        ways = {"refit": _by_refit(found), AUTO_UPDATE: _plain(found, "pulls", pull=True)}
+        ways = {"refit": _by_refit(found, terminal=terminal), AUTO_UPDATE: _plain(found, "pulls", pull=True)}
         ways[BY_HAND] = _plain(found, "by-hand", pull=False)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
-            for name, (url, token, update) in ways.items():
-                with client(url, token) as somebody:
-                    update(images[(number + 1) % 2])
-                    seconds[name].append(somebody.away())
-    return rows(seconds.pop("refit"), seconds)
+        with _others(others):
+            for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
+                for name, (url, token, update) in ways.items():
+                    with client(url, token) as somebody:
+                        update(images[(number + 1) % 2])
+                        seconds[name].append(somebody.away())
+    return seconds
 
 
 def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
@@ -63,11 +97,14 @@ def slow(seconds: list[float]) -> float:
     return quantiles(seconds, n=20, method="inclusive")[-1]
 
 
-def _by_refit(found: Lab) -> Way:
+def _by_refit(found: Lab, *, terminal: bool) -> Way:
+    """One in which a terminal is open counts as used, so that its owner has to agree."""
     session = found.create("refit")
+    if terminal:
+        found.sessions.jupyter(session).open_terminal("1")
 
     def update(image: str) -> None:
-        result = found.move(session.name, image)
+        result = found.move(session.name, image, agreed=terminal)
         if not result.moved:
             raise SystemExit(f"{session.name} was not moved: {result.reason}")
 

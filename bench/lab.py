@@ -66,9 +66,9 @@ class Lab:
         access = self.profile.ide.config.access.model_copy(update={"patience": patience})
         return self.sessions.create(name, self.profile.stem, self.profile.release, self.origin, access)
 
-    def move(self, name: str, image: str) -> Result:
-        """Let a session be moved to an image, as soon as nothing works in it."""
-        decision = Decision(name, Action.migrate, self.sessions.store.session(name).image, image)
+    def move(self, name: str, image: str, *, agreed: bool = False) -> Result:
+        """Let a session be moved to an image, as soon as nothing works in it; at once if its owner has agreed."""
+        decision = Decision(name, Action.migrate, self.sessions.store.session(name).image, image, agreed=agreed)
         until = time.monotonic() + SEEN_SECONDS
         while True:
             result = Carrier.open(self.settings).carry_out(decision)
