@@ -83,11 +83,17 @@ class ProgramFailed(RefitError):
 
     def __init__(self, argv: Sequence[str], problem: str, tail: str, log: Path | None, exit_code: int | None) -> None:
         self.argv, self.tail, self.log, self.exit_code_of_program = tuple(argv), tail, log, exit_code
+        self._brief = f"{Path(argv[0]).name} {problem}"
         super().__init__(
-            f"{Path(argv[0]).name} {problem}: + {redacted(shlex.join(argv))}",
+            f"{self._brief}: + {redacted(shlex.join(argv))}",
             why=tail and "Its last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
             fix=f"the whole output is in {log}." if log else "",
         )
+
+    @property
+    def brief(self) -> str:
+        """What happened, without the command line."""
+        return self._brief
 
 
 class OutOfTime(ProgramFailed):

@@ -6,6 +6,7 @@ SQLite by default, PostgreSQL by URL; the schema is versioned (Alembic) and brou
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -43,6 +44,7 @@ from flows.errors import RefitError
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
 _SCHEMA = Path(__file__).parent / "schema"
+_BEFORE_RELEASE = re.compile(r"00\d\d")  # versions of the schema that no release had
 _upgrading = threading.Lock()
 LEASE_SECONDS = 60.0
 # Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.
@@ -96,7 +98,7 @@ def open_database(url: str) -> Engine:
     """Connect and bring the schema up to date.
 
     Raises:
-        RefitError: the database can't be reached, or its schema is newer than this Refit.
+        RefitError: the database can't be reached, or its schema is newer than this Refit, or from before its release.
     """
     engine = _engine(url)
     if engine.dialect.name == "sqlite":
@@ -108,6 +110,12 @@ def open_database(url: str) -> Engine:
             _make_private(Path(engine.url.database))
         _upgrade(engine)
     except CommandError as error:
+        if _BEFORE_RELEASE.fullmatch(_revision(engine)):
+            raise RefitError(
+                "Refit's database was made before the first release.",
+                why="This Refit can't read its journal, and so can't resume the moves in it.",
+                fix="end all moves with the Refit that made it, then name another database, or run `refit reset`.",
+            ) from None
         raise RefitError(
             "Refit's database was written by a newer Refit.",
             why=str(error),
@@ -120,6 +128,12 @@ def open_database(url: str) -> Engine:
             fix="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
+
+
+def _revision(engine: Engine) -> str:
+    """The version of the schema that a database has; empty: none."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision() or ""
 
 
 def _make_private(file: Path) -> None:

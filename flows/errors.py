@@ -19,6 +19,11 @@ class RefitError(Exception):
         self.what, self.why, self.fix = what, why, fix
         super().__init__(what)
 
+    @property
+    def brief(self) -> str:
+        """What happened, for a cell of a table."""
+        return self.what
+
     def __str__(self) -> str:
         return "\n".join(part for part in (self.what, self.why, self.fix and f"To mend: {self.fix}") if part)
 

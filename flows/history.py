@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import cast
+from typing import Any, cast
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine, bindparam, insert, select, update
@@ -54,6 +54,7 @@ class EventRow(Table):
     image: Mapped[str] = mapped_column(index=True)
     by: Mapped[str]
     what: Mapped[str]
+    data: Mapped[str]
     digest: Mapped[str]
 
 
@@ -85,8 +86,9 @@ class Event:
         session: whom it is about; empty: a rollout.
         image: the digest that a session was to move to.
         by: who did it.
-        what: more of it, in words.
+        what: more of it, for people; nothing is decided by it.
         digest: of all this and of the digest before.
+        data: what later decisions rest on, as plain JSON: texts, numbers, yes and no.
     """
 
     number: int
@@ -97,17 +99,25 @@ class Event:
     by: str
     what: str
     digest: str
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def append(
-    connection: Connection, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = ""
+    connection: Connection,
+    kind: Kind,
+    *,
+    session: str = "",
+    image: str = "",
+    by: str = "",
+    what: str = "",
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     """Add an event within a transaction of the caller, who holds the lease of the session that it is about, if any."""
     # The update comes first: it lets one writer at a time through, on SQLite as on PostgreSQL.
     number, before = connection.execute(_NEXT).one()
-    event = Event(number, now(), kind, session, image, by, what, "")
+    event = Event(number, now(), kind, session, image, by, what, "", data or {})
     digest = _digest(event, before)
-    connection.execute(_ADD, {**vars(event), "digest": digest})
+    connection.execute(_ADD, {**vars(event), "data": _as_text(event.data), "digest": digest})
     connection.execute(_CHAIN_TO, {"latest": digest})
 
 
@@ -117,9 +127,18 @@ class History:
     def __init__(self, database: Engine) -> None:
         self._database = database
 
-    def add(self, kind: Kind, *, session: str = "", image: str = "", by: str = "", what: str = "") -> None:
+    def add(
+        self,
+        kind: Kind,
+        *,
+        session: str = "",
+        image: str = "",
+        by: str = "",
+        what: str = "",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
         """Add an event by itself."""
-        write(self._database, lambda c: append(c, kind, session=session, image=image, by=by, what=what))
+        write(self._database, lambda c: append(c, kind, session=session, image=image, by=by, what=what, data=data))
 
     def events(self, session: str = "", image: str = "", kinds: Iterable[Kind] = ()) -> tuple[Event, ...]:
         """The events of a session, of an image, of some kinds, or all; oldest first."""
@@ -161,9 +180,15 @@ def check(events: Iterable[Event], number: int, digest: str) -> Iterator[str]:
 
 def _digest(event: Event, before: str) -> str:
     at = event.at.astimezone(UTC).isoformat()
-    told = [before, event.number, at, event.kind, event.session, event.image, event.by, event.what]
+    words = [event.session, event.image, event.by, event.what, _as_text(event.data)]
+    told = [before, event.number, at, event.kind, *words]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _event(row: EventRow) -> Event:
-    return Event(row.number, row.at, Kind(row.kind), row.session, row.image, row.by, row.what, row.digest)
+    data = json.loads(row.data)
+    return Event(row.number, row.at, Kind(row.kind), row.session, row.image, row.by, row.what, row.digest, data)
+
+
+def _as_text(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, sort_keys=True)

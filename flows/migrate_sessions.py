@@ -192,7 +192,8 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
 
 def _reasons(decisions: Iterable[Decision]) -> str:
     """For what it is waited, in words."""
-    found = Counter(str(line.reason or "its turn") for line in decisions if line.action is not Action.skip)
+    waiting = [line.reason for line in decisions if line.action is not Action.skip]
+    found = Counter(reason.text if reason else "its turn" for reason in waiting)
     return ", ".join(f"{number} × {reason}" for reason, number in found.most_common())
 
 

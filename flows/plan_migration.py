@@ -374,9 +374,9 @@ class Planning:
             if gate.health is Health.open:
                 continue
             title = waves.title(wave, self._policy.waves)
-            if self._standings.judge(image, title, gate.health) and gate.health is not Health.passed:
+            if self._standings.judge(image, wave, title, gate.health) and gate.health is not Health.passed:
                 self._news.append(
-                    f"The wave {title} of the image {short(image)}: {gate.health}. Who is left waits: "
+                    f"The wave {title} of the image {short(image)}: {gate.health.text}. Its other sessions wait: "
                     f"`refit migrate status` shows how it went, `refit migrate approve {short(image)}` lets it go on."
                 )
 
@@ -410,7 +410,7 @@ def steer(what: str, image: str, settings: Settings, by: str, wave: str = "") ->
 def _approve(standing: Standing, wave: str, database: Engine, settings: Settings, by: str) -> str:
     percents, standings = settings.migration.waves, Standings(database)
     titles = [waves.title(number, percents) for number in range(len(percents) + 1)]
-    waiting = [number for number in standings.waiting(standing, titles) if wave in ("", titles[number])]
+    waiting = [number for number in standings.waiting(standing) if wave in ("", titles[number])]
     if not waiting:
         after = f" after the wave {wave}" if wave else ""
         raise RefitError(

@@ -90,6 +90,14 @@ class DatabaseContract:
         with pytest.raises(RefitError, match="newer Refit"):
             database.open_database(url)
 
+    def test_a_schema_from_before_the_release_is_refused_and_left_as_it_is(self, url: str, engine: Engine) -> None:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0011'")
+        with pytest.raises(RefitError, match="before the first release") as refused:
+            database.open_database(url)
+        assert "end all moves" in refused.value.fix
+        assert database._revision(engine) == "0011"
+
     def test_the_history_is_one_chain_whoever_writes(self, engine: Engine) -> None:
         standings, events, image = Standings(engine), history.History(engine), "sha256:new"
         standings.begin({("p0", "2026a"): image}, {}, "root")

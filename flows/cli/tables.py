@@ -237,7 +237,7 @@ def rollouts(found: Iterable[RolloutLine]) -> Table:
             wave.moved,
             wave.failed,
             wave.left,
-            wave.health,
+            wave.health.text if wave.health else "",
         )
         for one in found
         for wave in one.waves
@@ -272,7 +272,7 @@ def past_moves(moves: Iterable[Move], *, whole: bool) -> Table:
             move.state,
             short(move.before.image),
             short(move.after.image),
-            (move.reason if whole else first_sentence(move.reason)) or move.consent,
+            (move.reason if whole else first_sentence(move.reason)) or (move.consent.text if move.consent else ""),
         )
         for move in moves
     )
@@ -420,6 +420,6 @@ def activity(seen: Iterable[Seen], keep_state: float) -> Table:
 
     def row(one: Seen) -> Sequence[str]:
         free = free_for[one.verdict]
-        return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(one.evidence))
+        return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(map(str, one.evidence)))
 
     return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))

@@ -11,12 +11,11 @@ from itertools import takewhile
 
 from flows.images.registry import NoImage
 from flows.migrations.journal import Move
-from flows.migrations.move import STEPS
+from flows.migrations.move import STEPS, Code
 from flows.migrations.steps import Unproven
 
 # How often a session is put off so on its way to one image; then it counts as one that has failed on it.
 PUT_OFF = 3
-NOT_NOW = "it couldn't be moved just now"
 _BEFORE_THE_STOP = frozenset(step.name for step in takewhile(lambda step: step.name != "stop", STEPS))
 # In these the new image runs by itself: what goes wrong is most likely its fault.
 _OF_THE_IMAGE = frozenset({"warm"})
@@ -33,10 +32,5 @@ def puts_off(step: str, error: BaseException, move: Move, earlier: Iterable[Move
     """
     if step not in _BEFORE_THE_STOP - _OF_THE_IMAGE or isinstance(error, NoImage | Unproven):
         return False
-    before = [other for other in earlier if other.after.image == move.after.image and was_put_off(other.reason)]
+    before = [other for other in earlier if other.after.image == move.after.image and other.code is Code.put_off]
     return len(before) < PUT_OFF
-
-
-def was_put_off(reason: str) -> bool:
-    """Whether a move that ended for this reason couldn't be made just then."""
-    return reason.startswith(NOT_NOW)

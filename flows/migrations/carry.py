@@ -21,10 +21,12 @@ from flows.database import Lease, LeaseTaken, now, open_database
 from flows.errors import RefitError, UnknownName
 from flows.images.registry import Registry
 from flows.migrations import former, unseen
-from flows.migrations.blame import NOT_NOW, puts_off, was_put_off
+from flows.migrations.blame import puts_off
 from flows.migrations.journal import Journal, Move, downtime
 from flows.migrations.move import (
     FINAL,
+    Code,
+    Consent,
     Do,
     End,
     Entry,
@@ -40,8 +42,8 @@ from flows.migrations.move import (
     unsettled,
 )
 from flows.migrations.planning.plan import moved
-from flows.migrations.planning.rollout import STARTS, Action, Decision, Reason, Way
-from flows.migrations.steps import KEPT, Deferred, Steps
+from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.steps import Deferred, Steps, Unproven
 from flows.migrations.telling.standing import Standings
 from flows.progress import State as Shown
 from flows.progress import report
@@ -78,6 +80,7 @@ class Result:
         reason: why it did not move; empty if it did.
         error: what kept its move from being tried; empty if nothing did.
         damaged: it could not be undone, or the home isn't as it was.
+        put_off: what went wrong says nothing of the new image; it is tried again.
     """
 
     session: str
@@ -89,6 +92,7 @@ class Result:
     reason: str
     error: str = ""
     damaged: bool = False
+    put_off: bool = False
 
     @property
     def moved(self) -> bool:
@@ -98,7 +102,7 @@ class Result:
     @property
     def failed(self) -> bool:
         """Whether somebody should look: it was rolled back, is held, or could not be tried or moved just then."""
-        return self.state in (State.rolled_back, State.held) or bool(self.error) or was_put_off(self.reason)
+        return self.state in (State.rolled_back, State.held) or bool(self.error) or self.put_off
 
 
 class NotResumed(RefitError):
@@ -157,7 +161,7 @@ class Carrier:
             try:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
             except NoGpu as error:
-                return replace(stays, reason=f"{Reason.gpu}; {error.why}")
+                return replace(stays, reason=f"{Reason.gpu.text}; {error.why}")
             after = self._had(after, before) or after
             consent, wave = decision.consent, decision.wave
             move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
@@ -218,8 +222,8 @@ class Carrier:
                     return None
                 step, happened = unsettled(self.journal.entries(move)), self._unseen(move)
                 if step or happened:
-                    note = happened or "what still ran of it was ended"
-                    self.journal.write(held, move, Entry(step, Phase.interrupted, note))
+                    note = unseen.TEXTS[happened] if happened else "what still ran of it was ended"
+                    self.journal.write(held, move, Entry(step, Phase.interrupted, note, code=happened))
                 return self._drive(held, move, self._on_record(move))
         except LeaseTaken:
             return None
@@ -236,7 +240,9 @@ class Carrier:
                 raise UnknownName("move of a session", session, self.journal.latest())
             if move.state is not State.held:
                 return None
-            self.journal.write(held, move, Entry("", Phase.reopened, self._unseen(move)))
+            happened = self._unseen(move)
+            note = unseen.TEXTS[happened] if happened else ""
+            self.journal.write(held, move, Entry("", Phase.reopened, note, code=happened))
             return self._drive(held, move, self._on_record(move))
 
     def _had(self, after: Session, before: Session) -> Session | None:
@@ -256,11 +262,11 @@ class Carrier:
             return f"the rollout is {way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 
-    def _unseen(self, move: Move) -> str:
-        """What may have happened in the new container since the last line was written."""
+    def _unseen(self, move: Move) -> Code | None:
+        """What may have happened in the new container since the last line was written; none: nothing."""
         entries = self.journal.entries(move)
         if not unseen.begun(entries, "start"):
-            return ""
+            return None
         found = self.steps.containers(move.before.name)
         return unseen.since(entries, next((each for each in found if each.name == move.after.container), None))
 
@@ -298,7 +304,7 @@ class Carrier:
         self.journal.write(held, move, Entry(name, Phase.intent))
         try:
             with command.logged(self._logs / f"{move.before.name}.log"):
-                note = self.steps.effects[name](move)
+                outcome = self.steps.effects[name](move)
         except Deferred as error:
             self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
             return
@@ -313,7 +319,7 @@ class Carrier:
         def commit(connection: Connection) -> None:
             record(connection, move.after)
 
-        done = Entry(name, Phase.done, note)
+        done = Entry(name, Phase.done, outcome.note, code=outcome.code, data=outcome.data)
         if name == "commit":
             self.journal.write(held, move, done, commit)
         else:
@@ -326,15 +332,15 @@ class Carrier:
             forward = not given_up(entries) and not committed(entries)
             return Entry(step, Phase.deferred if forward else Phase.interrupted, LEFT)
         if puts_off(step, error, move, self.journal.history(move.before.name)):
-            return Entry(step, Phase.deferred, f"{NOT_NOW}: {why}")
-        return Entry(step, Phase.failed, why)
+            return Entry(step, Phase.deferred, f"it couldn't be moved just now: {why}", code=Code.put_off)
+        return Entry(step, Phase.failed, why, code=error.code if isinstance(error, Unproven) else None)
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
-        kept = next((entry.note for entry in self.journal.entries(move) if entry.note.startswith(KEPT)), "")
+        kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
         advice = self._advice(move) if end.state is State.held else ""
         reason = "\n".join(filter(None, (end.reason, kept, advice)))
         damaged = end.state is State.held or bool(kept)
-        ended = self.journal.end(held, move, end.state, reason, damaged=damaged)
+        ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
         if (move.before.gpus or move.after.gpus) and end.state is not State.held:
             self.sessions.settle_gpus(move.before.name)
         done = end.state in (State.cleaned, State.deferred)
@@ -347,7 +353,17 @@ class Carrier:
         down = downtime(self.journal.entries(move))
         before, after = move.before, move.after
         how, why = move.state, move.reason
-        return Result(before.name, before.image, after.image, move.packages, down, how, why, damaged=move.damaged)
+        return Result(
+            before.name,
+            before.image,
+            after.image,
+            move.packages,
+            down,
+            how,
+            why,
+            damaged=move.damaged,
+            put_off=move.code is Code.put_off,
+        )
 
     def _advice(self, move: Move) -> str:
         snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
@@ -384,7 +400,7 @@ class Carrier:
         found = {container.name: container for container in self.steps.containers(before.name)}
         fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
         old, new = (found[name].running if name in found else None for name in (before.container, after.container))
-        seen = Seen(*recorded, old, new, fresh, starts=move.consent == STARTS, again=again)
+        seen = Seen(*recorded, old, new, fresh, starts=move.consent is Consent.starts, again=again)
         if before.late_home:
             self._seen[move.id] = seen
         return seen

@@ -95,7 +95,7 @@ class Doubts:
         failed = self._failed[_wave(line)]
         if len(failed) > self._most[_wave(line)]:
             return f"others of its wave have failed: {some(failed)}"
-        return str(Reason.superseded) if self._superseded(line) else ""
+        return Reason.superseded.text if self._superseded(line) else ""
 
 
 def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:

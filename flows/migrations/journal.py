@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.database import Instant, Lease, Table, held_insert, insert_held, now, still_held, write
 from flows.history import Kind, append
-from flows.migrations.move import FINAL, Entry, Phase, State, leads_to, state
+from flows.migrations.move import FINAL, Code, Consent, Entry, Phase, State, leads_to, state
 from flows.sessions.model import Session
 
 Also = Callable[[Connection], None]
@@ -40,8 +40,9 @@ class MoveRow(Table):
     packages: Mapped[str]
     state: Mapped[str] = mapped_column(index=True)
     reason: Mapped[str]
+    code: Mapped[str | None]
     created: Mapped[datetime] = mapped_column(Instant)
-    consent: Mapped[str]
+    consent: Mapped[str | None]
     wave: Mapped[int | None]
     damaged: Mapped[bool]
     ended: Mapped[datetime | None] = mapped_column(Instant)
@@ -58,14 +59,18 @@ class StepRow(Table):
     phase: Mapped[str]
     at: Mapped[datetime] = mapped_column(Instant)
     note: Mapped[str]
+    code: Mapped[str | None]
+    data: Mapped[str]
 
 
 # Made once: to make a statement takes longer than to execute it, and each move has a hundred.
 _STEPS, _MOVES = (cast(sqlalchemy.Table, row.__table__) for row in (StepRow, MoveRow))
-_ADD = held_insert(_STEPS, ("move", "step", "phase", "at", "note"))
+_ADD = held_insert(_STEPS, ("move", "step", "phase", "at", "note", "code", "data"))
 _BEGIN = insert(_MOVES)
 _REACH = update(_MOVES).where(_MOVES.c.id == bindparam("of")).values(state=bindparam("reached"))
-_END = _REACH.values(reason=bindparam("because"), damaged=bindparam("harm"), ended=bindparam("at"))
+_END = _REACH.values(
+    reason=bindparam("because"), code=bindparam("fact"), damaged=bindparam("harm"), ended=bindparam("at")
+)
 _MOVE = select(_MOVES).where(_MOVES.c.id == bindparam("of"))
 _LAST = (
     select(_MOVES)
@@ -74,7 +79,7 @@ _LAST = (
     .limit(1)
 )
 _ENTRIES = (
-    select(_STEPS.c.step, _STEPS.c.phase, _STEPS.c.note, _STEPS.c.at)
+    select(_STEPS.c.step, _STEPS.c.phase, _STEPS.c.note, _STEPS.c.at, _STEPS.c.code, _STEPS.c.data)
     .where(_STEPS.c.move == bindparam("of"))
     .order_by(_STEPS.c.number)
 )
@@ -90,9 +95,10 @@ class Move:
         after: the session as it shall be: another image, the next generation.
         packages: what changes, in words.
         state: where the move was when it was read.
-        reason: why it ended as it did.
+        reason: why it ended as it did, in words.
+        code: of that, what decisions about other moves rest on; none: nothing.
         created: when it was planned.
-        consent: why it may be stopped whatever works in it; empty: it may only while nothing does.
+        consent: why it may be stopped whatever works in it; none: it may only while nothing does.
         wave: the number of its wave; none: a person named it.
         damaged: it could not be undone, or the home isn't as it was.
         ended: when it ended; none: it has not.
@@ -105,10 +111,11 @@ class Move:
     state: State
     reason: str
     created: datetime
-    consent: str = ""
+    consent: Consent | None = None
     wave: int | None = None
     damaged: bool = False
     ended: datetime | None = None
+    code: Code | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +153,14 @@ class Journal:
         after: Session,
         packages: str,
         *,
-        consent: str = "",
+        consent: Consent | None = None,
         wave: int | None = None,
         by: str = "",
     ) -> Move:
         """Write down that a session is to be moved, and who wants that."""
         id, created = f"{after.name}-{after.generation}-{uuid4().hex[:8]}", now()
         move = Move(id, before, after, packages, State.planned, "", created, consent, wave)
-        told = "; ".join(filter(None, (f"from {before.image}", packages, consent)))
+        told = "; ".join(filter(None, (f"from {before.image}", packages, consent.text if consent else "")))
         row = {**vars(move), "session": before.name, "before": before.to_json(), "after": after.to_json()}
 
         def begin(connection: Connection) -> None:
@@ -197,16 +204,26 @@ class Journal:
         self._lines[move.id] = (*known, entry)
         self._noted[move.id] = (*self._noted.get(move.id, ()), entry)
 
-    def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
+    def end(
+        self,
+        held: Lease,
+        move: Move,
+        final: State,
+        reason: str,
+        *,
+        code: Code | None = None,
+        damaged: bool = False,
+    ) -> Move:
         """Write down how a move has ended."""
         name, down = move.before.name, downtime(self.entries(move))
         took = "" if down is None else f"{down:.2f} s away"
         told = "; ".join(filter(None, (str(final), took, reason)))
-        row = {"of": move.id, "reached": final, "because": reason, "harm": damaged, "at": now()}
+        row = {"of": move.id, "reached": final, "because": reason, "fact": code, "harm": damaged, "at": now()}
 
         def end(connection: Connection) -> None:
             connection.execute(_END, row)
-            append(connection, Kind.move_ended, session=name, image=move.after.image, what=told)
+            data = {"state": final}
+            append(connection, Kind.move_ended, session=name, image=move.after.image, what=told, data=data)
 
         self._write(held, move, self._noted.get(move.id, ()), end)
         self._forget(move.id)
@@ -271,7 +288,7 @@ class Journal:
 
     def _write(self, held: Lease, move: Move, lines: Sequence[Entry], also: Also) -> None:
         """Write lines, and what state they lead to; what was known of the move may be out of date then."""
-        rows = [{"move": move.id, "step": e.step, "phase": e.phase, "at": e.at, "note": e.note} for e in lines]
+        rows = [{**vars(entry), "move": move.id} for entry in lines]
         reached, known = next(filter(None, map(leads_to, reversed(lines))), None), self._reached.get(move.id)
 
         def write_lines(connection: Connection) -> None:
@@ -306,7 +323,10 @@ def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | Non
 
 def _entries(connection: Connection, move: str) -> tuple[Entry, ...]:
     rows = connection.execute(_ENTRIES, {"of": move})
-    return tuple(Entry(step, Phase(phase), note, at) for step, phase, note, at in rows)
+    return tuple(
+        Entry(step, Phase(phase), note, at, Code(code) if code else None, data)
+        for step, phase, note, at, code, data in rows
+    )
 
 
 def _past(row: Row[Any]) -> Past:
@@ -323,8 +343,9 @@ def _move(row: MoveRow | Row[Any]) -> Move:
         state=State(row.state),
         reason=row.reason,
         created=row.created,
-        consent=row.consent,
+        consent=Consent(row.consent) if row.consent else None,
         wave=row.wave,
         damaged=row.damaged,
         ended=row.ended,
+        code=Code(row.code) if row.code else None,
     )

@@ -87,18 +87,60 @@ class Phase(StrEnum):
     reopened = "reopened"
 
 
+class Consent(StrEnum):
+    """Why a session may be stopped whatever works in it."""
+
+    agreed = "agreed"
+    forced = "forced"
+    starts = "starts"
+
+    @property
+    def text(self) -> str:
+        """The same, for people."""
+        return _CONSENTS[self]
+
+
+_CONSENTS = {
+    Consent.agreed: "its owner agreed",
+    Consent.forced: "its deadline has come",
+    Consent.starts: "its owner starts it",
+}
+
+
+class Code(StrEnum):
+    """A fact in the journal on which later decisions rest. The note of its line says the same to people."""
+
+    unused = "unused"  # nobody has used the new container
+    home_changed = "home-changed"  # the new image changed the home before anybody was let in
+    home_kept = "home-kept"  # the home was changed, maybe by its user, and left so
+    unwatched = "unwatched"  # the new container ran while no process of ours watched it
+    unwatched_ended = "unwatched-ended"  # and it has ended since
+    put_off = "put-off"  # what went wrong says nothing of the new image
+
+
 # How a move ends that was given up so.
 _GIVEN_UP = {Phase.failed: State.rolled_back, Phase.skipped: State.skipped, Phase.deferred: State.deferred}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal: what became of a step or of an undo, or that the move was reopened."""
+    """One line of the journal: what became of a step or of an undo, or that the move was reopened.
+
+    Attributes:
+        step: name of the step, or of what undoes it.
+        phase: what became of it.
+        note: more of that, for people; nothing is decided by it.
+        at: when it was written.
+        code: what later decisions rest on; none: nothing.
+        data: what later steps need of it, as JSON; empty: nothing.
+    """
 
     step: str
     phase: Phase
     note: str = ""
     at: datetime | None = field(default=None, compare=False)
+    code: Code | None = None
+    data: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,10 +191,11 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class End:
-    """The move rests in this final state."""
+    """The move rests in this final state, for a reason in words, and for what decisions about others rest on."""
 
     state: State
     reason: str = ""
+    code: Code | None = None
 
 
 Next = Do | Undo | GiveUp | End
@@ -195,6 +238,11 @@ def given_up(entries: Sequence[Entry]) -> Entry | None:
     return next((e for e in entries if e.step in forward and e.phase in _GIVEN_UP), None)
 
 
+def has_code(entries: Sequence[Entry], code: Code) -> bool:
+    """Whether a line of the journal has this code."""
+    return any(entry.code is code for entry in entries)
+
+
 def committed(entries: Sequence[Entry]) -> bool:
     """Whether the session is on its new image for good; then nothing counts any more of what the world says."""
     return _has(entries, "commit", Phase.done)
@@ -218,7 +266,7 @@ def _back(entries: Sequence[Entry], seen: Seen) -> Next:
         if problem := _stuck(entries, step.undo):
             return End(State.held, f"{cause.note}; going back failed at {step.undo!r}: {problem}")
         return Undo(step)
-    return End(_GIVEN_UP[cause.phase], cause.note)
+    return End(_GIVEN_UP[cause.phase], cause.note, cause.code)
 
 
 def _to_be_undone(step: Step, entries: Sequence[Entry], seen: Seen) -> bool:

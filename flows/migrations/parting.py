@@ -39,9 +39,9 @@ def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
 
 
 def ended_by(entries: Sequence[Entry]) -> Opened:
-    """What was open in a session before its move stopped it, by the last line of the last look's note. Pure."""
-    looks = [entry.note for entry in entries if (entry.step, entry.phase) == ("look", Phase.done)]
-    return Opened.from_json(looks[-1].rpartition("\n")[2]) if looks else Opened()
+    """What was open in a session before its move stopped it, by its last look. Pure."""
+    looks = [entry.data for entry in entries if (entry.step, entry.phase) == ("look", Phase.done)]
+    return Opened.from_json(looks[-1]) if looks else Opened()
 
 
 def aftermath(journal: Journal, session: str) -> str:
@@ -49,8 +49,8 @@ def aftermath(journal: Journal, session: str) -> str:
     moves = journal.history(session)
     if not moves or moves[-1].state is not State.cleaned:
         return ""
-    entries = journal.entries(moves[-1])
-    return next((entry.note for entry in reversed(entries) if entry == Entry("clean", Phase.done, entry.note)), "")
+    lines = reversed(journal.entries(moves[-1]))
+    return next((entry.note for entry in lines if (entry.step, entry.phase) == ("clean", Phase.done)), "")
 
 
 def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:

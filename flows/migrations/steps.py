@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 
@@ -23,10 +23,10 @@ from flows.history import History, Kind
 from flows.images.registry import NoAnswer
 from flows.migrations import former, parting, unseen
 from flows.migrations.journal import Journal, Move
-from flows.migrations.move import Entry, Phase
+from flows.migrations.move import Code, Consent, Entry, Phase, has_code
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import FORCED, STARTS, Candidate, ImageKey, Rollout
+from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.telling.notice import first_told
 from flows.policy import SessionPolicy
@@ -49,13 +49,26 @@ WATCH_PAUSE_SECONDS = 1.0
 # On the way back somebody waits: so long a failed container may take to say whether anybody has used it, and, where
 # nobody has and there is nothing to be saved, to end.
 SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
-# What `halt` and `restore` tell the steps after them, through the journal.
-ALONE = "nobody has used the new container"
-KEPT = "the home was changed, maybe by its user, and left so"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step writes into the journal: a note for people; code and data for the steps after it, see `Entry`."""
+
+    note: str = ""
+    code: Code | None = None
+    data: str = ""
+
+
+NOTHING = Outcome()
 
 
 class Unproven(RefitError):
-    """The session runs on its new image, but not as it should."""
+    """The session runs on its new image, but not as it should; `code` says so to decisions that rest on it."""
+
+    def __init__(self, what: str, *, code: Code | None = None) -> None:
+        super().__init__(what)
+        self.code = code
 
 
 class Deferred(RefitError):
@@ -63,7 +76,7 @@ class Deferred(RefitError):
 
 
 class Steps:
-    """The steps in their order, then those of the way back; each returns a note for the journal.
+    """The steps in their order, then those of the way back; each returns what it writes into the journal.
 
     Attributes:
         effects: name of the step, or of what undoes it → what it does.
@@ -73,7 +86,7 @@ class Steps:
         self._settings, self._sessions, self._journal = settings, sessions, journal
         self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
         self._history = History(journal.database)
-        self.effects: dict[str, Callable[[Move], str]] = {
+        self.effects: dict[str, Callable[[Move], Outcome]] = {
             "check": self._check,
             "pull": self._pull,
             "rehearse": self._rehearse,
@@ -86,7 +99,7 @@ class Steps:
             "start": self._start,
             "answer": self._answer,
             "verify": self._verify,
-            "commit": lambda _: "",  # written with its line: whoever carries out the move does that
+            "commit": lambda _: NOTHING,  # written with its line: whoever carries out the move does that
             "clean": self._clean,
             "rewarm": self._rewarm,
             "halt": self._halt,
@@ -110,32 +123,32 @@ class Steps:
             time.sleep(LIST_PAUSE_SECONDS)
         return self._sessions.engine.containers(session)
 
-    def _check(self, move: Move) -> str:
+    def _check(self, move: Move) -> Outcome:
         if any(
             found.name == move.before.container and found.made_from != move.before
             for found in self.containers(move.before.name)
         ):
             raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
-        if move.consent != STARTS:
+        if move.consent is not Consent.starts:
             self._sessions.wait_ready(move.before)
             self._ask_hook(move)
         self._sessions.homes.check_room(move.before)
-        return ""
+        return NOTHING
 
-    def _pull(self, move: Move) -> str:
+    def _pull(self, move: Move) -> Outcome:
         try:
             self._sessions.engine.pull(move.after.image)
         except NoAnswer as error:  # that is no fault of the image
             raise Deferred(f"its image can't be had just now: {error.what}") from error
-        return ""
+        return NOTHING
 
-    def _rehearse(self, move: Move) -> str:
+    def _rehearse(self, move: Move) -> Outcome:
         """What a killed rehearsal has left, the next one removes."""
         if not self._settings.migration.rehearse:
-            return "the settings want none"
-        if move.consent == STARTS:
-            return "not rehearsed: its owner waits, and nobody is in it whom its failure would disturb"
+            return Outcome("the settings want none")
+        if move.consent is Consent.starts:
+            return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
         try:
             found = rehearse(self._settings, self._sessions.homes, move.after)
         except TooSlow as error:
@@ -143,48 +156,48 @@ class Steps:
         if found.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
             raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
-        return f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s"
+        return Outcome(f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s")
 
-    def _create(self, move: Move) -> str:
+    def _create(self, move: Move) -> Outcome:
         back = former.goes_back(move)
         if not back:
             self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
         self._sessions.ssh.prepare(move.after)
         self._sessions.engine.create(move.after)
-        return "the container that it had" if back else self._replay(move)
+        return Outcome("the container that it had") if back else self._replay(move)
 
-    def _replay(self, move: Move) -> str:
+    def _replay(self, move: Move) -> Outcome:
         """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
         if not self._wish(move.before.name).replay:
-            return ""
+            return NOTHING
         made = hand_made(self._settings, self._sessions.engine, move.before)
-        return replay(self._settings, made, move.after.container)
+        return Outcome(replay(self._settings, made, move.after.container))
 
-    def _warm(self, move: Move) -> str:
+    def _warm(self, move: Move) -> Outcome:
         """Its IDE is imported while the old one still runs; where that can't be, it starts only after the stop."""
         if why := self._not_warm(move.after):
-            return f"not warm: {why}"
+            return Outcome(f"not warm: {why}")
         self._sessions.engine.warm(move.after)
-        return ""
+        return NOTHING
 
-    def _copy(self, move: Move) -> str:
+    def _copy(self, move: Move) -> Outcome:
         self._sessions.homes.copy(move.before, move.id)
-        return ""
+        return NOTHING
 
-    def _look(self, move: Move) -> str:
-        """From here on nobody comes in; who has agreed to be interrupted, or whose deadline has come, is only told.
+    def _look(self, move: Move) -> Outcome:
+        """From here on nobody comes in; an owner who has agreed, or whose deadline has come, is only told.
 
-        The last line of the note is what is open in it, which the stop ends.
+        The data is what is open in it, which the stop ends.
         """
-        if move.consent == STARTS:
-            return move.consent
+        if move.consent is Consent.starts:
+            return Outcome(move.consent.text)
         self._ask_hook(move)
-        if move.consent == FORCED and (why := frozen(self._candidate(move), self._rollout())):
+        if move.consent is Consent.forced and (why := frozen(self._candidate(move), self._rollout())):
             raise Deferred(why)
         ends = parting.open_in(self._settings, self._sessions, move.before).to_json()
         if move.consent:
             parting.warn(self._sessions, move.before)
-            return f"{move.consent}\n{ends}"
+            return Outcome(move.consent.text, data=ends)
 
         candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
 
@@ -194,7 +207,7 @@ class Steps:
 
         if why := self._watch.look_last(move.before, objection_to):
             raise Deferred(why)
-        return f"nobody works in it\n{ends}"
+        return Outcome("nobody works in it", data=ends)
 
     def _candidate(self, move: Move) -> Candidate:
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
@@ -213,32 +226,32 @@ class Steps:
         if (why := hook.ask(self._sessions.engine, move.before, whether=not move.consent)) and not move.consent:
             raise Deferred(why)
 
-    def _stop(self, move: Move) -> str:
+    def _stop(self, move: Move) -> Outcome:
         self._sessions.halt(move.before, settle=False)
-        return ""
+        return NOTHING
 
-    def _snapshot(self, move: Move) -> str:
+    def _snapshot(self, move: Move) -> Outcome:
         self._sessions.homes.delta(move.before, move.id)
-        return ""
+        return NOTHING
 
-    def _start(self, move: Move) -> str:
+    def _start(self, move: Move) -> Outcome:
         # On record it is the session's all the time; a program outside sessions doesn't ask.
         if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._journal.entries(move))):
             raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
         self._sessions.engine.start(move.after.container)
-        return ""
+        return NOTHING
 
-    def _answer(self, move: Move) -> str:
+    def _answer(self, move: Move) -> Outcome:
         """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
         self._sessions.wait_answering(move.after)
         changed = () if _says_used(move.after) else self._changed(move, at_a_glance=True)
         if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
-            raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
+            raise _home_changed(changed)
         parting.expect_pages(self._sessions, move.after, self._ended(move))
         self._sessions.let_people_in(move.after)
-        return self._kept(move, changed) if changed else ""
+        return self._kept(move, changed) if changed else NOTHING
 
-    def _verify(self, move: Move) -> str:
+    def _verify(self, move: Move) -> Outcome:
         """The home first: the cell that is executed afterwards counts as use of the server."""
         unsure = ""
         try:
@@ -246,7 +259,7 @@ class Steps:
         except NobodyKnows as error:  # that it is slow is no reason to take the session away again
             changed, unsure = self._changed(move, at_a_glance=True), error.what
         if changed and self._used(move) is not True:
-            raise Unproven(f"{unseen.CHANGED}: {some(changed)}.")
+            raise _home_changed(changed)
         if move.after.access.protocol == "jupyter":
             said = self._sessions.jupyter(move.after).execute(CELL)
             if said.strip() != CELL_SAYS:
@@ -256,7 +269,8 @@ class Steps:
         if why := hook.disproof(self._sessions.engine, move.after):
             raise Unproven(f"In its new container, {why}.")
         self._watch_it(move.after)
-        return "\n".join(filter(None, (self._kept(move, changed) if changed else "", unsure)))
+        kept = self._kept(move, changed) if changed else NOTHING
+        return replace(kept, note="\n".join(filter(None, (kept.note, unsure))))
 
     def _watch_it(self, session: Session) -> None:
         """What ends a while after it was ready hasn't proven itself either."""
@@ -275,11 +289,12 @@ class Steps:
         if nodes and (lacks := self._sessions.engine.execute(session.container, ["sh", "-c", _LACKS, "sh", *nodes])):
             raise Unproven(f"Its GPU can't be used in the new container: {', '.join(lacks.split())}.")
 
-    def _clean(self, move: Move) -> str:
+    def _clean(self, move: Move) -> Outcome:
         self._part_with_former(move)
         title = f"The session {move.after.name} is on another image now"
         told = parting.reopen(self._sessions, move.after, self._ended(move), title)
-        return "\n".join(filter(None, (told, self._forget(move))))
+        forgotten = self._forget(move)
+        return replace(forgotten, note="\n".join(filter(None, (told, forgotten.note))))
 
     def _part_with_former(self, move: Move) -> None:
         """The old container goes, or is kept for a while; then those from before it go."""
@@ -292,77 +307,78 @@ class Steps:
 
     # The way back.
 
-    def _rewarm(self, move: Move) -> str:
+    def _rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
         if why := stays_cold(move.before) or self._no_room(waiting=0):  # the one that failed waits for nothing more
-            return f"not warm: {why}"
+            return Outcome(f"not warm: {why}")
         try:
             if self._sessions.engine.create(move.before).running is not Running.running:
                 self._sessions.engine.warm(move.before, wait=False)
         except RefitError as error:  # it is started again when the home is there
-            return f"not warm: {error.what}"
-        return ""
+            return Outcome(f"not warm: {error.what}")
+        return NOTHING
 
-    def _halt(self, move: Move) -> str:
+    def _halt(self, move: Move) -> Outcome:
         used, own_port = self._used(move, SAYS_SECONDS), bool(move.after.port)
         alone = unseen.alone(self._journal.entries(move), used, own_port)
         grace = self._settings.stop_grace
         with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
-        return ALONE if alone else ""
+        return Outcome("nobody has used the new container", Code.unused) if alone else NOTHING
 
-    def _restore(self, move: Move) -> str:
+    def _restore(self, move: Move) -> Outcome:
         """Undo what the new image did to the home; what a person may have done there is never undone."""
         try:
             changed = self._changed(move)
         except NobodyKnows as error:  # somebody waits, and to bring it back doesn't take that long
             changed = (error.what,)
         if not changed:
-            return ""
-        alone = Entry("halt", Phase.done, ALONE) in self._journal.entries(move)
+            return NOTHING
+        alone = has_code(self._journal.entries(move), Code.unused)
         if not alone or self._runs(move.before):
             return self._kept(move, changed)
         self._sessions.homes.restore(move.before, move.id)
-        return f"restored: {some(changed)}"
+        return Outcome(f"restored: {some(changed)}")
 
-    def _revive(self, move: Move) -> str:
+    def _revive(self, move: Move) -> Outcome:
         self._sessions.engine.create(move.before)
         self._sessions.engine.start(move.before.container)
-        if Entry("stop", Phase.done) not in self._journal.entries(move):
+        stopped = Entry("stop", Phase.done) in self._journal.entries(move)
+        if not stopped:
             self._reopen(move)  # it may never have ended; one that was started anew is open
         self._sessions.wait_ready(move.before)
-        if Entry("stop", Phase.done) not in self._journal.entries(move):
-            return ""
+        if not stopped:
+            return NOTHING
         title = f"The session {move.before.name} has the image again that it had"
-        return parting.reopen(self._sessions, move.before, self._ended(move), title)
+        return Outcome(parting.reopen(self._sessions, move.before, self._ended(move), title))
 
     def _ended(self, move: Move) -> Opened:
         return parting.ended_by(self._journal.entries(move))
 
-    def _reopen(self, move: Move) -> str:
+    def _reopen(self, move: Move) -> Outcome:
         if move.before.doors and self._runs(move.before):
             self._sessions.engine.let_in(move.before.container)
-        return ""
+        return NOTHING
 
-    def _forget(self, move: Move) -> str:
+    def _forget(self, move: Move) -> Outcome:
         entries = self._journal.entries(move)
-        if any(entry.note.startswith(KEPT) for entry in entries):
-            return "the snapshot was kept"
+        if has_code(entries, Code.home_kept):
+            return Outcome("the snapshot was kept")
         name, homes = move.before.name, self._sessions.homes
         there = self._sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
         if there and _left_unrestored(entries) and (changed := self._changed(move)):
             return self._kept(move, changed)
         homes.forget(name, move.id)
-        return ""
+        return NOTHING
 
-    def _cool(self, move: Move) -> str:
+    def _cool(self, move: Move) -> Outcome:
         self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
-        return ""
+        return NOTHING
 
-    def _discard(self, move: Move) -> str:
+    def _discard(self, move: Move) -> Outcome:
         if not former.goes_back(move):
             self._sessions.engine.remove(move.after.container)
-        return ""
+        return NOTHING
 
     def _not_warm(self, session: Session) -> str:
         if why := stays_cold(session):
@@ -378,10 +394,11 @@ class Steps:
         own = move.after.access.own_paths
         return self._sessions.homes.differences(move.before, move.id, own, at_a_glance=at_a_glance)
 
-    def _kept(self, move: Move, changed: tuple[str, ...]) -> str:
+    def _kept(self, move: Move, changed: tuple[str, ...]) -> Outcome:
         snapshot = self._sessions.homes.snapshot(move.before.name, move.id)
         way_back = f"`refit home restore {move.before.name} {move.id}`"
-        return f"{KEPT}: {some(changed)}; as it was before: {snapshot}, {way_back}"
+        what = f"the home was changed, maybe by its user, and left so: {some(changed)}"
+        return Outcome(f"{what}; as it was before: {snapshot}, {way_back}", Code.home_kept)
 
     def _used(self, move: Move, limit: float = 30.0) -> bool | None:
         """Whether anybody has used the new container since it started; none if it doesn't say so in `limit` seconds."""
@@ -410,6 +427,10 @@ class Steps:
             return policies(self._settings)
         except RefitError as error:
             raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+
+
+def _home_changed(paths: Sequence[str]) -> Unproven:
+    return Unproven(f"The new image changed the home: {some(paths)}.", code=Code.home_changed)
 
 
 def _says_used(session: Session) -> bool:

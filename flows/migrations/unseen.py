@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from flows.migrations.move import Entry, Phase
+from flows.migrations.move import Code, Entry, Phase, has_code
 from flows.sessions.model import Container, Running
 
-RAN = "nobody watched while the new container ran"
-ENDED = "nobody watched while the new container ran, and it has ended since"
-# How an answer fails after which the home isn't as it was, before anybody was let in.
-CHANGED = "The new image changed the home"
+TEXTS = {
+    Code.unwatched: "nobody watched while the new container ran",
+    Code.unwatched_ended: "nobody watched while the new container ran, and it has ended since",
+}
 # Into what ends as soon as it has its home, nobody gets.
 AT_ONCE = timedelta(seconds=2)
 
@@ -25,18 +25,19 @@ def begun(entries: Sequence[Entry], step: str) -> datetime | None:
     return max((e.at for e in entries if (e.step, e.phase) == (step, Phase.intent) and e.at), default=None)
 
 
-def since(entries: Sequence[Entry], new: Container | None) -> str:
-    """What the new container has done since the last line of a journal: `RAN`, `ENDED`, or nothing that matters."""
+def since(entries: Sequence[Entry], new: Container | None) -> Code | None:
+    """What the new container has done since the last line of a journal; none: nothing that matters."""
     first, last = begun(entries, "start"), entries[-1].at if entries else None
     if first is None or last is None or new is None:
-        return ""
+        return None
     if new.running is Running.created and new.started is None:  # after a reboot, Podman calls all of them created
-        return ""
+        return None
     if new.running is Running.running:
-        return RAN
+        return Code.unwatched
     if new.started is None or new.ended is None:  # the engine doesn't say
-        return ENDED
-    return "" if new.ended <= last or new.ended - max(new.started, first) <= AT_ONCE else ENDED
+        return Code.unwatched_ended
+    at_once = new.ended <= last or new.ended - max(new.started, first) <= AT_ONCE
+    return None if at_once else Code.unwatched_ended
 
 
 def alone(entries: Sequence[Entry], used: bool | None, own_port: bool = False) -> bool:
@@ -47,14 +48,13 @@ def alone(entries: Sequence[Entry], used: bool | None, own_port: bool = False) -
         used: whether anybody has used it since it started, as it says itself; none: it doesn't say.
         own_port: people get in as soon as it answers, whether they are let in or not.
     """
-    notes = {entry.note for entry in entries if entry.phase in (Phase.interrupted, Phase.reopened)}
-    if ENDED in notes:
+    if has_code(entries, Code.unwatched_ended):
         return False
     if used is None:  # into one that never answered nobody got, unless it did so behind our back
-        return RAN not in notes and not _was_open(entries, own_port)
+        return not has_code(entries, Code.unwatched) and not _was_open(entries, own_port)
     return not used
 
 
 def _was_open(entries: Sequence[Entry], own_port: bool) -> bool:
     answers = [entry for entry in entries if entry.step == "answer"]
-    return any(e.phase is Phase.done or (own_port and e.note.startswith(CHANGED)) for e in answers)
+    return any(e.phase is Phase.done or (own_port and e.code is Code.home_changed) for e in answers)

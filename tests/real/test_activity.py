@@ -805,7 +805,7 @@ def watch_of(room: Room) -> Watch:
 
 
 def stays_if_busy(seen: Seen) -> str:
-    return "; ".join(seen.evidence) if seen.verdict is BUSY else ""
+    return "; ".join(map(str, seen.evidence)) if seen.verdict is BUSY else ""
 
 
 def test_nobody_gets_in_after_the_last_look_at_an_idle_session(plain: Room) -> None:

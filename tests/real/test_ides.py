@@ -121,7 +121,7 @@ def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, sha
     assert (opened.session.home / "answer").read_text() == "42\n"
     (seen,) = look_at(shared, opened.sessions.engine, [opened.session])
     assert seen.verdict == "busy"
-    assert any("somebody typed" in line for line in seen.evidence)
+    assert any("somebody typed" in line.text for line in seen.evidence)
 
 
 @pytest.mark.parametrize("opened", ["langflow"], indirect=True)

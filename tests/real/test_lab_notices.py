@@ -76,7 +76,9 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     wait_until(lambda: jupyter.notices()[NEW].shown)
     assert teller.tell([line]) == (NAME,)
     delivered = History(database).events(NAME, NEW, [Kind.noticed])
-    assert [event.what for event in delivered] == [f"from {session.image}; shown in JupyterLab"]
+    assert [(event.what, event.data) for event in delivered] == [
+        ("shown in JupyterLab", {"from": session.image, "page": True})
+    ]
     near = replace(line, deadline=now() + timedelta(hours=1))
     assert teller.tell([near]) == (NAME,)  # a reminder reaches a page that is open
     assert teller.tell([near]) == ()

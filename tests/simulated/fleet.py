@@ -20,7 +20,7 @@ from flows.database import LEASE_SECONDS, Lease, now, open_database
 from flows.errors import UnknownName
 from flows.migrations.carry import Carrier
 from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import Entry, Phase, State
+from flows.migrations.move import Entry, Phase
 from flows.migrations.planning.rollout import Action, Decision
 from flows.policy import RolloutPolicy
 from flows.publishing.signatures import PublicationRow
@@ -51,7 +51,7 @@ class MortalJournal(Journal):
 
     def begin(self, held: Lease, before: Session, *words: object, **more: object) -> Move:
         self._world.at("begin", before.name)
-        self._world.consents[before.name] = str(more.get("consent", ""))
+        self._world.consents[before.name] = str(more.get("consent") or "")
         return super().begin(held, before, *words, **more)  # type: ignore[arg-type]
 
     def write(self, held: Lease, move: Move, entry: Entry, also: Also | None = None) -> None:
@@ -65,9 +65,9 @@ class MortalJournal(Journal):
         super().note(held, move, entry)
         self._world.at("journal", move.before.name, "after")
 
-    def end(self, held: Lease, move: Move, final: State, reason: str, *, damaged: bool = False) -> Move:
+    def end(self, held: Lease, move: Move, *words: object, **more: object) -> Move:
         self._world.at("end", move.before.name)
-        return super().end(held, move, final, reason, damaged=damaged)
+        return super().end(held, move, *words, **more)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from flows.errors import RefitError
 from flows.migrations.journal import Move
-from flows.migrations.move import FINAL, State
-from flows.migrations.steps import KEPT
+from flows.migrations.move import FINAL, Code, State, has_code
 from flows.sessions.model import Running, Session
 from tests.real.moving import check_no_gap
 from tests.simulated.fleet import ACCESS, LATE, OWN, SILENT, Fleet
@@ -184,7 +183,7 @@ def _check_home(fleet: Fleet, session: Session, move: Move | None) -> None:
     world, owed = fleet.world, fleet.world.owed[str(session.home)]
     lost = differing(owed, world.homes[str(session.home)], OWN)
     kept = world.snapshots.get((session.name, move.id), {}).get("", {}) if move else {}
-    told = move is not None and move.damaged and KEPT in move.reason
+    told = move is not None and move.damaged and has_code(fleet.journal.entries(move), Code.home_kept)
     spoiled = dict(world.images[move.after.image].spoils) if move else {}
     for path, how in lost.items():
         safe = told and path in spoiled and (how == "new" or kept.get(path) == owed[path])

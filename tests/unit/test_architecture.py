@@ -98,6 +98,38 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield name, node
 
 
+# What is written for people, and what a program would do with it to find out what to do.
+FOR_PEOPLE = {"note", "what", "why", "detail", "text", "brief", "reason"}
+MATCHING = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split", "find"}
+DECIDING = sorted(
+    path for path in MODULES if room(path) in ("migrations", "sessions", "plan_migration", "migrate_sessions", "porter")
+)
+# Enums are called so as well; and the same notice isn't told twice.
+NO_TEXTS = {"line.reason not in _OVER", "line.reason not in _SILENT", "last[-1].what != told"}
+NO_TEXTS |= {"outcome.why == 'time'", "outcome.why == 'output'"}
+
+
+def matched(path: Path) -> Iterator[str]:
+    """Every expression in which a text for people is compared with something, or taken apart."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr=name), attr=method)):
+                texts = name in FOR_PEOPLE and method in MATCHING
+            case ast.Compare(left=left, comparators=others):
+                sides = [side for side in (left, *others) if isinstance(side, ast.Attribute)]
+                texts = any(side.attr in FOR_PEOPLE for side in sides)
+            case _:
+                continue
+        if texts:
+            yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", DECIDING, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_nothing_is_decided_by_text_for_people(path: Path) -> None:
+    found = {expression for expression in matched(path) if "Reason." not in expression and "Why." not in expression}
+    assert not found - NO_TEXTS
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
 def test_nothing_is_printed_as_markup(path: Path) -> None:
     """Text of others reaches a terminal only by what makes it printable, and Prefect's pages only as cells."""

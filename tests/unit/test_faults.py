@@ -25,10 +25,10 @@ from flows.migrations import parting
 from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
 from flows.migrations.blame import PUT_OFF
 from flows.migrations.carry import LOOK_AGE, Result
-from flows.migrations.move import STEPS, State
+from flows.migrations.move import STEPS, Consent, State
 from flows.migrations.planning.plan import plan
-from flows.migrations.planning.rollout import AGREED, FORCED, Action, Candidate, Reason, Rollout
-from flows.migrations.steps import KEPT, UNUSED_GRACE
+from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.steps import UNUSED_GRACE
 from flows.migrations.telling.teller import Teller
 from flows.plan_migration import Planning
 from flows.policy import RolloutPolicy
@@ -450,7 +450,7 @@ def test_f05_what_somebody_did_while_nobody_watched_stays_whoever_ends_the_move(
     with sessions.world.person():
         sessions.sessions.stop(ada.name)
     [result] = sessions.carrier().resume_all()
-    assert result.state is State.skipped and KEPT in result.reason and "work-10-the thesis" in result.reason
+    assert result.state is State.skipped and result.damaged and "work-10-the thesis" in result.reason
     assert not sessions.world.lost(ada, OWN)
 
 
@@ -522,15 +522,15 @@ def test_f10_work_that_begins_before_the_stop_is_seen(sessions: Fleet, ada: Sess
     assert result.state is State.deferred and "train.py" in result.reason and never_stopped(sessions, ada)
 
 
-@pytest.mark.parametrize("consent", [FORCED, AGREED])
+@pytest.mark.parametrize("consent", [Consent.forced, Consent.agreed])
 def test_f11_whoever_works_at_the_deadline_or_has_agreed_is_warned_and_moved(
-    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, consent: str
+    sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, consent: Consent
 ) -> None:
     warned = list[int]()
     monkeypatch.setattr(parting, "warn", lambda *_: warned.append(sessions.world.stops[ada.container]))
     sessions.world.busy.add(ada.name)
-    line = sessions.to(ada, sessions.image("new"), forced=consent == FORCED, agreed=consent == AGREED)
-    assert line.consent == consent
+    line = sessions.to(ada, sessions.image("new"), forced=consent is Consent.forced, agreed=consent is Consent.agreed)
+    assert line.consent is consent
     assert sessions.carrier().carry_out(line).moved and warned == [0]
     assert "saved at the end" in sessions.world.homes[str(ada.home)]
     assert healthy(sessions, sessions.sessions.store.session(ada.name))
@@ -541,7 +541,7 @@ def test_f11_on_days_on_which_nobody_is_moved_no_deadline_counts(tmp_path: Path)
     with fleet(tmp_path / "home", freezes=[freeze]) as sessions:
         ada = sessions.add(1, sessions.image("old"))
         result = sessions.carrier().carry_out(sessions.to(ada, sessions.image("new"), forced=True))
-        assert (result.state, result.reason) == (State.deferred, Reason.frozen) and never_stopped(sessions, ada)
+        assert (result.state, result.reason) == (State.deferred, Reason.frozen.text) and never_stopped(sessions, ada)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -11,6 +11,7 @@ import pytest
 
 from flows.cli import migrate
 from flows.history import Event, Kind
+from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
 from flows.migrations.planning.waves import Trial
 from flows.migrations.telling import chart
@@ -40,7 +41,7 @@ def shown() -> Fleet:
 def test_who_is_behind_and_why_and_who_is_overdue() -> None:
     ada, bob, cyd = shown().sessions
     assert (ada.behind_since, ada.why, ada.overdue) == (None, "", False)
-    assert (bob.behind_since, bob.overdue, bob.why) == (NOW - HOUR, True, f"{Reason.busy}; train.py")
+    assert (bob.behind_since, bob.overdue, bob.why) == (NOW - HOUR, True, f"{Reason.busy.text}; train.py")
     assert (cyd.behind_since, cyd.overdue, cyd.at, cyd.why) == (NOW - HOUR, False, NOW + HOUR, "")
 
 
@@ -55,7 +56,7 @@ def test_a_rollout_has_a_line_for_each_wave_and_one_that_is_over_is_not_shown() 
 @pytest.mark.parametrize("health", [Health.unapproved, Health.failed, Health.inconclusive], ids=str)
 def test_a_rollout_that_waits_for_a_person_asks_about_the_last_wave_that_does(health: Health) -> None:
     found = fleet(DECISIONS, {(NEW, 1): Gate(health, NOW)}, TRIALS, STANDINGS, (50, 100), NOW)
-    assert questions(found) == (Question(NEW, "50 %", f"{health}. p0 2026a: moved 1, failed 0."),)
+    assert questions(found) == (Question(NEW, "50 %", f"{health.text}. p0 2026a: moved 1, failed 0."),)
     both = fleet(DECISIONS, {(NEW, wave): Gate(health, NOW) for wave in (1, 2)}, TRIALS, STANDINGS, (50, 100), NOW)
     assert [one.wave for one in questions(both)] == ["100 %"]
 
@@ -69,9 +70,10 @@ def test_nobody_is_asked_where_nothing_waits_for_the_answer() -> None:
 
 
 def test_the_picture_counts_how_moves_have_ended() -> None:
-    ends = ("cleaned; 3.1 s away", "cleaned; 2.9 s away", "rolled back; because", "deferred; busy")
+    ends = (State.cleaned, State.cleaned, State.rolled_back, State.deferred)
     events = [
-        Event(n, NOW - HOUR + n * HOUR / 9, Kind.move_ended, f"s{n}", NEW, "", what, "") for n, what in enumerate(ends)
+        Event(n, NOW - HOUR + n * HOUR / 9, Kind.move_ended, f"s{n}", NEW, "", "", "", {"state": state.value})
+        for n, state in enumerate(ends)
     ]
     told = chart.markdown(shown(), events, NOW)
     drawn = base64.b64decode(told.partition("base64,")[2].partition(")")[0]).decode()

@@ -21,7 +21,7 @@ from flows.migrations.planning.rollout import Action, Candidate, Decision, Reaso
 from flows.migrations.planning.waves import Approval, Trial
 from flows.policy import RolloutPolicy, SessionPolicy, Unavailable
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.activity import Evidence, Verdict
 from flows.sessions.watching.probes import Seen
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
@@ -81,7 +81,7 @@ class World:
     def candidate(self, name: str) -> Candidate:
         session = Session(name, *KEY, self.images.get(name, OLD), 200001, None, Path("/h"), Path("/t"), Access())
         verdict = Verdict.busy if self.is_busy(name) else Verdict.idle
-        seen = Seen(name, verdict, self.time, verdict is Verdict.idle, ("python train.py",))
+        seen = Seen(name, verdict, self.time, verdict is Verdict.idle, (Evidence(verdict, "python train.py"),))
         rests = self.deferred.get(name)
         return Candidate(
             session,
@@ -169,7 +169,7 @@ def test_once_waits_for_nobody() -> None:
     world = World(RolloutPolicy(waves=(50, 100), bake_minutes=10), names(20), busy={"s003": NOW + 600 * MINUTE})
     results = {result.session: result for result in world.run(once=True)}
     assert world.moves and {world.trials[name].wave for _, name, _ in world.moves} == {1}
-    assert results["s003"].reason == f"{Reason.busy}; python train.py"
+    assert results["s003"].reason == f"{Reason.busy.text}; python train.py"
     assert world.time < NOW + 5 * MINUTE
 
 
@@ -223,7 +223,7 @@ def test_an_image_that_fails_everywhere_disturbs_no_more_than_may_fail() -> None
     results = world.run()
     # Two of a part's twenty are one too many; a plan that knows of six of a hundred begins no other part.
     assert len(world.trials) == 6
-    assert sum(str(Reason.gate) in result.reason for result in results) == 94
+    assert sum(Reason.gate.text in result.reason for result in results) == 94
 
 
 def test_a_wave_waits_for_an_approval_where_that_is_asked_for() -> None:
@@ -245,7 +245,7 @@ def test_what_is_aborted_is_over_and_leaves_the_others_alone() -> None:
     world.events = [(NOW + 30 * MINUTE, "ways", {NEW: Way.aborted})]
     results = world.run()
     assert world.moves and not world.times(2) and world.time == NOW + 30 * MINUTE
-    assert {result.reason for result in results if not result.moved} == {str(Reason.aborted)}
+    assert {result.reason for result in results if not result.moved} == {Reason.aborted.text}
 
 
 def test_a_newer_image_supersedes_and_nobody_goes_through_the_one_between() -> None:
@@ -343,5 +343,5 @@ def test_a_home_into_which_somebody_wrote_after_a_good_move_stops_no_other() -> 
 @pytest.mark.parametrize("once", [True, False])
 def test_where_nobody_is_to_be_moved_it_ends_at_once(once: bool) -> None:
     world = World(RolloutPolicy(), names(3), images=dict.fromkeys(names(3), NEW))
-    assert {result.reason for result in world.run(once=once)} == {str(Reason.current)}
+    assert {result.reason for result in world.run(once=once)} == {Reason.current.text}
     assert world.time == NOW

@@ -77,7 +77,7 @@ def test_what_is_published_while_sessions_are_moved_is_taken_instead(
         doubts = Doubts([line], superseded=planning.superseded)
         assert (line.new, doubts.about(line)) == (first, "")
         sessions.image("second")
-        assert doubts.about(line) == Reason.superseded
+        assert doubts.about(line) == Reason.superseded.text
 
 
 def test_what_was_the_newest_before_a_plan_supersedes_nothing_in_it(tmp_path: Path) -> None:
@@ -215,7 +215,9 @@ def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
 ) -> None:
     for name in ("POLL_SECONDS", "HEAR_SECONDS"):
         monkeypatch.setattr(f"flows.migrate_sessions.{name}", 0.01)
-    clock = _Watch(database, lambda: History(database).add(Kind.noticed, session="ada", image=IMAGE))
+    clock = _Watch(
+        database, lambda: History(database).add(Kind.noticed, session="ada", image=IMAGE, data={"page": True})
+    )
     clock.wait(now() + timedelta(hours=1))
 
 
@@ -233,19 +235,19 @@ def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_a
         ada, new = sessions.add(1, sessions.image("old")), sessions.image("new")
         Standings(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
         history = History(sessions.database)
-        history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
+        history.add(Kind.noticed, session=ada.name, image=new, data={"from": ada.image})
         assert first_told(history.events(), Kind.noticed)
         steer("abort", new, sessions.settings, "ann")
         assert not first_told(history.events(), Kind.noticed)
         assert [event.kind for event in history.events(ada.name)] == [Kind.noticed, Kind.withdrawn]
-        history.add(Kind.noticed, session=ada.name, image=new, what=f"from {ada.image}; shown at pts/0")
+        history.add(Kind.noticed, session=ada.name, image=new, data={"from": ada.image})
         assert list(first_told(history.events(), Kind.noticed)) == [(ada.name, ada.image)] and not history.broken()
 
 
 def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, database: Engine) -> None:
     standings, waves = Standings(database), settings.migration.waves
     standings.begin({("p0", "2026a"): IMAGE}, {}, "root")
-    standings.judge(IMAGE, title(2, waves), Health.unapproved)
+    standings.judge(IMAGE, 2, title(2, waves), Health.unapproved)
     with pytest.raises(RefitError, match=f"doesn't wait for an approval after the wave {title(1, waves)}"):
         steer("approve", IMAGE, settings, "ann", title(1, waves))
     assert not standings.all()[IMAGE].approved

@@ -20,8 +20,7 @@ from flows.migrations.telling.notice import (
     Notice,
     answers,
     latest_pin,
-    mark,
-    moving_from,
+    reminder,
     to_be_reminded,
     to_be_told,
     to_be_untold,
@@ -43,8 +42,8 @@ def decision(action: Action, reason: Reason | None = None, name: str = "ada") ->
     return Decision(name, action, "old", "new", reason)
 
 
-def event(kind: Kind, session: str = "ada", image: str = "new", what: str = "") -> Event:
-    return Event(1, NOW, kind, session, image, "", what, "")
+def event(kind: Kind, session: str = "ada", image: str = "new", **data: object) -> Event:
+    return Event(1, NOW, kind, session, image, "", "", "", data)
 
 
 def process(pid: int, parent: int, terminal: str = "", *argv: str) -> Process:
@@ -102,10 +101,6 @@ def test_nobody_is_told_of_one_image_twice_and_who_could_not_be_told_is_told_aga
     assert to_be_told([busy], [event(Kind.noticed, session="bob")]) == [busy]
 
 
-def test_the_image_that_a_notice_was_about_to_leave_is_written_down() -> None:
-    assert moving_from(event(Kind.noticed, what="from sha256:old; shown at pts/0")) == "sha256:old"
-
-
 def forced(at: datetime = NOW + timedelta(hours=20)) -> Decision:
     return replace(decision(Action.wait, Reason.busy), deadline=at)
 
@@ -121,7 +116,7 @@ def test_a_reminder_comes_at_each_step_before_a_deadline_the_nearest_alone(hours
 
 def test_a_reminder_is_sent_once_for_each_deadline() -> None:
     line = forced()
-    sent = event(Kind.reminded, what=mark(line, 24))
+    sent = event(Kind.reminded, **reminder(line, 24))
     assert to_be_reminded([line], [sent], {}, (24, 1), NOW) == []
     later = replace(line, deadline=NOW + timedelta(hours=21))
     assert to_be_reminded([later], [sent], {}, (24, 1), NOW) == [(later, 24)]

@@ -73,17 +73,17 @@ def test_an_aborted_rollout_stays_so_when_it_is_planned_again(standings: Standin
 
 def test_what_a_wave_says_is_written_down_when_it_changes(standings: Standings, database: Engine) -> None:
     standings.begin({KEY: FIRST}, {}, "root")
-    said = [standings.judge(FIRST, "10 %", health) for health in (Health.failed, Health.failed, Health.passed)]
-    assert said == [True, False, True] and standings.judge(FIRST, "50 %", Health.passed)
+    said = [standings.judge(FIRST, 1, "10 %", health) for health in (Health.failed, Health.failed, Health.passed)]
+    assert said == [True, False, True] and standings.judge(FIRST, 2, "50 %", Health.passed)
     told = [event.what for event in History(database).events(kinds=[Kind.judged])]
     assert told == ["10 %: failed", "10 %: passed", "50 %: passed"]
 
 
 def test_a_rollout_waits_at_the_waves_of_which_the_last_word_stops_it(standings: Standings) -> None:
     standings.begin({KEY: FIRST}, {}, "root")
-    for title, health in (("10 %", Health.failed), ("10 %", Health.passed), ("50 %", Health.unapproved)):
-        standings.judge(FIRST, title, health)
-    assert standings.waiting(standings.all()[FIRST], ["volunteers", "10 %", "50 %", "100 %"]) == (2,)
+    for wave, health in ((1, Health.failed), (1, Health.passed), (2, Health.unapproved)):
+        standings.judge(FIRST, wave, f"wave {wave}", health)
+    assert standings.waiting(standings.all()[FIRST]) == (2,)
 
 
 def test_a_rollout_is_found_by_its_first_digits_or_if_it_is_the_only_one(standings: Standings) -> None:

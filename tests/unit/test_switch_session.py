@@ -49,7 +49,7 @@ def test_a_session_gets_the_image_back_that_it_had_and_is_asked_from_then_on(ses
 
 
 def test_who_went_back_is_told_anew_before_a_deadline_begins(sessions: Fleet, moved: Session) -> None:
-    History(sessions.database).add(Kind.noticed, session=moved.name, image="new", what=f"from {moved.image}")
+    History(sessions.database).add(Kind.noticed, session=moved.name, image="new", data={"from": moved.image})
     assert (moved.name, moved.image) in first_told(History(sessions.database).events(), Kind.noticed)
     back(sessions, moved.name)
     assert first_told(History(sessions.database).events(), Kind.noticed) == {}

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.migrations.move import Entry, Phase
-from flows.migrations.unseen import ENDED, RAN, alone, since
+from flows.migrations.move import Code, Entry, Phase
+from flows.migrations.unseen import TEXTS, alone, since
 from flows.sessions.model import Container, Running
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -24,35 +24,35 @@ def new(running: Running, started: float | None = None, ended: float | None = No
 @pytest.mark.parametrize(
     ("found", "happened"),
     [
-        (None, ""),
-        (new(Running.created), ""),
-        (new(Running.running, 0.3), RAN),
-        (new(Running.stopped, 0.3, 0.9), ""),  # it ended at once
-        (new(Running.stopped, -60, 1.5), ""),  # it waited for its home, and ended at once when it came
-        (new(Running.stopped, 0.3, 60), ENDED),
-        (new(Running.stopped, -60, -5), ""),  # before, while somebody watched
-        (new(Running.stopped), ENDED),  # the engine doesn't say when
-        (new(Running.created, 0.3), ENDED),  # so Podman calls it after a reboot
+        (None, None),
+        (new(Running.created), None),
+        (new(Running.running, 0.3), Code.unwatched),
+        (new(Running.stopped, 0.3, 0.9), None),  # it ended at once
+        (new(Running.stopped, -60, 1.5), None),  # it waited for its home, and ended at once when it came
+        (new(Running.stopped, 0.3, 60), Code.unwatched_ended),
+        (new(Running.stopped, -60, -5), None),  # before, while somebody watched
+        (new(Running.stopped), Code.unwatched_ended),  # the engine doesn't say when
+        (new(Running.created, 0.3), Code.unwatched_ended),  # so Podman calls it after a reboot
     ],
 )
-def test_what_nobody_has_seen(found: Container | None, happened: str) -> None:
-    assert since(STARTS, found) == happened
-    assert since((), found) == since([Entry("stop", Phase.intent, at=AT)], found) == ""
+def test_what_nobody_has_seen(found: Container | None, happened: Code | None) -> None:
+    assert since(STARTS, found) is happened
+    assert since((), found) == since([Entry("stop", Phase.intent, at=AT)], found) is None
 
 
 @pytest.mark.parametrize(
     ("entries", "happened", "says"),
     [
-        (STARTS, "", [True, True, False]),
-        (ANSWERED, "", [False, True, False]),
-        (STARTS, RAN, [False, True, False]),
-        (ANSWERED, RAN, [False, True, False]),
-        (STARTS, ENDED, [False, False, False]),
+        (STARTS, None, [True, True, False]),
+        (ANSWERED, None, [False, True, False]),
+        (STARTS, Code.unwatched, [False, True, False]),
+        (ANSWERED, Code.unwatched, [False, True, False]),
+        (STARTS, Code.unwatched_ended, [False, False, False]),
     ],
 )
 @pytest.mark.parametrize("phase", [Phase.interrupted, Phase.reopened])
 def test_whether_surely_nobody_was_there(
-    entries: tuple[Entry, ...], happened: str, says: list[bool], phase: Phase
+    entries: tuple[Entry, ...], happened: Code | None, says: list[bool], phase: Phase
 ) -> None:
-    lines = [*entries, Entry("", phase, happened, at=AT)]
+    lines = [*entries, Entry("", phase, TEXTS.get(happened, None), at=AT, code=happened)]
     assert [alone(lines, used) for used in (None, False, True)] == says

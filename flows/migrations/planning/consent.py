@@ -63,16 +63,18 @@ def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
     """Why a session isn't to be stopped just now, whatever was planned; empty: it is."""
     found = terms(candidate, new, rollout)
     if found.waits:
-        return "; ".join(filter(None, (found.waits, found.detail)))
+        return "; ".join(filter(None, (found.waits.text, found.detail)))
     if found.reason and found.ready > rollout.now.timestamp():
-        return str(found.reason)
+        return found.reason.text
     quiet = (*candidate.policy.quiet, *candidate.wish.quiet)
-    return "" if found.free else str(_closed(candidate, rollout, candidate.policy.windows, quiet) or "")
+    closed = None if found.free else _closed(candidate, rollout, candidate.policy.windows, quiet)
+    return closed.text if closed else ""
 
 
 def frozen(candidate: Candidate, rollout: Rollout) -> str:
     """Why a session isn't to be stopped on this day, not by force either; empty: it may be."""
-    return str(_closed(candidate, rollout) or "")
+    closed = _closed(candidate, rollout)
+    return closed.text if closed else ""
 
 
 def _closed(
@@ -176,5 +178,4 @@ def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
         return Reason.untold, ""
     if seen.verdict is not Verdict.busy:
         return None, ""
-    work = [text.removeprefix(f"{Verdict.busy}: ") for text in seen.evidence if not text.startswith(Verdict.idle)]
-    return Reason.busy, "; ".join(work)
+    return Reason.busy, "; ".join(found.text for found in seen.evidence if found.says is Verdict.busy)

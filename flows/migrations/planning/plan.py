@@ -86,7 +86,7 @@ def plan_named(
     (decision,) = plan([agreed], rollout)
     if decision.reason:
         raise RefitError(
-            f"The session {name!r} can't be moved: {decision.reason}.",
+            f"The session {name!r} can't be moved: {decision.reason.text}.",
             why=f"Profile {session.profile}, release {session.release}, image {session.image}.",
             fix=_FIXES.get(decision.reason, "").format(name=name, release=session.release),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from flows.migrations.move import Consent
 from flows.policy import RolloutPolicy, SessionPolicy
 from flows.sessions.model import Session
 from flows.sessions.watching.probes import Seen
@@ -14,10 +15,6 @@ from flows.sessions.wishes import Wish
 
 ImageKey = tuple[str, str]
 """Profile (the stem of its tag) and release."""
-
-
-AGREED, FORCED, STARTS = "its owner agreed", "its deadline has come", "its owner starts it"
-"""Why a session may be stopped whatever works in it."""
 
 
 class Action(StrEnum):
@@ -33,38 +30,77 @@ class Reason(StrEnum):
     """Why a session doesn't move now."""
 
     # It stays where it is.
-    current = "it is on this image already"
-    stopped = "it is stopped; it keeps its image until it runs and is migrated"
-    no_image = "its release has no image of its profile"
-    refused = "the newest image of its profile doesn't count"
-    moving = "it is being moved"
-    unfinished = "its last move is unfinished; `refit migrate resume` ends it"
-    held = "its last move is held; `refit migrate history` says what to do"
-    failed = "its move to this image was rolled back; `refit migrate --session` tries again"
+    current = "current"
+    stopped = "stopped"
+    no_image = "no-image"
+    refused = "refused"
+    moving = "moving"
+    unfinished = "unfinished"
+    held = "held"
+    failed = "failed"
     # It moves when something has happened of which nobody knows when it will.
-    busy = "it is busy"
-    unknown = "nobody knows whether it is busy"
-    ask = "its owner has to agree"
-    untold = "it is idle, but something would be lost, and its owner has not seen a notice of it yet"
-    next_start = "it moves when it is started the next time"
-    blocked = "the new image doesn't fit what is in its home; its owner has to agree"
-    gpu = "it waits for a GPU"
-    room = "its host has no room for the new image"
-    paused = "the rollout is paused"
-    aborted = "the rollout was aborted"
-    superseded = "a newer image has taken its place"
-    gate = "an earlier wave has to be looked at"
-    never = "no hour in sight is one in which it may be moved"
+    busy = "busy"
+    unknown = "unknown"
+    ask = "ask"
+    untold = "untold"
+    next_start = "next-start"
+    blocked = "blocked"
+    gpu = "gpu"
+    room = "room"
+    paused = "paused"
+    aborted = "aborted"
+    superseded = "superseded"
+    gate = "gate"
+    never = "never"
     # It moves at a time that is known.
-    state = "it is idle, but something would be lost"
-    pinned = "its owner has pinned it"
-    snoozed = "its owner has put it off"
-    deferred = "it was put off a moment ago; `refit migrate history` says why"
-    pull = "the image has to be pulled first"
-    quiet = "it is left alone in these hours"
-    window = "it is moved in other hours"
-    frozen = "nobody is moved on these days"
-    late = "it can't be moved by its deadline"
+    state = "state"
+    pinned = "pinned"
+    snoozed = "snoozed"
+    deferred = "deferred"
+    pull = "pull"
+    quiet = "quiet"
+    window = "window"
+    frozen = "frozen"
+    late = "late"
+
+    @property
+    def text(self) -> str:
+        """The same, for people."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    Reason.current: "it is on this image already",
+    Reason.stopped: "it is stopped; it keeps its image until it runs and is migrated",
+    Reason.no_image: "its release has no image of its profile",
+    Reason.refused: "the newest image of its profile doesn't count",
+    Reason.moving: "it is being moved",
+    Reason.unfinished: "its last move is unfinished; `refit migrate resume` ends it",
+    Reason.held: "its last move is held; `refit migrate history` says what to do",
+    Reason.failed: "its move to this image was rolled back; `refit migrate --session` tries again",
+    Reason.busy: "it is busy",
+    Reason.unknown: "nobody knows whether it is busy",
+    Reason.ask: "its owner has to agree",
+    Reason.untold: "it is idle, but something would be lost, and its owner has not seen a notice of it yet",
+    Reason.next_start: "it moves when it is started the next time",
+    Reason.blocked: "the new image doesn't fit what is in its home; its owner has to agree",
+    Reason.gpu: "it waits for a GPU",
+    Reason.room: "its host has no room for the new image",
+    Reason.paused: "the rollout is paused",
+    Reason.aborted: "the rollout was aborted",
+    Reason.superseded: "a newer image has taken its place",
+    Reason.gate: "an earlier wave has to be looked at",
+    Reason.never: "no hour in sight is one in which it may be moved",
+    Reason.state: "it is idle, but something would be lost",
+    Reason.pinned: "its owner has pinned it",
+    Reason.snoozed: "its owner has put it off",
+    Reason.deferred: "it was put off a moment ago; `refit migrate history` says why",
+    Reason.pull: "the image has to be pulled first",
+    Reason.quiet: "it is left alone in these hours",
+    Reason.window: "it is moved in other hours",
+    Reason.frozen: "nobody is moved on these days",
+    Reason.late: "it can't be moved by its deadline",
+}
 
 
 class Way(StrEnum):
@@ -83,7 +119,12 @@ class Health(StrEnum):
     passed = "passed"
     failed = "failed"
     inconclusive = "inconclusive"
-    unapproved = "proven, and not approved yet"
+    unapproved = "unapproved"
+
+    @property
+    def text(self) -> str:
+        """The same, for people."""
+        return "proven, and not approved yet" if self is Health.unapproved else self.value
 
 
 BLOCKING = frozenset({Health.failed, Health.inconclusive, Health.unapproved})
@@ -220,15 +261,15 @@ class Decision:
     pull: int = 0
 
     @property
-    def consent(self) -> str:
-        """Why it may be stopped whatever works in it; empty: it may only while nothing does."""
+    def consent(self) -> Consent | None:
+        """Why it may be stopped whatever works in it; none: it may only while nothing does."""
         if self.starts:
-            return STARTS
+            return Consent.starts
         if self.agreed:
-            return AGREED
-        return FORCED if self.forced else ""
+            return Consent.agreed
+        return Consent.forced if self.forced else None
 
     @property
     def why(self) -> str:
         """Why it doesn't move now, in words; empty: it does."""
-        return "; ".join(filter(None, (self.reason, self.detail)))
+        return "; ".join(filter(None, (self.reason.text if self.reason else "", self.detail)))

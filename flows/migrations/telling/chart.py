@@ -28,7 +28,7 @@ def markdown(fleet: Fleet, events: Sequence[Event], now: datetime) -> str:
 def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterable[str]:
     mine = [event for event in events if event.image == one.image and event.at >= one.begun]
     drawn = base64.b64encode(svg(mine, one.begun, now).encode()).decode()
-    rows = [(w.title, w.moved, w.failed, w.left, in_markdown(str(w.health or ""))) for w in one.waves]
+    rows = [(w.title, w.moved, w.failed, w.left, in_markdown(w.health.text if w.health else "")) for w in one.waves]
     return (
         f"## {one.profile} {one.release}: {short(one.image)}, {one.way}",
         "",
@@ -43,7 +43,7 @@ def _rollout(one: RolloutLine, events: Iterable[Event], now: datetime) -> Iterab
 
 def svg(events: Iterable[Event], begun: datetime, now: datetime) -> str:
     """How many moves had ended so at each moment, from `begun` to `now`, as an SVG document."""
-    ended = [(event.at, event.what.partition(";")[0]) for event in events if event.kind is Kind.move_ended]
+    ended = [(event.at, event.data["state"]) for event in events if event.kind is Kind.move_ended]
     most = max((sum(state in states for _, state in ended) for states, *_ in _LINES), default=0)
     drawn = []
     for number, (states, name, colour) in enumerate(_LINES):

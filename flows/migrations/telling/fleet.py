@@ -119,7 +119,8 @@ def questions(found: Fleet) -> tuple[Question, ...]:
 
 
 def _shown(line: RolloutLine, wave: WaveLine) -> str:
-    return f"{wave.health}. {line.profile} {line.release}: moved {wave.moved}, failed {wave.failed}."
+    health = wave.health.text if wave.health else ""
+    return f"{health}. {line.profile} {line.release}: moved {wave.moved}, failed {wave.failed}."
 
 
 def _rollout(

@@ -19,7 +19,6 @@ ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
 """What an owner may answer by a button in any case, and what that is called."""
 PIN = "pin "  # and the first day on which it may move
 PIN_DAYS = 7
-FROM = "from "
 # Whoever can't move for these is told when that is over.
 _SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
 
@@ -126,7 +125,11 @@ def to_be_reminded(
         now: when.
     """
     events = list(told)
-    marks = {(event.session, event.image, event.what) for event in events if event.kind is Kind.reminded}
+    marks = {
+        (event.session, event.image, event.data["hours"], event.data["deadline"])
+        for event in events
+        if event.kind is Kind.reminded
+    }
     noticed = {(event.session, event.image): event.at for event in events if event.kind is Kind.noticed}
     found = []
     for line in decisions:
@@ -137,7 +140,7 @@ def to_be_reminded(
         last = noticed.get((line.session, line.new))
         if step is None or (last and last >= line.deadline - timedelta(hours=step)):
             continue
-        if (line.session, line.new, mark(line, step)) not in marks:
+        if (line.session, line.new, *reminder(line, step).values()) not in marks:
             found.append((line, step))
     return found
 
@@ -160,8 +163,13 @@ def called_off(session: str, image: str) -> tuple[str, str]:
 
 
 def mark(line: Decision, step: float) -> str:
-    """What is written down of a reminder, before it is sent. Pure."""
+    """What is written down of a reminder, for people. Pure."""
     return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
+
+
+def reminder(line: Decision, step: float) -> dict[str, Any]:
+    """What is written down of a reminder so that it isn't sent again: hours before the deadline, and that. Pure."""
+    return {"hours": float(step), "deadline": f"{line.deadline:%Y-%m-%dT%H:%M}"}
 
 
 def latest_pin(line: Decision, wish: Wish, deadline: datetime | None, now: datetime) -> date | None:
@@ -221,10 +229,5 @@ def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], dat
         if event.kind is Kind.withdrawn:
             found = {key: at for key, at in found.items() if key[0] != event.session}
         elif event.kind is kind:
-            found.setdefault((event.session, moving_from(event)), event.at)
+            found.setdefault((event.session, event.data["from"]), event.at)
     return found
-
-
-def moving_from(event: Event) -> str:
-    """The image that a session had when its owner was told. Pure."""
-    return event.what.removeprefix(FROM).partition(";")[0]

@@ -6,7 +6,8 @@ release supersedes the rollout of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -116,26 +117,21 @@ class Standings:
             transaction.execute(update(StandingRow).where(*further).values(approved=wave))
             append(transaction.connection(), Kind.approved, image=image, by=by, what=what)
 
-    def judge(self, image: str, title: str, health: Health) -> bool:
+    def judge(self, image: str, wave: int, title: str, health: Health) -> bool:
         """Write down what a wave says of an image, if that is another thing than it said last; whether it is."""
-        what = f"{title}: {health}"
         with Transaction(self._database) as transaction, transaction.begin():
             begun = transaction.get_one(StandingRow, image).begun
-            if _judged(transaction, image, title, begun) == what:
+            if _judged(transaction, image, begun).get(wave) is health:
                 return False
-            append(transaction.connection(), Kind.judged, image=image, what=what)
+            data = {"wave": wave, "health": health}
+            append(transaction.connection(), Kind.judged, image=image, what=f"{title}: {health.text}", data=data)
             return True
 
-    def waiting(self, standing: Standing, titles: Sequence[str]) -> tuple[int, ...]:
-        """The waves of a rollout at which it waits for a person, by what was written down last of each.
-
-        Args:
-            standing: the rollout.
-            titles: what each wave is called, the volunteers first.
-        """
+    def waiting(self, standing: Standing) -> tuple[int, ...]:
+        """The waves of a rollout at which it waits for a person, by what was written down last of each."""
         with Transaction(self._database) as transaction:
-            last = [_judged(transaction, standing.image, title, standing.begun) for title in titles]
-        return tuple(wave for wave, said in enumerate(last) if said.rpartition(": ")[2] in BLOCKING)
+            last = _judged(transaction, standing.image, standing.begun)
+        return tuple(sorted(wave for wave, health in last.items() if health in BLOCKING))
 
     def find(self, text: str = "") -> Standing:
         """The rollout of the image with this digest, or the only one that isn't over.
@@ -177,12 +173,11 @@ class Standings:
             append(transaction.connection(), Kind.rollout_begun, image=image, by=by, what=f"{profile} {release}")
 
 
-def _judged(transaction: Transaction, image: str, title: str, since: datetime) -> str:
-    """What was written down last of a wave of this rollout; empty: nothing."""
+def _judged(transaction: Transaction, image: str, since: datetime) -> dict[int, Health]:
+    """Wave → what was written down last of it in this rollout."""
     mine = (EventRow.image == image, EventRow.kind == Kind.judged, EventRow.at >= since)
-    said = EventRow.what.startswith(f"{title}: ", autoescape=True)
-    chosen = select(EventRow.what).where(*mine, said).order_by(EventRow.number.desc()).limit(1)
-    return transaction.scalar(chosen) or ""
+    told = map(json.loads, transaction.scalars(select(EventRow.data).where(*mine).order_by(EventRow.number)))
+    return {said["wave"]: Health(said["health"]) for said in told}
 
 
 def _standing(row: StandingRow, said: datetime | None) -> Standing:

@@ -22,12 +22,12 @@ from flows.errors import RefitError
 from flows.history import Event, History, Kind
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.telling.notice import (
-    FROM,
     Notice,
     answers,
     called_off,
     latest_pin,
     mark,
+    reminder,
     to_be_reminded,
     to_be_shown,
     to_be_told,
@@ -36,8 +36,6 @@ from flows.migrations.telling.notice import (
     wish_of,
 )
 from flows.sessions.ide import terminals
-from flows.sessions.ide.jupyter import Jupyter
-from flows.sessions.ide.pages import Windows
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.watching.activity import Look, judge
@@ -48,18 +46,25 @@ from flows.settings import Settings
 logger = logging.getLogger("refit.migrations")
 
 AT_ONCE = 8
-ON_PAGES = (Jupyter.where, Windows.where)
 # A page that is looked at shows a notice within a tenth of a second, a window of VS Code within two.
 _SHOWN_SECONDS = 3.0
 
 
 @dataclass
 class _Outcome:
-    """By which ways a notice was delivered, and by which it wasn't, and why; `seen`: a person had it before them."""
+    """By which ways a notice was delivered, and by which it wasn't, and why.
+
+    Attributes:
+        delivered: the ways that it took.
+        problems: why others took it not.
+        seen: a person had it before them.
+        page: it was left on a page of the session, where there are buttons.
+    """
 
     delivered: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     seen: bool = False
+    page: bool = False
 
 
 class Teller:
@@ -110,7 +115,7 @@ class Teller:
     def _asked(self) -> list[Event]:
         """The notices that are on pages, where there are buttons."""
         told = self._history.events(kinds=(Kind.noticed, Kind.not_noticed))
-        return [event for event in told if any(where in event.what for where in ON_PAGES)]
+        return [event for event in told if event.data["page"]]
 
     def _hear(self, line: Decision) -> bool:
         with suppress(RefitError):  # it is stopped, or moves just now
@@ -130,27 +135,31 @@ class Teller:
 
     def _tell(self, line: Decision) -> bool:
         outcome = self._deliver(line)
-        told = "; ".join([f"{FROM}{line.old}", *outcome.delivered, *outcome.problems])
+        told = "; ".join([*outcome.delivered, *outcome.problems])
         last = self._history.events(session=line.session, image=line.new, kinds=(Kind.not_noticed,))
         if outcome.delivered:
-            self._history.add(Kind.noticed, session=line.session, image=line.new, what=told)
-        elif not last or last[-1].what != told:
-            self._history.add(Kind.not_noticed, session=line.session, image=line.new, what=told)
+            self._write(Kind.noticed, line, outcome, told)
+        elif not last or last[-1].what != told:  # the same is told once
+            self._write(Kind.not_noticed, line, outcome, told)
         if outcome.seen:
-            self._history.add(Kind.seen, session=line.session, image=line.new, what=told)
+            self._write(Kind.seen, line, outcome, told)
         return bool(outcome.delivered)
+
+    def _write(self, kind: Kind, line: Decision, outcome: _Outcome, told: str) -> None:
+        data = {"from": line.old, "page": outcome.page}
+        self._history.add(kind, session=line.session, image=line.new, what=told, data=data)
 
     def _show(self, line: Decision) -> bool:
         """Show a notice in the session itself whose owner was told by another way."""
         outcome = self._deliver(line, again=True)
         if outcome.seen:
-            told = "; ".join([f"{FROM}{line.old}", *outcome.delivered])
-            self._history.add(Kind.seen, session=line.session, image=line.new, what=told)
+            self._write(Kind.seen, line, outcome, "; ".join(outcome.delivered))
         return outcome.seen
 
     def _remind(self, line: Decision, step: float) -> bool:
         """Whoever is killed here reminds nobody twice: that is written down first."""
-        self._history.add(Kind.reminded, session=line.session, image=line.new, what=mark(line, step))
+        told, data = mark(line, step), reminder(line, step)
+        self._history.add(Kind.reminded, session=line.session, image=line.new, what=told, data=data)
         outcome = self._deliver(line, step)
         said = "; ".join([*outcome.delivered, *outcome.problems])
         logger.info("%s was reminded %s: %s", line.session, mark(line, step), said)
@@ -198,6 +207,7 @@ class Teller:
             if (pages := self._sessions.pages(session)) is None:
                 return
             pages.leave_notice(name, notice.title, notice.text, notice.answers)
+            outcome.page = True
             shown = pages.shown(name, _SHOWN_SECONDS if look.connections else 0.0)
         except RefitError as error:  # an image from before there were notices in it has no such page
             outcome.problems.append(error.why or error.what)

@@ -77,7 +77,7 @@ def _read(told: str) -> Outcome | None:
 
 
 def _unclear(error: ProgramFailed) -> str:
-    return f"gave no answer: {error.what.partition(': + ')[0]}"
+    return f"gave no answer: {error.brief}"
 
 
 def ended(outcome: Outcome) -> str:

@@ -25,6 +25,7 @@ from flows.sessions.watching import look
 from flows.sessions.watching.activity import (
     PROBE,
     Activity,
+    Evidence,
     Look,
     Memory,
     Verdict,
@@ -68,7 +69,7 @@ class Seen:
     verdict: Verdict
     since: datetime
     may_interrupt: bool
-    evidence: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activit
     try:
         return judge(look(), session.access.helpers, quiet)
     except RefitError as error:
-        return unknown(begun, error.what.partition(": + ")[0])  # without the whole command
+        return unknown(begun, error.brief)
 
 
 class _Door:
@@ -197,7 +198,7 @@ class Watch:
         memory = remembered(activity, _read(file))
         write_whole(file, _MEMORY.dump_json(memory), private=True)
         free = activity.verdict is Verdict.idle
-        return Seen(session.name, activity.verdict, memory.since, free, tuple(map(str, activity.evidence)))
+        return Seen(session.name, activity.verdict, memory.since, free, activity.evidence)
 
 
 def look_at_all(settings: Settings, sessions: Sessions, name: str = "") -> tuple[Seen, ...]:

@@ -1,0 +1,43 @@
+"""What the database and scripts know things by stays as it is, and each has a text for people."""
+
+from enum import StrEnum
+
+import pytest
+
+from flows.history import Kind
+from flows.migrations.move import Code, Consent, Phase, State
+from flows.migrations.planning.rollout import Health, Reason, Way
+from flows.migrations.unseen import TEXTS
+
+CODES: dict[type[StrEnum], str] = {
+    Code: "unused home-changed home-kept unwatched unwatched-ended put-off",
+    Consent: "agreed forced starts",
+    Health: "open passed failed inconclusive unapproved",
+    Phase: "intent done failed skipped deferred interrupted reopened",
+    Reason: "current stopped no-image refused moving unfinished held failed busy unknown ask untold next-start blocked "
+    "gpu room paused aborted superseded gate never state pinned snoozed deferred pull quiet window frozen late",
+    Way: "running paused aborted superseded",
+}
+WORDS: dict[type[StrEnum], list[str]] = {
+    Kind: [
+        *("move begun", "move ended", "notice delivered", "notice not delivered", "notice seen", "notice withdrawn"),
+        *("owner reminded", "rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
+        *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
+    ],
+    State: [
+        *("planned", "preflight", "staged", "locked", "stopped", "snapshotted", "started", "verified", "committed"),
+        *("cleaned", "skipped", "deferred", "rolling back", "rolled back", "held"),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", [*CODES, *WORDS], ids=lambda kind: kind.__name__)
+def test_codes_stay_as_they_are(kind: type[StrEnum]) -> None:
+    assert [member.value for member in kind] == (CODES[kind].split() if kind in CODES else WORDS[kind])
+
+
+def test_each_code_that_people_see_has_a_text_of_its_own() -> None:
+    for kind in (Consent, Health, Reason):
+        texts = [member.text for member in kind]
+        assert all(texts) and len(set(texts)) == len(texts)
+    assert set(TEXTS) == {Code.unwatched, Code.unwatched_ended}
