@@ -1,10 +1,9 @@
-"""Planning a rollout over many sessions whose waves have all begun, and again after something has happened to one."""
+"""Planning a rollout over many sessions whose waves have all begun."""
 
 from __future__ import annotations
 
 import gc
 import random
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -12,24 +11,23 @@ from time import monotonic
 from bench.results import Row
 from flows.catalog.model import Access
 from flows.migrations.planning.plan import plan_after
-from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Candidate, Host, Rollout
 from flows.migrations.planning.waves import Trial
 from flows.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Verdict
+from flows.sessions.watching.activity import Evidence, Verdict
 from flows.sessions.watching.probes import Seen
 from flows.sessions.wishes import Wish
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW = "sha256:old", "sha256:new"
-PROFILES, ON_A_HOST, OF_AN_OWNER, EVENTS = 24, 40, 3, 200
+PROFILES, ON_A_HOST, OF_AN_OWNER = 24, 40, 3
 ZONES = ("Europe/Zurich", "America/New_York", "Asia/Kolkata", "UTC")
 
 
 def run() -> list[Row]:
-    """Planning 10,000 and 100,000 sessions, and again after each of 200 events."""
-    return [*_planned(10_000, 1.0, 0.1), *_planned(100_000, 10.0, 0.1)]
+    """Planning 10,000 and 100,000 sessions."""
+    return [_planned(10_000, 1.0), _planned(100_000, 10.0)]
 
 
 def world(number: int) -> list[Candidate]:
@@ -63,10 +61,12 @@ def world(number: int) -> list[Candidate]:
 
 
 def _seen(name: str, verdict: Verdict) -> Seen:
-    return Seen(name, verdict, NOW - timedelta(hours=1), True, ("python train.py, 93 % CPU, pid 812",))
+    return Seen(
+        name, verdict, NOW - timedelta(hours=1), True, (Evidence(verdict, "python train.py, 93 % CPU, pid 812"),)
+    )
 
 
-def _planned(number: int, goal: float, event_goal: float) -> list[Row]:
+def _planned(number: int, goal: float) -> Row:
     sessions, hosts = world(number), {f"h{n}": Host({NEW: 10**9}) for n in range(number // ON_A_HOST)}
     policy = RolloutPolicy(unavailable=Unavailable(rollout=number // 50), bake_minutes=30)
     rollout = Rollout(NOW, {(f"p{n}", "2026a"): NEW for n in range(PROFILES)}, policy, hosts=hosts)
@@ -76,24 +76,4 @@ def _planned(number: int, goal: float, event_goal: float) -> list[Row]:
     decisions, gates = plan_after(sessions, rollout, moved, {})
     seconds = monotonic() - started
     done = len(decisions) == number and len(gates) == len(moved)
-    planner = Planner(rollout, sessions)
-    slowest = max(_event(planner, sessions[n]) for n in range(0, number, number // EVENTS))
-    return [
-        Row(f"plan of {number:,} sessions", "s", f"≤ {goal:g} s", seconds, done and seconds <= goal),
-        Row(
-            f"plan of {number:,} sessions after an event, the slowest of {EVENTS}",
-            "ms",
-            f"≤ {event_goal * 1000:g} ms",
-            slowest * 1000,
-            slowest <= event_goal,
-        ),
-    ]
-
-
-def _event(planner: Planner, which: Candidate) -> float:
-    """Seconds until it is known what becomes of a session that was busy and is idle now, or the other way round."""
-    idle = which.seen is not None and which.seen.verdict is Verdict.idle
-    changed = replace(which, seen=_seen(which.session.name, Verdict.busy if idle else Verdict.idle))
-    started = monotonic()
-    planner.replan([changed])
-    return monotonic() - started
+    return Row(f"plan of {number:,} sessions", "s", f"≤ {goal:g} s", seconds, done and seconds <= goal)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
 
 from flows.catalog.model import Access
 from flows.errors import RefitError, UnknownName
@@ -15,9 +14,7 @@ from flows.migrations.planning.waves import Approval, Trial
 from flows.sessions.model import Session
 
 
-def plan(
-    candidates: Iterable[Candidate], rollout: Rollout, announced: Mapping[str, datetime] | None = None
-) -> tuple[Decision, ...]:
+def plan(candidates: Iterable[Candidate], rollout: Rollout) -> tuple[Decision, ...]:
     """Decide for every session, by name.
 
     A stopped session is left alone: an image has to prove itself in a session before the old one is given up,
@@ -26,9 +23,8 @@ def plan(
     Args:
         candidates: the sessions that are asked for.
         rollout: what they share.
-        announced: session → when it moves, as it was told; kept where that is still possible.
     """
-    return Planner(rollout, candidates, announced).decisions
+    return Planner(rollout, candidates).decisions
 
 
 def plan_after(

@@ -1,8 +1,7 @@
-"""A plan that follows what happens: who moves in which slot, wave by wave. Pure.
+"""A plan for all sessions: who moves in which slot, wave by wave. Pure.
 
-Within a wave those come first whose deadline does. Who can be moved gets the first slot in which their hours and all
-caps let it; who can't, the first from the deadline on, if there is one: nobody is forced before. What was announced
-stays as long as it can: what happens to one session moves no other.
+Within a wave those come first whose deadline does. A session that can be moved gets the first slot in which its hours
+and all caps let it; one that can't, the first from its deadline on, if there is one: nobody is forced before.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,8 +33,6 @@ from flows.migrations.planning.timetable import Calendar, Seats, first
 from flows.policy import SessionPolicy
 
 _NEVER = sys.maxsize
-# What depends on what others leave: looked at again whenever anything changes.
-_SHARED = frozenset({Reason.gpu, Reason.never, Reason.late})
 Judge = Callable[[Mapping[tuple[str, int], int]], Mapping[tuple[str, int], Gate]]
 """Told image and wave → how many are left in it, and can be moved in time: what is known of the waves."""
 _RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
@@ -82,22 +79,20 @@ class _Place:
 
 
 class Planner:
-    """Plans once for all sessions, and again for those to which something happens."""
+    """Plans for all sessions."""
 
     def __init__(
         self,
         rollout: Rollout,
         candidates: Iterable[Candidate],
-        announced: Mapping[str, datetime] | None = None,
         judge: Judge | None = None,
         begun: int = waves.VOLUNTEERS - 1,
     ) -> None:
-        """Plan once.
+        """Plan.
 
         Args:
             rollout: what the sessions share.
             candidates: the sessions.
-            announced: session → when it moves, as it was told.
             judge: finds the gates; none: those of the rollout hold.
             begun: the last wave of which it wants to know who is left.
         """
@@ -105,67 +100,25 @@ class Planner:
         self._candidates = {candidate.session.name: candidate for candidate in candidates}
         self._calendars: dict[tuple[object, ...], tuple[SessionPolicy, Calendar]] = {}
         self._pulls = {name: _pulls(host) for name, host in rollout.hosts.items()}
-        self._begin(announced or {}, judge, begun)
+        self._begin(judge, begun)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """One line for every session, by name."""
         return tuple(self._lines[name] for name in sorted(self._lines))
 
-    @property
-    def times(self) -> dict[str, datetime]:
-        """Session → when it moves; without those that may get a better time from a new plan."""
-        return {name: line.at for name, line in self._lines.items() if line.at and line.reason is not Reason.late}
-
-    def replan(
-        self, changed: Iterable[Candidate] = (), gone: Collection[str] = (), now: datetime | None = None
-    ) -> tuple[Decision, ...]:
-        """Decide anew for sessions that have changed, come or gone; all others keep their times.
-
-        Args:
-            changed: sessions as they are now.
-            gone: names of sessions that are no more.
-            now: when that was seen; none: when the plan was made.
-
-        Returns:
-            the lines that are others than before, by name.
-        """
-        self._rollout = replace(self._rollout, now=now or self._rollout.now)
-        latest = {candidate.session.name: candidate for candidate in changed}
-        names = latest.keys() | set(gone) | self._shared
-        before = {name: self._lines.get(name) for name in names}
-        self._candidates.update(latest)
-        for name in names:
-            self._leave(name)
-        for name in gone:
-            self._candidates.pop(name, None)
-            self._lines.pop(name, None)
-        again = [self._candidates[name] for name in names if name in self._candidates]
-        if not self._reserve(again):
-            # Somebody is away who wasn't to be, and takes the seat of another.
-            before = {**self._lines, **before}
-            self._begin({name: line.at for name, line in self._lines.items() if line.at and name not in latest})
-        else:
-            self._settle(self._cases(again))
-        return tuple(
-            self._lines[name] for name in sorted(before.keys() & self._lines) if self._lines[name] != before[name]
-        )
-
-    def _begin(self, announced: Mapping[str, datetime], judge: Judge | None = None, begun: int = 0) -> None:
+    def _begin(self, judge: Judge | None, begun: int) -> None:
         self._lines: dict[str, Decision] = {}
         self._places: dict[str, _Place] = {}
         self._starts: dict[tuple[str, int], dict[str, int]] = {}
-        self._away: dict[str, list[tuple[Seats, int]]] = {}
         self._seats: dict[tuple[str, str], Seats] = {}
         self._gpus = {name: host.gpus for name, host in self._rollout.hosts.items() if host.gpus is not None}
-        self._shared: set[str] = set()
         self._reserve(self._candidates.values())
         cases = self._cases(self._candidates.values())
         if judge:
             gates = judge(self._left(takewhile(lambda case: case.wave <= begun, cases)))
             self._rollout = replace(self._rollout, gates=gates)
-        told = {name: int(at.timestamp()) // self._length for name, at in announced.items()}
-        self._settle([case for case in cases if not (case.name in told and self._keep(case, told[case.name]))])
+        self._settle(cases)
 
     # What is known of each session.
 
@@ -239,35 +192,29 @@ class Planner:
 
     # Who gets what.
 
-    def _reserve(self, candidates: Iterable[Candidate]) -> bool:
-        """Take the seats of those that are away now; false if there are too few."""
-        enough = True
+    def _reserve(self, candidates: Iterable[Candidate]) -> None:
+        """Take the seats of those that are away now, more than there are if need be."""
         for candidate in candidates:
             if candidate.away_since:
-                taken = [(seats, slot) for seats in self._seats_of(candidate) for slot in self._slots_away(candidate)]
-                self._away[candidate.session.name] = taken
-                seated = [seats.take(slot) for seats, slot in taken]
-                enough = enough and all(seated)
-        return enough
+                for seats in self._seats_of(candidate):
+                    for slot in self._slots_away(candidate):
+                        seats.take(slot)
 
     def _slots_away(self, candidate: Candidate) -> range:
         assert candidate.away_since
         now = int(self._rollout.now.timestamp())
         back = int(candidate.away_since.timestamp()) + self._length - 1
-        # Who is away for longer than was foreseen will be so for a while.
+        # One that is away for longer than was foreseen will be so for a while.
         return range(now // self._length, max(back // self._length, self._slot(now)) + 1)
 
     def _leave(self, name: str) -> None:
         """Give back what a session has taken from others."""
-        for seats, slot in self._away.pop(name, ()):
-            seats.give(slot)
-        self._shared.discard(name)
-        if place := self._places.pop(name, None):
-            for seats in place.seats:
-                seats.give(place.slot)
-            self._starts[place.wave].pop(name)
-            if place.host in self._gpus:
-                self._gpus[place.host] += place.gpus
+        place = self._places.pop(name)
+        for seats in place.seats:
+            seats.give(place.slot)
+        self._starts[place.wave].pop(name)
+        if place.host in self._gpus:
+            self._gpus[place.host] += place.gpus
 
     def _left(self, cases: Iterable[_Case]) -> Counter[tuple[str, int]]:
         """Image and wave → how many are still to be moved, and can be in time, were there no gates."""
@@ -333,24 +280,6 @@ class Planner:
         # As soon as possible then; by force, if nothing else lets it move.
         return forced, partial(self._write_late, case, forced, due, forced=slot is None or forced != slot)
 
-    def _keep(self, case: _Case, slot: int) -> bool:
-        """Let a session have the slot that was announced, if it can still have it."""
-        agreed = case.terms
-        if self._obstacle(case) or any(seats.after(slot) != slot for seats in case.seats):
-            return False
-        of_itself = not agreed.waits and slot >= self._slot(case.ready) and case.calendar.after(slot) == slot
-        by_force = agreed.deadline is not None and slot >= self._slot(max(agreed.deadline, case.least))
-        if not of_itself and not (by_force and self._days(case).after(slot) == slot):
-            return False
-        due = slot * self._length
-        if agreed.deadline is not None and slot > self._slot(agreed.deadline):
-            self._write_late(case, slot, due, forced=not of_itself)
-        elif of_itself:
-            self._write_regular(case, slot, due)
-        else:
-            self._write_forced(case, slot, due)
-        return True
-
     def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
         """What keeps a session from being moved at any time, and more of it."""
         candidate = case.candidate
@@ -377,7 +306,7 @@ class Planner:
             gate = self._rollout.gates.get((case.new, wave))
             stops = gate and gate.health in BLOCKING and (wave < case.wave or gate.health is Health.failed)
             if gate and stops:
-                return f"{waves.title(wave, self._policy.waves)}: {gate.health}"
+                return f"{waves.title(wave, self._policy.waves)}: {gate.health.text}"
         return ""
 
     def _days(self, case: _Case) -> Calendar:
@@ -424,11 +353,11 @@ class Planner:
         if deadline < self._now:
             return "it has passed"
         if case.terms.least > deadline:
-            return str(Reason.pinned)
+            return Reason.pinned.text
         if case.least > deadline:
-            return str(Reason.pull)
+            return Reason.pull.text
         if self._days(case).after(self._slot(deadline)) != self._slot(deadline):
-            return str(Reason.frozen)
+            return Reason.frozen.text
         return "earlier waves and others come first"
 
     def _write(
@@ -460,8 +389,6 @@ class Planner:
         )
         if slot is not None:
             self._take(case, slot)
-        elif reason in _SHARED:
-            self._shared.add(case.name)
 
     def _take(self, case: _Case, slot: int) -> None:
         candidate = case.candidate
