@@ -86,10 +86,10 @@ class Freeze(Document):
 class Unavailable(Document):
     """How many sessions may be stopped or starting at the same time; none: as many as there are."""
 
-    rollout: Cap | None = 20
-    host: Cap | None = 4
-    owner: Cap | None = 1
-    profile: Cap | None = None
+    rollout: Cap | None = Field(20, description="Sessions of a rollout that may be away at the same time; none: all.")
+    host: Cap | None = Field(4, description="Of these, sessions on the same machine; none: all.")
+    owner: Cap | None = Field(1, description="Of these, sessions of the same owner; none: all.")
+    profile: Cap | None = Field(None, description="Of these, sessions of the same profile; none: all.")
 
 
 class RolloutPolicy(Document):
@@ -117,7 +117,7 @@ class RolloutPolicy(Document):
     when_published: bool = Field(False, description="Whether one begins as soon as an image is published.")
     move_seconds: int = Field(60, ge=1, le=3600, description="Seconds that a session is foreseen to be away at most.")
     unavailable: Unavailable = Unavailable()
-    freezes: tuple[Freeze, ...] = ()
+    freezes: tuple[Freeze, ...] = Field((), description="Days (`first`, `last`, `why`) on which nobody is moved.")
     sessions: SessionPolicy = SessionPolicy()
 
     @model_validator(mode="after")

@@ -72,7 +72,9 @@ class Settings(documents.Document):
     registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
     registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
     registry_user: str = Field("", description="Whom it lets in; the embedded one: made up, where nobody is named.")
-    registry_password: SecretStr = SecretStr("")
+    registry_password: SecretStr = Field(
+        SecretStr(""), description="The password of `registry_user`; empty: made up for the embedded registry."
+    )
     registry_read_port: int = Field(
         0, ge=0, le=65535, description="Loopback port at which all may read the embedded registry; 0: there is none."
     )
@@ -85,7 +87,11 @@ class Settings(documents.Document):
     registry_rate: float = Field(
         0.25, gt=0, description="MB a second: what a registry gives or takes more slowly is given up in the end."
     )
-    repository: str = Field("workbench-images", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")
+    repository: str = Field(
+        "workbench-images",
+        pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
+        description="Name of the repository in the registry that holds all images.",
+    )
 
     signing_key: str = Field(
         "", description="PEM file of the key that signs what was tested, or its PKCS#11 URI; empty: one is made up."
@@ -120,8 +126,12 @@ class Settings(documents.Document):
         SecretStr(""), description="Bearer token that it wants to see; empty: everybody on this machine is answered."
     )
 
-    session_uids: Span = Span(first=200_000, last=265_535)
-    session_ports: Span = Span(first=18_000, last=18_999)
+    session_uids: Span = Field(
+        Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
+    )
+    session_ports: Span = Field(
+        Span(first=18_000, last=18_999), description="Loopback ports of sessions that are made without the gateway."
+    )
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     lease_seconds: float = Field(
@@ -193,8 +203,8 @@ class Settings(documents.Document):
         description="Who is asked for them where there is no such file; empty: nobody.",
     )
     installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
-    npm_registry: str = ""
-    apt_proxy: str = ""
+    npm_registry: str = Field("", description="Registry of npm packages to use in the place of npm's own.")
+    apt_proxy: str = Field("", description="HTTP proxy through which apt downloads packages; empty: none.")
     debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
 
     machine: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="This machine's name; empty: its host name.")

@@ -21,7 +21,21 @@ from flows import doctor, services, start_sessions
 from flows.branches import nights
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
-from flows.cli import catalog, gpu, home, images, metrics, migrate, queue, screen, session, ssh, tables, volume
+from flows.cli import (
+    catalog,
+    gpu,
+    home,
+    images,
+    metrics,
+    migrate,
+    queue,
+    screen,
+    session,
+    settings,
+    ssh,
+    tables,
+    volume,
+)
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -384,6 +398,7 @@ app.command(rich_help_panel="Catalog")(catalog.lint)
 
 
 app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
+app.command("settings", rich_help_panel="Services")(settings.show_settings)
 
 
 @app.command(rich_help_panel="Services")

@@ -3,8 +3,10 @@ from pathlib import Path
 import pytest
 
 from flows import command, settings
+from flows.cli.settings import HIDDEN, lines, page
 from flows.documents import Mistakes
 from tests.certificates import make_authority
+from tests.machine import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +137,25 @@ def test_addresses_of_messages_are_secret_and_reach_the_worker(home: Path, monke
     monkeypatch.setenv("REFIT_NOTIFY", settings.variables(written)["REFIT_NOTIFY"])
     (home / "settings.yaml").unlink()
     assert settings.load().notify == written.notify
+
+
+def test_the_page_of_settings_is_that_of_the_model() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == page(), "run `refit settings --markdown > docs/settings.md`"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    found = lines(settings.Settings)
+    assert [line.name for line in found if not line.meaning] == []
+    assert {"registry_port", "session_uids", "migration.unavailable.host", "migration.sessions.mode"} <= {
+        line.name for line in found
+    }
+
+
+def test_what_is_set_here_is_shown_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_REGISTRY_USER", "ann")
+    monkeypatch.setenv("REFIT_REGISTRY_PASSWORD", "a-secret-of-the-registry")
+    monkeypatch.setenv("REFIT_DATABASE_URL", "postgresql://ann:a-secret-of-the-database@127.0.0.1/x")
+    monkeypatch.setenv("REFIT_NOTIFY", '["json://a-secret-of-a-chat"]')
+    here = {line.name: line.here for line in lines(settings.load())}
+    assert here["registry_user"] == "ann" and here["registry_password"] == HIDDEN and here["notify"] == [HIDDEN]
+    assert "a-secret" not in str(here)
