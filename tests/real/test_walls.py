@@ -23,7 +23,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.watching import hook
 from flows.sessions.watching.hook import HOOK
-from flows.settings import Settings
+from flows.settings import Settings, Span
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.variants import JUPYTER
@@ -194,25 +194,39 @@ def test_by_default_a_session_may_take_half_of_the_machine(sessions: Sessions, a
     assert abs(int(memory) / psutil.virtual_memory().total - 0.5) < 0.01
 
 
-FORKS = "for i in $(seq 6000); do sleep 300 & done"
+FEW = 400
+FORKS = f"for i in $(seq {2 * FEW}); do sleep 300 & done"
 
 
 def test_a_fork_bomb_stays_within_its_session(
-    sessions: Sessions, ana: Session, jupyter_image: str, registry_server: RegistryServer, tmp_path: Path
+    sessions: Sessions,
+    jupyter_image: str,
+    registry_server: RegistryServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("flows.sessions.containers.podman.PROCESSES", FEW)  # so that they are started in seconds
+    eve = sessions.create("wall-eve", *PROFILE, jupyter_image, JUPYTER)
     with pytest.raises(command.ProgramFailed, match="fork"):
-        sessions.execute(ana.name, ["bash", "-c", FORKS])
-    assert len(of_session(ana, "sleep")) < PROCESSES
-    # The first session of another home has the same uid, whose processes the kernel counts together.
-    with private_home(tmp_path / "other", registry_server.port) as other:
+        sessions.execute(eve.name, ["bash", "-c", FORKS])
+    assert len(of_session(eve, "sleep")) < FEW
+    # A session of another home may have the same uid, whose processes the kernel counts together.
+    uids = Span(first=eve.uid, last=eve.uid)
+    with private_home(tmp_path / "other", registry_server.port, session_uids=uids) as other:
         made = Sessions.open(other).create("wall-beside", *PROFILE, jupyter_image, JUPYTER)
-        assert made.uid == ana.uid
+        assert made.uid == eve.uid
         Sessions.open(other).remove("wall-beside", purge=True)
     # No program more can be started in it, and it can be restarted nonetheless.
-    sessions.stop(ana.name)
-    sessions.start(ana.name)
-    sessions.wait_ready(ana)
-    assert of_session(ana, "sleep") == []
+    sessions.stop(eve.name)
+    sessions.start(eve.name)
+    sessions.wait_ready(eve)
+    assert of_session(eve, "sleep") == []
+    sessions.remove(eve.name, purge=True)
+
+
+def test_by_default_a_session_may_have_that_many_processes(ana: Session, shared: Settings) -> None:
+    asked = [*host.podman(shared), "inspect", "--format", "{{.HostConfig.PidsLimit}}", ana.container]
+    assert int(command.run(asked, root=True).stdout) == PROCESSES
 
 
 # --- The network ----------------------------------------------------------------------------------------------------
