@@ -135,7 +135,7 @@ def _packages(source: Path, target: Path, place: str, made: Adoption) -> None:
 
 
 def _names(file: Path) -> list[str]:
-    """What stands in a list of packages, each once, without comments."""
+    """The names in a list of packages, each once, without comments."""
     return list(dict.fromkeys(name for line in _lines(file) if (name := line.partition("#")[0].strip())))
 
 
@@ -206,7 +206,7 @@ def _know_again(lock: Any, theirs: Path, pipfile: Pipfile) -> None:
 
 
 def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for, with `==` before versions without an operator."""
+    """The packages that are asked for, with `==` before versions without an operator."""
 
     def exact(version: object) -> object:
         return f"=={version}" if isinstance(version, str) and version[:1].isdigit() else version
@@ -296,7 +296,7 @@ def _ides(checkout: Path, made: Adoption, own: Catalog) -> Iterator[tuple[str, s
 
 
 def _replaced(folder: Path, place: str, own: Catalog, name: str, made: Adoption) -> None:
-    """What their IDE has, and Refit's of that name perhaps not: each package, instruction and file."""
+    """Note each package, instruction and file that Refit's IDE of that name may lack."""
     theirs, system = folder / "os" / "os-packages.txt", own.ides[name].packages
     missing = [package for package in _names(theirs) if package not in system]
     for line, package in places(_lines(theirs), missing):
@@ -358,7 +358,7 @@ def _fitting(ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption
 
 
 def _from_files(words: str) -> str:
-    """What a COPY takes lies in `files/` here; the last word is where it goes."""
+    """The words of a COPY, whose sources lie in `files/` here; the last word is where they go."""
     *sources, destination = words.split()
     return " ".join([*(f"files/{source.removeprefix('./')}" for source in sources), destination])
 
@@ -393,7 +393,7 @@ def _rest(checkout: Path, made: Adoption, own: Catalog) -> None:
 
 
 def _labels(checkout: Path, made: Adoption) -> None:
-    """What their images are labelled with, each once."""
+    """Note the labels of their images, each once."""
     known: set[str] = set()
     for file in _containerfiles(checkout.glob("recipes/*/*")):
         for line, text in instructions(_text(file)):
@@ -407,7 +407,7 @@ def _containerfiles(paths: Iterable[Path]) -> list[Path]:
 
 
 def _base(folder: Path, place: str, own: Catalog, made: Adoption) -> None:
-    """What their base has, and Refit's of that name perhaps not: each package, instruction and file."""
+    """Note each package, instruction and file that Refit's base of that name may lack."""
     base, listed = own.bases.get(folder.name), folder / "os-packages.txt"
     missing = [name for name in _names(listed) if not base or name not in base.packages]
     for line, package in places(_lines(listed), missing):
@@ -484,7 +484,7 @@ class _Recipes:
         _unlock(folder)
 
     def judged(self, catalog: Catalog) -> list[Recipe]:
-        """What becomes of each of them."""
+        """The outcome for each of them."""
         possible, assembler = list(choices.possible(catalog)), Assembler(catalog, _as_listed)
         return [self._judged(name, one, catalog, possible, assembler) for name, one in self._found.items()]
 
@@ -518,7 +518,7 @@ class _Recipes:
         if not brought or not lowest or chosen == lowest:
             return chosen
         theirs, place = self._version
-        beside = f" What looks for CUDA {theirs} beside them ({place}) doesn't find it." if theirs else ""
+        beside = f" Programs that look for CUDA {theirs} beside them ({place}) don't find it." if theirs else ""
         what = f"stands on `cuda: {lowest}`: its Python packages bring a CUDA of their own ({brought}).{beside}"
         self._made.note(f"recipes/{name}", what)
         return lowest

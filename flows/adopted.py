@@ -1,4 +1,4 @@
-"""What came over from a checkout of workbench-images, what did not, and what its maintainer has to do."""
+"""The report of an import: recipes, what came over, what did not, and what its maintainer has to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTINUED = re.compile(r"\\\s*$")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What became of one of their recipes.
+    """The outcome for one of their recipes.
 
     Attributes:
         name: its folder.
@@ -36,7 +36,7 @@ class Recipe:
 
 @dataclass
 class Adoption:
-    """What was made, and what a person has to know of it.
+    """The catalog that was made, and the notes that a person has to read.
 
     Attributes:
         catalog: where it is.

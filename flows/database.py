@@ -114,7 +114,8 @@ def open_database(url: str) -> Engine:
             raise RefitError(
                 "Refit's database was made before the first release.",
                 why="This Refit can't read its journal, and so can't resume the moves in it.",
-                fix="end all moves with the Refit that made it, then name another database, or run `refit reset`.",
+                fix="end all moves with the Refit that made it, and move the database away (its file, or another "
+                "`database_url`); then `refit up` records the sessions that it finds.",
             ) from None
         raise RefitError(
             "Refit's database was written by a newer Refit.",
