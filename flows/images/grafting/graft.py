@@ -39,6 +39,20 @@ class Entry(NamedTuple):
 
 
 Tree = Mapping[str, Entry]
+
+
+class Spot(NamedTuple):
+    """One path, as one layer has it.
+
+    Attributes:
+        entry: what the layer has there; none: nothing.
+        hidden: whether nothing that the layers underneath have there is seen.
+    """
+
+    entry: Entry | None
+    hidden: bool
+
+
 _IMPLIED = Entry(FOLDER, 0o755, 0, 0)
 
 
@@ -54,6 +68,12 @@ class Layer:
         """Whether nothing of the layers underneath is seen below a path."""
         entry = self.entries.get(path)
         return path in self.opaque or path in self.whiteouts or (entry is not None and entry.kind != FOLDER)
+
+    def at(self, path: str) -> Spot:
+        """What this layer has at a path, and whether it hides what the layers underneath have there."""
+        entry = self.entries.get(path)
+        hidden = entry is not None or path in self.whiteouts or any(map(self.hides_below, ancestors(path)))
+        return Spot(entry, hidden)
 
     @cached_property
     def leant_on(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ from flows.files import write_whole
 from flows.images import stages
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import Config, written
-from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
+from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Spot, Tree
 from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
 from flows.images.stages import Difference
 from flows.images.workshop.workspace import alone
@@ -98,6 +98,7 @@ class Trees:
         self._tree = _remembered(16, self._merged)
         self._differing = _remembered(64, self._compared)
         self._regions = _remembered(256, self._reach)
+        self._spots = _remembered(256, self._kept_spots)
 
     def layer(self, repository: str, part: Stored) -> Layer:
         """One layer.
@@ -122,15 +123,13 @@ class Trees:
 
     def entry(self, repository: str, image: Manifest, path: str) -> Entry | None:
         """What stands at a path of an image; none: nothing. Raises as `layer` does."""
-        places = [path, *graft.ancestors(path)]
+        places = frozenset((path, *graft.ancestors(path)))
         for part in reversed(_stack(image)):
-            if not graft.may_meet(self._regions(repository, part), frozenset(places)):
+            if not graft.may_meet(self._regions(repository, part), places):
                 continue
-            layer = self.layer(repository, part)
-            if path in layer.entries:
-                return layer.entries[path]
-            if path in layer.whiteouts or any(map(layer.hides_below, places[1:])):
-                return None
+            spot = self._spot(repository, part, path)
+            if spot.hidden:
+                return spot.entry
         return None
 
     def differing(self, repository: str, old: Manifest, new: Manifest) -> frozenset[str]:
@@ -174,6 +173,22 @@ class Trees:
             return frozenset(json.loads(self._note(part, "reach").read_bytes()))
         except (OSError, ValueError, TypeError):
             return graft.reach(self.layer(repository, part))
+
+    def _spot(self, repository: str, part: Stored, path: str) -> Spot:
+        """One path of a layer; kept, for each new base asks for the same few, and whole layers are slow to load."""
+        spots = self._spots(part)
+        if path not in spots:
+            spots[path] = self.layer(repository, part).at(path)
+            with self._note(part, "spots").open("ab") as lines:
+                lines.write(canonical([path, *spots[path]]) + b"\n")
+        return spots[path]
+
+    def _kept_spots(self, part: Stored) -> dict[str, Spot]:
+        try:
+            lines = self._note(part, "spots").read_bytes().splitlines()
+        except FileNotFoundError:
+            return {}
+        return dict(filter(None, map(_spot, lines)))
 
     def _note(self, part: Stored, what: str = "tree") -> Path:
         return self._folder / f"{part.digest.removeprefix('sha256:')}.{what}.{_FORMAT}.json"
@@ -240,6 +255,15 @@ def _kept(note: Path) -> Layer | None:
         entries = {path: Entry(*row) for path, row in known["entries"].items()}
         return Layer(entries, frozenset(known["whiteouts"]), frozenset(known["opaque"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _spot(line: bytes) -> tuple[str, Spot] | None:
+    """What a line tells of a path; none: a killed process has left half of it."""
+    try:
+        path, row, hidden = json.loads(line)
+        return str(path), Spot(Entry(*row) if row else None, bool(hidden))
+    except (ValueError, TypeError):
         return None
 
 
