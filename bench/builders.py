@@ -17,12 +17,12 @@ from time import monotonic
 
 from bench.matrix import CRITICAL, EXECUTIONS, SAID, STEP, stages, tiny_tree
 from bench.results import Row
-from flows import host
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
+from flows.images.distributed.builder import Taker
+from flows.images.distributed.coordinator import Handover
 from flows.images.stages import Graph, Kind, Stage
-from flows.settings import Settings
-from flows.sharing.handing import Handover
-from flows.sharing.taking import Taker
 from tests.conftest import wait_until
 from tests.machine import private_home, serve_registry
 
@@ -79,7 +79,7 @@ def machines() -> Iterator[tuple[Settings, Settings]]:
             private_home(Path(folder) / "two", server.port, machine="two", **shared) as two,
         ):
             for each in (one, two):
-                host.facts(each)
+                tools.facts(each)
             yield one, two
 
 

@@ -28,7 +28,7 @@ from bench import (
     throughput,
 )
 from bench.results import Benchmark, load, measure, ordered, save, table, with_table
-from flows.errors import UnknownName
+from flows.core.errors import UnknownName
 
 README = Path(__file__).parents[1] / "README.md"
 BENCHMARKS = {

@@ -13,7 +13,8 @@ from time import monotonic, sleep
 
 import yaml
 
-from flows import command, host
+from flows.core import command
+from flows.host import tools
 
 PLUGINS = ("/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins", "/usr/local/lib/docker/cli-plugins")
 START_SECONDS = 60.0
@@ -54,8 +55,8 @@ def daemon(folder: Path) -> Iterator[Docker]:
     Raises:
         Unavailable: it isn't installed, or doesn't start.
     """
-    buildx = shutil.which("docker-buildx", path=":".join(PLUGINS)) or host.program("docker-buildx")
-    dockerd, socket = host.program("dockerd"), folder / "socket"
+    buildx = shutil.which("docker-buildx", path=":".join(PLUGINS)) or tools.program("docker-buildx")
+    dockerd, socket = tools.program("dockerd"), folder / "socket"
     if not (dockerd and buildx):
         raise Unavailable("not measured, needs the packages docker.io and docker-buildx")
     if os.geteuid() != 0:

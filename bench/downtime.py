@@ -15,7 +15,8 @@ from statistics import median, quantiles
 
 from bench.lab import Lab, client, lab
 from bench.results import Row
-from flows import command, host
+from flows.core import command
+from flows.host import tools
 from flows.images.registry import Registry
 from flows.sessions.containers.podman import TOKEN_FILE
 from flows.sessions.model import HOME
@@ -118,14 +119,14 @@ def _plain(found: Lab, name: str, *, pull: bool) -> Way:
     repository = f"{settings.registry_host}/{settings.repository}"
     options = [
         *("--detach", "--replace", "--name", name, "--init", "--user", f"{session.uid}:0"),
-        *host.run_limits(settings),
+        *tools.run_limits(settings),
         *("--publish", f"127.0.0.1:{port}:{session.access.port}", "--env", f"REFIT_TOKEN_FILE={TOKEN_FILE}"),
         *("--mount", f"type=bind,src={session.home},dst={HOME}"),
         *("--mount", f"type=bind,src={session.token_file},dst={TOKEN_FILE},ro"),
     ]
 
     def podman(*words: str) -> None:
-        command.run([*host.podman(settings), *words], root=True)
+        command.run([*tools.podman(settings), *words], root=True)
 
     def update(image: str) -> None:
         _point(name, image, found)

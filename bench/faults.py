@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.results import Row
-from flows.history import History
+from flows.sessions.history import History
 from tests.simulated.fleet import fleet
 from tests.simulated.upsets import trial
 

@@ -13,12 +13,12 @@ import psutil
 
 from bench.lab import Lab, lab
 from bench.results import Row
+from flows.core.policy import RolloutPolicy, Unavailable
+from flows.core.settings import variables
 from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.move import State
-from flows.policy import RolloutPolicy, Unavailable
-from flows.sessions.watching.probes import look_at
-from flows.settings import variables
+from flows.sessions.activity.probes import look_at
 from tests.conftest import wait_until
 from tests.real.moving import furnish
 

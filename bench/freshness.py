@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 from bench.results import Row, seconds_of
-from flows import command
 from flows.catalog import load
+from flows.core import command
+from flows.core.settings import Settings
 from flows.locks import apt, freshness
 from flows.locks.freshness import Verdict
-from flows.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from bench.matrix import Run, build_with_refit, scratch
 from bench.patch import LIMIT, grafted
 from bench.results import Row
 from flows.images.stages import Graph, Kind
-from flows.plan_release import ReleasePlan
+from flows.releases.plan import ReleasePlan
 
 
 def run() -> list[Row]:

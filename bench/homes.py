@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import quantiles
 
 from bench.results import Row, seconds_of
-from flows import command
 from flows.catalog.model import Access
+from flows.core import command
+from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 SIZE, FILES, POOL = 10_000_000_000, 2_000, 13_000_000_000
 SAVED = 20  # files that programs save while they are stopped

@@ -11,12 +11,12 @@ from statistics import median
 from bench.matrix import scratch
 from bench.results import Row
 from flows.catalog import load
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import freshness
-from flows.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 PROFILE = "jupyter-minimal-deb12-py311"

@@ -24,22 +24,24 @@ from pathlib import Path
 
 from bench.lab import PORTS, built, machine
 from bench.results import Row
-from flows import command, host
 from flows.catalog.model import Access
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core import command
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations import rehearsal
-from flows.migrations.carry import Carrier
-from flows.migrations.journal import Journal, Move
-from flows.migrations.move import FINAL, State
+from flows.migrations.executor import Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.move import FINAL, Move, State
 from flows.migrations.planning.rollout import Action, Decision
-from flows.policy import RolloutPolicy
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import HOME, Running
-from flows.settings import Settings
 from tests.real.moving import check_no_gap, furnish, manifest
 from tests.real.variants import LIGHT, WAITS, light
 
@@ -234,7 +236,7 @@ def _left(settings: Settings) -> Iterator[str]:
     """What isn't as it should be in the end."""
     sessions, database = Sessions.open(settings), open_database(settings.database)
     rehearsal.sweep(settings, sessions.homes)
-    asked = [*host.podman(settings), "ps", "--all", "--format", "{{.Names}}"]
+    asked = [*tools.podman(settings), "ps", "--all", "--format", "{{.Names}}"]
     there = sorted(command.run(asked, root=True).stdout.split())
     if there != sorted(sessions.store.session(name).container for name in NAMES):
         yield f"there are other containers than those of the sessions: {there}"

@@ -21,18 +21,19 @@ import httpx
 from flows import services
 from flows.catalog import load
 from flows.catalog.model import Profile
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings, Span
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import system
-from flows.migrations.carry import Carrier, Result
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
-from flows.policy import RolloutPolicy
+from flows.migrations.results import Result
 from flows.publishing.publish import push_labelled
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.settings import Settings, Span
 from tests.conftest import free_port, wait_until
 from tests.machine import FIRST, private_home, serve_registry
 from tests.real.variants import sign, variant

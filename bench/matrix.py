@@ -21,13 +21,15 @@ from time import monotonic
 from prefect import flow
 
 from bench.results import Row
-from flows import build_profiles, command, host
+from flows import build_profiles
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import apt
-from flows.plan_release import ReleasePlan
-from flows.settings import Settings
+from flows.releases.plan import ReleasePlan
 from tests.machine import private_home, serve_registry
 
 STEP, CRITICAL, EXECUTIONS, LEAVES = 3.0, 12.0, 10, 6
@@ -184,8 +186,8 @@ def _build(graph: Graph, leaf: str, context: Path, options: list[str], settings:
     for path, content in ancestry[0].files.items():
         (context / path).write_bytes(content)
     (context / "Containerfile").write_text("\n".join(["FROM scratch", *(stage.text for stage in ancestry)]))
-    words = ["build", *options, "--isolation", host.isolation(settings), "--tag", f"localhost/{leaf}", str(context)]
-    return _count(command.run([*host.buildah(settings), *words], root=True).stdout)
+    words = ["build", *options, "--isolation", tools.isolation(settings), "--tag", f"localhost/{leaf}", str(context)]
+    return _count(command.run([*tools.buildah(settings), *words], root=True).stdout)
 
 
 def _count(output: str) -> int:
@@ -201,7 +203,7 @@ def scratch() -> Iterator[Settings]:
         serve_registry(Path(folder) / "registry") as server,
         private_home(Path(folder) / "home", server.port, builds_at_once=LEAVES) as settings,
     ):
-        host.facts(settings)
+        tools.facts(settings)
         yield settings
 
 

@@ -24,14 +24,15 @@ from bench.matrix import scratch
 from bench.plan import RELEASE, generate, pretend, remember_locks
 from bench.results import Row
 from flows import services
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings, variables
 from flows.images.build import Built
-from flows.images.registry import MANIFEST, Registry
-from flows.plan_release import ReleasePlan, plan_release
+from flows.images.manifests import MANIFEST
+from flows.images.registry import Registry
 from flows.publishing import evidence
 from flows.publishing.publish import push_labelled
+from flows.releases.plan import ReleasePlan, plan_release
 from flows.services import csrf
-from flows.settings import Settings, variables
 from tests.conftest import free_port
 
 IMAGES = 24

@@ -15,13 +15,14 @@ from time import monotonic
 
 from bench.matrix import LAYERS, Run, build_with_refit, plan, scratch
 from bench.results import Row
-from flows import command, host
 from flows.catalog import load
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness
-from flows.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 BUNDLES, IDES = 8, 3
@@ -90,14 +91,14 @@ def _layer(name: str, parent: str, files: int, target: str) -> Stage:
 def _rebuild(graph: Graph, base: str, settings: Settings, alone: Settings) -> float:
     """Build each image on the new base with buildah, one after the other, each layer once; returns the seconds."""
     registry = Registry(settings)
-    buildah = host.buildah(alone)
+    buildah = tools.buildah(alone)
     source = f"docker://{registry.host}/{registry.stages}@{base}"
     command.run([*buildah, "pull", "--quiet", "--tls-verify=false", source], root=True)
     origin = source.removeprefix("docker://")
     builds = list(_contexts(graph, origin, alone.folder("contexts")))
     started = monotonic()
     for context in builds:
-        words = ["build", "--layers", "--isolation", host.isolation(alone), "--pull-never", "--tag", context.name]
+        words = ["build", "--layers", "--isolation", tools.isolation(alone), "--pull-never", "--tag", context.name]
         command.run([*buildah, *words, str(context)], root=True)
     return monotonic() - started
 

@@ -14,18 +14,19 @@ from sqlalchemy.orm import Session
 from bench.matrix import scratch
 from bench.results import Row
 from flows.catalog import load
-from flows.database import now, open_database
+from flows.core.database import now, open_database
+from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.build import Builder
+from flows.images.builder.stage_builder import Maker
 from flows.images.ledger import StageRow
+from flows.images.manifests import MANIFEST, canonical, descriptor, digest_of
 from flows.images.plan import Action, Plan
-from flows.images.registry import AT_ONCE, MANIFEST, Registry, canonical, descriptor, digest_of
+from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Graph
-from flows.images.workshop.making import Maker
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
-from flows.plan_release import ReleasePlan, plan_release
-from flows.settings import Settings
+from flows.releases.plan import ReleasePlan, plan_release
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "2026a"

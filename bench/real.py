@@ -20,13 +20,14 @@ from bench.docker import Unavailable, daemon
 from bench.matrix import LAYERS, Run, build_with_refit, scratch
 from bench.patch import PATCH
 from bench.results import Row
-from flows import command, host
 from flows.catalog import load
-from flows.images import plain
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.images import containerfile_export
 from flows.images.build import Builder
 from flows.images.registry import Registry
-from flows.plan_release import ReleasePlan, plan_release
-from flows.settings import Settings
+from flows.releases.plan import ReleasePlan, plan_release
 
 ROOT = Path(__file__).parents[1]
 RELEASE, OS, PYTHON = "2000a", "deb12", "py311"
@@ -113,7 +114,7 @@ def _contexts(planned: ReleasePlan, base: str, settings: Settings) -> Contexts:
     origin, folder = _company_base(base, settings), settings.folder("contexts", base.removeprefix("sha256:"))
     found = {}
     for stem, top in planned.graph.tops.items():
-        text = plain.containerfile(stem, RELEASE, planned.graph.ancestry(top), origin, secure=False)
+        text = containerfile_export.containerfile(stem, RELEASE, planned.graph.ancestry(top), origin, secure=False)
         found[stem] = folder / stem
         found[stem].mkdir()
         (found[stem] / "Containerfile").write_text(text)
@@ -125,17 +126,19 @@ def _company_base(base: str, settings: Settings) -> str:
 
     `buildah build` would mount them; Docker can't, so that all get them in the same way.
     """
-    registry, buildah = Registry(settings), host.buildah(settings)
+    registry, buildah = Registry(settings), tools.buildah(settings)
     folder = settings.folder("company")
     variables = dict.fromkeys(("UV_DEFAULT_INDEX", "PIP_INDEX_URL"), settings.pip_index_url.get_secret_value())
     variables["NPM_CONFIG_REGISTRY"] = settings.npm_registry
     if settings.ca_bundle:
         shutil.copyfile(settings.ca_bundle, folder / "ca.pem")
-        variables |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"), f"{plain.COMPANY}/ca.pem")
+        variables |= dict.fromkeys(
+            ("SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS"), f"{containerfile_export.COMPANY}/ca.pem"
+        )
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items() if value]
     (folder / "env.sh").write_text("".join(exports))
     (folder / "Containerfile").write_text(
-        f"FROM {registry.host}/{registry.stages}@{base}\nCOPY --chmod=0644 . {plain.COMPANY}/\n"
+        f"FROM {registry.host}/{registry.stages}@{base}\nCOPY --chmod=0644 . {containerfile_export.COMPANY}/\n"
     )
     target = f"{registry.host}/bench:{base.removeprefix('sha256:')}"
     command.run([*buildah, "build", "--tls-verify=false", "--tag", target, str(folder)], root=True)
@@ -166,8 +169,8 @@ def _targets(contexts: Contexts, settings: Settings) -> Contexts:
 
 def _buildah(contexts: Contexts, layers: str, settings: Settings) -> float:
     """Build and push one image after the other; returns the seconds. It keeps nothing unless it keeps layers."""
-    insecure, buildah = "--tls-verify=false", host.buildah(settings)
-    options = [layers, "--isolation", host.isolation(settings), insecure, "--timestamp", "0"]
+    insecure, buildah = "--tls-verify=false", tools.buildah(settings)
+    options = [layers, "--isolation", tools.isolation(settings), insecure, "--timestamp", "0"]
     started = monotonic()
     for name, context in _targets(contexts, settings).items():
         command.run([*buildah, "build", *options, "--tag", name, str(context)], root=True, limit=3600)

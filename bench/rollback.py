@@ -7,10 +7,10 @@ from datetime import datetime
 from bench.downtime import slow
 from bench.lab import Lab, client, lab
 from bench.results import Row
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.policy import RolloutPolicy
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from flows.policy import RolloutPolicy
 from tests.real.variants import WAITS
 
 ROUNDS, LIMIT = 15, 5.0

@@ -10,14 +10,14 @@ from time import monotonic
 
 from bench.results import Row
 from flows.catalog.model import Access
+from flows.core.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Candidate, Host, Rollout
 from flows.migrations.planning.waves import Trial
-from flows.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Evidence, Verdict
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW = "sha256:old", "sha256:new"

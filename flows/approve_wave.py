@@ -23,11 +23,11 @@ from prefect.input import RunInput
 from prefect.states import Cancelled
 from pydantic import Field
 
-from flows.migrations.telling.fleet import Question
-from flows.plan_migration import steer
+from flows.core.formatting import short
+from flows.core.settings import load as load_settings
+from flows.migrations.notifications.fleet import Question
+from flows.migrations.session_planner import steer
 from flows.sessions.wishes import caller
-from flows.settings import load as load_settings
-from flows.words import short
 
 DEPLOYMENT = "approve-wave/refit"
 _ASKING = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED)

@@ -4,7 +4,7 @@ import datetime
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,31 +17,34 @@ from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows import command, database, host, progress
-from flows.admission import Request, admit
 from flows.build_stages import call_builders, clear_away
 from flows.catalog.load import newest_release
 from flows.catalog.model import Profile
-from flows.errors import RefitError, Vanished
-from flows.images import picture
+from flows.core import command, database, progress
+from flows.core.errors import RefitError, Vanished
+from flows.core.formatting import as_cells, in_markdown
+from flows.core.progress import State
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.host import tools
+from flows.images import graph_drawing
 from flows.images.build import Builder, Built
+from flows.images.builder.build_lock import building
+from flows.images.builder.workspace import recover
+from flows.images.distributed.coordinator import Handover
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, jobs, together, urgency
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.images.workshop.gate import building
-from flows.images.workshop.workspace import recover
-from flows.plan_release import ELSEWHERE, ReleasePlan, plan_release
-from flows.progress import State
+from flows.orchestration.admission import Request, admit
 from flows.publishing import evidence, statements
-from flows.publishing.publish import EVENT, Published, already, publish
+from flows.publishing.publish import EVENT, already, publish
+from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.publishing.statements import Made
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.sharing.handing import Handover
-from flows.words import as_cells, in_markdown
+from flows.releases.plan import ReleasePlan, plan_release
+from flows.releases.report import BuildFailed, BuildReport, has_failed
 
 logger = logging.getLogger("refit.build")
 # The start of the name of a job that publishes an image; the other jobs have the names of stages.
@@ -50,55 +53,6 @@ PUBLISH = "publish "
 THREADS = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner(max_workers=64))
 # What was planned, and job → what came out of it, or an error.
 Attempt = tuple[ReleasePlan, Mapping[str, object]]
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What a run did.
-
-    Attributes:
-        images, stages: all that are there now.
-        failures: profile → why it failed.
-        left: operating system → why nothing was built for it.
-        unbuildable: profile → why this machine can't build it, so that nothing of it was tried, and no builder could.
-        again: profile → what had gone from the mirror, so that it was resolved anew and tried once more.
-    """
-
-    images: tuple[Published, ...]
-    stages: tuple[Built, ...]
-    failures: Mapping[str, str]
-    left: Mapping[str, str] = field(default_factory=dict)
-    unbuildable: Mapping[str, str] = field(default_factory=dict)
-    again: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def built(self) -> tuple[Built, ...]:
-        """The stages that had to be made."""
-        return tuple(stage for stage in self.stages if stage.log)
-
-    @property
-    def grafted(self) -> tuple[Built, ...]:
-        """The stages that were put together without a build."""
-        return tuple(stage for stage in self.stages if stage.grafted)
-
-
-class BuildFailed(RefitError):
-    """Some profiles could not be built; all others were."""
-
-    def __init__(self, report: BuildReport) -> None:
-        self.report = report
-        wrong, reasons = report.failures or report.unbuildable, {**report.failures, **report.unbuildable}
-        how = "failed" if report.failures else "can't be built here"
-        super().__init__(
-            f"{len(wrong)} of {len(reasons) + len(report.images)} profiles {how}.",
-            why="\n".join(f"{profile}: {reason}" for profile, reason in reasons.items()),
-            fix=ELSEWHERE if report.unbuildable else "",
-        )
-
-
-def has_failed(report: BuildReport, *, named: bool) -> bool:
-    """Whether a run failed. What this machine can't build, another may; but whoever named it wants it from this one."""
-    return bool(report.failures or (report.unbuildable and (named or not report.images)))
 
 
 @task(task_run_name="plan", cache_policy=NO_CACHE)
@@ -293,7 +247,7 @@ def carry_out(
     outcomes = {**_reused(planned.plan), **_already_published(planned, settings)}
     stages = jobs(graph, planned.plan)
     missing = [name for name in stages if name not in outcomes]
-    order, here = _order(planned, stages.values(), outcomes, graft), host.builds_at_once(settings)
+    order, here = _order(planned, stages.values(), outcomes, graft), tools.builds_at_once(settings)
     above = together(graph, planned.plan) if graft and not settings.builders else {}
     running: dict[str, PrefectFuture[Any]] = {}
     ended: SimpleQueue[str] = SimpleQueue()
@@ -420,7 +374,7 @@ def show_plan(planned: ReleasePlan, release: str) -> None:
     create_markdown_artifact(
         key=f"plan-{release}",
         description=f"Plan of release {release}: what is there, and what is built",
-        markdown=f"{picture.explained(planned.graph, planned.plan)}{left}",
+        markdown=f"{graph_drawing.explained(planned.graph, planned.plan)}{left}",
     )
 
 

@@ -10,13 +10,13 @@ from prefect import flow, get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 
-from flows import containers
-from flows.errors import RefitError
-from flows.images.workshop.workspace import recover
-from flows.queues import machines, pool_of
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.sharing.taking import Taker
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.host import containers
+from flows.images.builder.workspace import recover
+from flows.images.distributed.builder import Taker
+from flows.orchestration.queues import machines, pool_of
 
 
 def clear_away(flow: Any, flow_run: Any, state: Any) -> None:

@@ -6,13 +6,13 @@ from typing import Literal
 from prefect import flow, get_run_logger
 
 from flows.catalog.load import newest_release
-from flows.errors import RefitError
-from flows.migrations.carry import Result
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.migrations.results import Result
+from flows.migrations.start_sessions import start_session
+from flows.migrations.switch_profile import go_back, switch_session
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.start_sessions import start_session
-from flows.switch_session import go_back, switch_session
 
 
 @flow(name="change-session", flow_run_name="{what} session {name}")

@@ -10,15 +10,15 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
 from flows.images.registry import Registry
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted, read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.settings import Settings
-from flows.settings import load as load_settings
 
 
 @task(task_run_name="find the image of {profile.stem}", cache_policy=NO_CACHE)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from prefect import flow
 
-from flows import branches
 from flows.catalog import edit, tag
 from flows.catalog.pins import first_lock_file
-from flows.documents import text_of
-from flows.errors import RefitError
+from flows.core.documents import text_of
+from flows.core.errors import RefitError
+from flows.core.settings import load as load_settings
 from flows.lock_requirements import Lock, lock_requirements
 from flows.locks import policy
 from flows.locks.python import locked
-from flows.settings import load as load_settings
+from flows.releases import branches
 
 _NOTHING_YET = '{"bundles": {}}\n'
 

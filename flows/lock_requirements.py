@@ -13,29 +13,29 @@ from prefect import flow, runtime, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows import command
 from flows.catalog import load
 from flows.catalog.model import Base, Bundle, Catalog, Release
 from flows.catalog.pins import expired, first_lock_file
-from flows.database import now, open_database
-from flows.documents import Mistake, Mistakes, text_of
-from flows.errors import RefitError, UnknownName
-from flows.files import write_whole
+from flows.core import command
+from flows.core.atomic_files import write_whole
+from flows.core.database import now, open_database
+from flows.core.documents import Mistake, Mistakes, text_of
+from flows.core.errors import RefitError, UnknownName
+from flows.core.formatting import as_cells
+from flows.core.progress import reported
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
 from flows.images.build import Builder
+from flows.images.builder import locking_image
+from flows.images.builder.build_lock import building
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.images.workshop import locker
-from flows.images.workshop.gate import building
 from flows.locks import freshness, locking, policy, python, vulnerabilities
 from flows.locks.freshness import LockLook
 from flows.locks.locking import Unresolvable
 from flows.locks.policy import Bounds
 from flows.locks.python import LockChange
 from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
-from flows.progress import reported
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.words import as_cells
 
 NOTHING = LockChange({}, {}, {})
 
@@ -94,7 +94,9 @@ def build_locker(base: Base, python_name: str, recipes: Catalog, settings: Setti
     """Find or build the image in which locks for a base are made; returns its digest."""
     builder = Builder(settings, Registry(settings))
     foundation = Assembler(recipes, partial(freshness.resolve, settings=settings)).foundation(base, python_name)
-    return builder.build(locker.stage(foundation, python_name, recipes.root), builder.build(foundation, None)).digest
+    return builder.build(
+        locking_image.stage(foundation, python_name, recipes.root), builder.build(foundation, None)
+    ).digest
 
 
 @task(task_run_name="lock {target.bundle.name} for {target.python}", cache_policy=NO_CACHE)

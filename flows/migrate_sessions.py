@@ -14,26 +14,29 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from sqlalchemy import Engine
 
-from flows import notices
 from flows.approve_wave import ask
-from flows.database import LeaseTaken, held, lease, now
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core import operator_alerts
+from flows.core.database import LeaseTaken, held, lease, now
+from flows.core.errors import RefitError
+from flows.core.formatting import as_cells, short
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier, NotResumed, Result
-from flows.migrations.follow import ROUNDS, Course, Doubts, follow, foreseen
+from flows.migrations.concurrency import Caps, Shared, side_by_side
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
+from flows.migrations.notifications import chart
+from flows.migrations.notifications.fleet import Fleet, questions
+from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.telling import chart
-from flows.migrations.telling.fleet import Fleet, questions
-from flows.migrations.telling.teller import Teller
-from flows.migrations.turns import Caps, Shared, side_by_side
-from flows.plan_migration import Planning, steer
+from flows.migrations.reconcile import ROUNDS, Course, Doubts, follow, foreseen
+from flows.migrations.results import NotResumed, Result
+from flows.migrations.session_planner import Planning, steer
 from flows.publishing import evidence
-from flows.sessions.wishes import Wish, Wishes, caller
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.words import as_cells, short
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+from flows.sessions.preferences import Wish
+from flows.sessions.wishes import Wishes, caller
 
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
@@ -178,7 +181,7 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
             logger.info("told the owners of %s", ", ".join(reached))
         hear()
         for news in planning.news():
-            for failure in notices.send("A rollout has to be looked at", news, settings):
+            for failure in operator_alerts.send("A rollout has to be looked at", news, settings):
                 logger.warning("%s", failure)
         found = planning.fleet()
         _show_fleet(found, History(planning.database))
@@ -297,7 +300,7 @@ def about_held(results: Iterable[Result]) -> str:
 def _alert(results: Iterable[Result], settings: Settings) -> None:
     """Tell whoever looks after sessions at once, whatever becomes of the wave."""
     if told := about_held(results):
-        for failure in notices.send("Sessions are held, and wait for you", told, settings):
+        for failure in operator_alerts.send("Sessions are held, and wait for you", told, settings):
             get_run_logger().warning("%s", failure)
 
 

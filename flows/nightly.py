@@ -14,40 +14,35 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging.loggers import flow_run_logger
 from sqlalchemy import Engine
 
-from flows import branches, command, lock_requirements, notices, progress
-from flows.admission import Request, admit
-from flows.branches import ReleaseBranch
-from flows.build_profiles import (
-    THREADS,
-    Attempt,
-    BuildReport,
-    carry_out,
-    due_date,
-    insist,
-    make_plan,
-    show_plan,
-    summary,
-    whole,
-)
+from flows import lock_requirements
+from flows.build_profiles import THREADS, Attempt, carry_out, due_date, insist, make_plan, show_plan, summary, whole
 from flows.build_stages import clear_away
 from flows.catalog import load, npm
 from flows.catalog.model import Catalog, Profile, Release
-from flows.database import lease, now, open_database
-from flows.documents import Mistakes
-from flows.errors import RefitError, UnknownName
+from flows.core import command, operator_alerts, progress
+from flows.core.database import lease, now, open_database
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
 from flows.images.build import Builder, Built
+from flows.images.builder.build_lock import building
+from flows.images.builder.workspace import recover
 from flows.images.grafting.configuration import has_layer
 from flows.images.plan import Action
 from flows.images.recipe import CUDA_RECIPE, NODE
 from flows.images.registry import Registry
 from flows.images.stages import Difference, Stage
-from flows.images.workshop.gate import building
-from flows.images.workshop.workspace import recover
 from flows.lock_requirements import Lock
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
 from flows.locks.locking import LOCK_SECONDS
-from flows.night import (
+from flows.orchestration.admission import Request, admit
+from flows.publishing import evidence
+from flows.publishing.published import Published
+from flows.releases import branches
+from flows.releases.branches import ReleaseBranch
+from flows.releases.night_report import (
     GraftProof,
     ImageNews,
     LockNews,
@@ -57,11 +52,8 @@ from flows.night import (
     commit_message,
     markdown,
 )
-from flows.plan_release import ReleasePlan
-from flows.publishing import evidence
-from flows.publishing.publish import Published
-from flows.settings import Settings
-from flows.settings import load as load_settings
+from flows.releases.plan import ReleasePlan
+from flows.releases.report import BuildReport
 
 # How many locks were looked at, what became of those that could have moved, and the releases.
 Part = tuple[int, tuple[LockNews, ...], tuple[ReleaseNight, ...]]
@@ -75,7 +67,7 @@ def tell(flow: Any, flow_run: Any, state: Any) -> None:
     settings = load_settings()
     address = f"{settings.prefect_url}/flow-runs/flow-run/{flow_run.id}"
     text = f"{state.message or state.name}\n\n{address}"
-    for failure in notices.send(f"Refit: {flow_run.name} {state.name.lower()}", text, settings):
+    for failure in operator_alerts.send(f"Refit: {flow_run.name} {state.name.lower()}", text, settings):
         flow_run_logger(flow_run, flow).warning(failure)
 
 

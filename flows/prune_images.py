@@ -7,12 +7,15 @@ from prefect import flow
 from prefect.artifacts import create_table_artifact
 from sqlalchemy import Engine
 
-from flows import progress
-from flows.database import now, open_database
+from flows.core import progress
+from flows.core.database import now, open_database
+from flows.core.formatting import as_cells
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.images.builder import cache, local
+from flows.images.builder.build_lock import pruning
 from flows.images.registry import Registry
-from flows.images.workshop import cache, local
-from flows.images.workshop.gate import pruning
-from flows.migrations import former
+from flows.migrations import previous_containers
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, State
 from flows.publishing import prune
@@ -21,9 +24,6 @@ from flows.services import garbage
 from flows.sessions.containers.podman import Podman
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.store import Store
-from flows.settings import Settings
-from flows.settings import load as load_settings
-from flows.words import as_cells
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def in_use(settings: Settings, database: Engine) -> dict[str, str]:
 
 def _carry_out(settings: Settings, database: Engine) -> PruneReport:
     registry = Registry(settings)
-    former.clear(Sessions.open(settings, database), Journal(database), settings.migration.keep_hours)
+    previous_containers.clear(Sessions.open(settings, database), Journal(database), settings.migration.keep_hours)
     with progress.reported("registry", "looking"):
         chosen = make_plan(settings, database)
         done = prune.remove(chosen, registry, database, _asking(settings, database))

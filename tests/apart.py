@@ -8,7 +8,7 @@ import select
 import signal
 from collections.abc import Callable
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 MEMORY = 3 << 30
 SECONDS = 20

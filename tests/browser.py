@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Page, expect, sync_playwright
 
+from flows.core.settings import Settings
 from flows.services import tickets
-from flows.settings import Settings
 from tests.conftest import PATIENCE
 
 CHROMIUM = "/usr/bin/chromium"

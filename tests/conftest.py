@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock, Timeout
 from hypothesis import settings as examples
 
-from flows.settings import Settings, Span
+from flows.core.settings import Settings, Span
 from tests.guard import guard
 
 # Prefect fills this folder when it is imported, and nobody's own is to be touched. It goes when this process ends.

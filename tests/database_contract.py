@@ -16,22 +16,25 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, inspect
 
-from flows import database, history
 from flows.catalog.model import Access
-from flows.database import LeaseLost, LeaseTaken, lease
-from flows.errors import RefitError
+from flows.core import database
+from flows.core.database import LeaseLost, LeaseTaken, lease
+from flows.core.errors import RefitError
+from flows.core.settings import Span
 from flows.images.build import Built
-from flows.images.ledger import Entry as Build
+from flows.images.distributed.jobs import Jobs, Outcome, Work
 from flows.images.ledger import Ledger
+from flows.images.stages import Entry as Build
 from flows.images.stages import Kind, Stage
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.telling.standing import Standings
+from flows.migrations.rollouts import Standings
+from flows.sessions import history
+from flows.sessions.events import Kind as EventKind
 from flows.sessions.model import Session
+from flows.sessions.preferences import chosen_hours, chosen_mode
 from flows.sessions.store import NameTaken, Store
-from flows.sessions.wishes import Wishes, chosen_hours, chosen_mode
-from flows.settings import Span
-from flows.sharing.jobs import Jobs, Outcome, Work
+from flows.sessions.wishes import Wishes
 
 
 def open_many(url: str) -> None:
@@ -103,7 +106,7 @@ class DatabaseContract:
         standings.begin({("p0", "2026a"): image}, {}, "root")
 
         def write(number: int) -> None:
-            events.add(history.Kind.noticed, session=f"s{number}")
+            events.add(EventKind.noticed, session=f"s{number}")
             standings.approve(image, number, "root", "10 %")
 
         with ThreadPoolExecutor(6) as pool:
@@ -115,7 +118,7 @@ class DatabaseContract:
     def test_of_what_threads_write_at_once_all_is_there_but_what_failed(self, engine: Engine) -> None:
         def add(number: int) -> None:
             def work(connection: Connection) -> None:
-                history.append(connection, history.Kind.noticed, session=f"s{number}")
+                history.append(connection, EventKind.noticed, session=f"s{number}")
                 if number % 5 == 0:
                     raise RefitError(f"{number} fails.")
 

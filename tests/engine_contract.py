@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.sessions.engine import Engine
 from flows.sessions.model import Running, Session
 

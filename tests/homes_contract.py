@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.sessions.engine import Homes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import IllegalName, Session

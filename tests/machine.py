@@ -19,18 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock
 from securesystemslib.signer import CryptoSigner
 
-from flows import command, host
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
-from flows.files import write_whole
+from flows.core import command
+from flows.core.atomic_files import write_whole
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
-from flows.policy import RolloutPolicy
 from flows.sessions.containers.walls import Walls
-from flows.settings import Settings
 from tests.conftest import free_port, free_span, wait_until
 from tests.real.variants import variant
 
@@ -109,10 +110,10 @@ def sign_as_all_tests(settings: Settings) -> None:
 def _remove(settings: Settings) -> None:
     if (settings.home / "containers").exists():
         everything = ["rm", "--all", "--force", "--time", "0"]
-        command.run([*host.podman(settings), *everything], root=True, accepted=range(256))
+        command.run([*tools.podman(settings), *everything], root=True, accepted=range(256))
         Walls(settings).remove()
-    below = (settings.home, host.runtime_folder(settings))
-    for point in reversed([point for folder in below for point in host.mounts_below(folder)]):
+    below = (settings.home, tools.runtime_folder(settings))
+    for point in reversed([point for folder in below for point in tools.mounts_below(folder)]):
         command.run(["umount", "--lazy", point], root=True, accepted=range(256))
     command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 import httpx
 
 from flows import services
+from flows.core.settings import Settings
 from flows.services import csrf
-from flows.settings import Settings
 from tests.conftest import PATIENCE
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from flows.catalog.model import Catalog
 from flows.catalog.release import Choice, nearest_possible, why_not
-from flows.errors import RefitError, UnknownName
+from flows.core.errors import RefitError, UnknownName
 
 # In this order; each is a key of a profile in a release file.
 QUESTIONS = {"os": "operating system", "python": "Python", "cuda": "CUDA", "bundle": "bundle", "ide": "IDE"}

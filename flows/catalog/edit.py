@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from flows.documents import compose
-from flows.errors import RefitError
+from flows.core.documents import compose
+from flows.core.errors import RefitError
 
 
 def with_profile(text: str, profile: Mapping[str, str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from flows import documents
 from flows.catalog.model import BundleConfig
 from flows.catalog.release import nearest
-from flows.documents import Mistake, Mistakes
+from flows.core import documents
+from flows.core.documents import Mistake, Mistakes
 
 CONFIG = "bundle.yaml"
 NUMBERED = re.compile(r"([0-9]+)-(.+)")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from flows import documents
 from flows.catalog import lineage, npm, tag, tree
 from flows.catalog import release as releases
 from flows.catalog.model import (
@@ -28,8 +27,9 @@ from flows.catalog.model import (
 )
 from flows.catalog.pins import FirstLock, first_lock_file
 from flows.catalog.release import ReleaseFile, nearest
-from flows.documents import Document, Mistake, Mistakes
-from flows.errors import RefitError, UnknownName
+from flows.core import documents
+from flows.core.documents import Document, Mistake, Mistakes
+from flows.core.errors import RefitError, UnknownName
 
 CUDA = "cuda"  # in base/, but no operating system
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from flows.catalog.pins import Pins
-from flows.documents import Document
-from flows.policy import SessionPolicy
+from flows.core.documents import Document
+from flows.core.policy import SessionPolicy
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 PythonName = Annotated[str, StringConstraints(pattern=r"^py3[0-9]+$")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.documents import Mistake, Mistakes, parse_plain_json
+from flows.core.documents import Mistake, Mistakes, parse_plain_json
 
 LOCK = "npm/package-lock.json"  # in an IDE's folder, and in the build context
 RELOCK = "run `npm install --package-lock-only` beside it"

@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import AfterValidator, Field, StringConstraints
 
-from flows import documents
-from flows.documents import Document, Mistake
+from flows.core import documents
+from flows.core.documents import Document, Mistake
 
 
 def _version(text: str) -> str:

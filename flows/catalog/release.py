@@ -12,13 +12,13 @@ from typing import Literal
 import yaml
 from pydantic import Field
 
-from flows import documents
 from flows.catalog import tag
 from flows.catalog.model import Catalog, CudaName, Mount, Name, Only, Profile, PythonName, Release, Resources, Size
 from flows.catalog.pins import FirstLock, PackageName, Pins, Reach, Waiver
-from flows.cron import Schedule
-from flows.documents import Document, Mistake
-from flows.policy import SessionPolicy
+from flows.core import documents
+from flows.core.cron import Schedule
+from flows.core.documents import Document, Mistake
+from flows.core.policy import SessionPolicy
 
 
 class Choice(Document):

@@ -8,8 +8,8 @@ from pathlib import Path
 from flows.catalog import tag
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog, python_version
-from flows.documents import text_of
-from flows.errors import RefitError
+from flows.core.documents import text_of
+from flows.core.errors import RefitError
 
 _SOURCE = """\
 [[source]]

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 LONGEST = 128  # what a registry takes
 EXAMPLE = "jupyter-minimal-deb12-py311_2026a_20261120"

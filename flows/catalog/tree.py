@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.documents import Mistake, Mistakes, bounds, unreadable
-from flows.errors import RefitError
+from flows.core.documents import Mistake, Mistakes, bounds, unreadable
+from flows.core.errors import RefitError
 
 # The folders of a catalog.
 PARTS = ("base", "bundles", "ides", "snippets", "releases")

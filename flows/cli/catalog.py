@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from flows import branches, shipped
-from flows.adopt import adopt
-from flows.adopted import REPORT
+from flows.authoring.adopt import adopt
+from flows.authoring.adopted import REPORT
+from flows.authoring.lint.catalog import lint as look_at
 from flows.catalog import load as catalogs
 from flows.catalog import skeletons, tree
 from flows.catalog.choices import Option
@@ -31,12 +31,12 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.database import now
-from flows.documents import Mistakes
-from flows.errors import RefitError
-from flows.lint.catalog import lint as look_at
-from flows.settings import load
-from flows.show_profile import show as show_image
+from flows.core.database import now
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.settings import load
+from flows.releases import branches, image_table
+from flows.releases.containerfile import show as show_image
 
 # As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
@@ -58,10 +58,12 @@ def release_table(
     as_json: Json = False,
 ) -> None:
     """Show each profile of a release with its image in figures, or why it can't be built here."""
-    rows = shipped.shipped(release, None, load())
-    show_data(as_json, rows, tables.table(f"Release {release}", shipped.COLUMNS, (row.cells for row in rows)))
+    rows = image_table.shipped(release, None, load())
+    show_data(as_json, rows, tables.table(f"Release {release}", image_table.COLUMNS, (row.cells for row in rows)))
     if write:
-        write.write_text(shipped.within(write.read_text(encoding="utf-8"), shipped.markdown(rows)), encoding="utf-8")
+        write.write_text(
+            image_table.within(write.read_text(encoding="utf-8"), image_table.markdown(rows)), encoding="utf-8"
+        )
 
 
 @release_app.command("cut")

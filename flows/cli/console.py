@@ -20,10 +20,10 @@ from rich.table import Table
 from flows import services
 from flows.catalog.load import newest_release
 from flows.cli import screen, tables
-from flows.documents import Mistakes
-from flows.errors import RefitError
-from flows.settings import SHIPPED_CATALOG, Settings, load
-from flows.words import printable
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.formatting import printable
+from flows.core.settings import SHIPPED_CATALOG, Settings, load
 
 
 class Printer(Console):

@@ -10,13 +10,13 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, out, show_data
-from flows.database import now
-from flows.errors import RefitError
-from flows.sessions.equipment import release_gpus
+from flows.core.database import now
+from flows.core.errors import RefitError
+from flows.core.settings import load
 from flows.sessions.gpus.gpu import Taken
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.reconfigure import release_gpus
 from flows.sessions.wishes import caller
-from flows.settings import load
 
 app = typer.Typer(no_args_is_help=True, help="GPUs of this machine: sessions take them when they start.")
 

@@ -14,23 +14,23 @@ from flows.cli.console import Json, SessionName, Yes, err, out, show, show_data,
 from flows.compatibility.changes import HandMade, hand_made
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
-from flows.database import open_database
-from flows.errors import RefitError
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, load
 from flows.images.registry import Registry
-from flows.migrations import kept
+from flows.migrations import retained_snapshots
 from flows.migrations.journal import Journal
 from flows.migrations.planning.plan import moved
 from flows.migrations.rehearsal import rehearse
-from flows.plan_migration import targets
+from flows.migrations.session_planner import targets
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
-from flows.sessions.equipment import put_into_pool
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room, read_size
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.reconfigure import put_into_pool
 from flows.sessions.wishes import Wishes, caller
-from flows.settings import Settings, load
 
 Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
 To = Annotated[
@@ -128,7 +128,7 @@ def list_kept(
 ) -> None:
     """List the snapshots of homes that moves have kept, because a person may have worked there since."""
     sessions = Sessions.open(load())
-    found = kept.kept(sessions, Journal(sessions.store.database), name)
+    found = retained_snapshots.kept(sessions, Journal(sessions.store.database), name)
     rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in found)
     show_data(as_json, found, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
 
@@ -140,7 +140,7 @@ def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> Non
         typer.confirm(f"Lose everything that was changed in the home of {name!r} since then?", abort=True)
     sessions = Sessions.open(load())
     with screen.showing(err):
-        kept.take_back(sessions, Journal(sessions.store.database), name, snapshot)
+        retained_snapshots.take_back(sessions, Journal(sessions.store.database), name, snapshot)
     out.print(f"The home of {name} is as it was. `refit home drop {name} {snapshot}` removes the snapshot.")
 
 
@@ -150,7 +150,7 @@ def drop_kept(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of the home of {name!r} for good?", abort=True)
     sessions = Sessions.open(load())
-    kept.drop(sessions, Journal(sessions.store.database), name, snapshot)
+    retained_snapshots.drop(sessions, Journal(sessions.store.database), name, snapshot)
 
 
 @pool_app.callback()

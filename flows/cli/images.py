@@ -10,13 +10,13 @@ import typer
 from flows.catalog.tag import tags_among
 from flows.cli import tables
 from flows.cli.console import Json, Yes, err, out, show_data
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import load
 from flows.images.registry import Registry
 from flows.publishing import evidence
 from flows.publishing.signatures import Publications
 from flows.publishing.vouching import candidates, vouch
 from flows.sessions.wishes import caller
-from flows.settings import load
 from flows.signing.keys import Keys, pem_of
 from flows.signing.trust import Trust
 

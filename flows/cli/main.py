@@ -17,8 +17,7 @@ import typer
 from rich.markdown import Markdown
 from typer.exceptions import TyperException
 
-from flows import doctor, services, start_sessions
-from flows.branches import nights
+from flows import services
 from flows.catalog.load import load_catalog
 from flows.catalog.model import Catalog
 from flows.cli import (
@@ -51,24 +50,26 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.documents import Mistakes
-from flows.errors import RefitError
-from flows.images import picture
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.formatting import Printable
+from flows.core.settings import Settings, load
+from flows.images import graph_drawing
+from flows.images.builder import cache
 from flows.images.registry import Registry
-from flows.images.workshop import cache
+from flows.migrations import start_sessions
 from flows.migrations.rehearsal import sweep
-from flows.plan_release import ELSEWHERE, NotBuildable, due_locks, plan_release
 from flows.publishing import evidence
-from flows.services import tickets
+from flows.releases.branches import nights
+from flows.releases.containerfile import show_profile
+from flows.releases.plan import ELSEWHERE, NotBuildable, due_locks, plan_release
+from flows.services import doctor, tickets
 from flows.services.reset import reset as remove_state
 from flows.services.reset import reset_parts
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings, load
-from flows.show_profile import show_profile
-from flows.words import Printable
 
 if TYPE_CHECKING:
-    from flows.demo import Story
+    from flows.cli.demo import Story
     from flows.services import ServiceState
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
@@ -228,8 +229,8 @@ def nightly(
 ) -> None:
     """Bring all supported releases up to date: locks, images, checks, tags. What fails stops nothing else."""
     with running_flows(quiet=as_json):
-        from flows.night import NightFailed, markdown
         from flows.nightly import nightly as run
+        from flows.releases.night_report import NightFailed, markdown
 
         try:
             night = run(release or None, graft=graft)
@@ -262,7 +263,7 @@ def plan(
         _check_picture(drawing)
     planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
     if drawing:
-        drawing.write_text(picture.svg(planned.graph, planned.plan), encoding="utf-8")
+        drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")
     for mistake in planned.overdue:
         err.print(f"{mistake}. Locking stops at it.", highlight=False, soft_wrap=True)
     if as_json and (planned.problems or planned.unbuildable):
@@ -467,8 +468,8 @@ def status(as_json: Json = False) -> None:
 def serve() -> None:
     """Offer the flows in the Prefect UI, each with a form."""
     with running_flows(quiet=True) as settings:
-        from flows.deploy import deploy
         from flows.orchestration import offered
+        from flows.orchestration.deployments import deploy
 
         verbs = [offered.import_flow(entrypoint) for entrypoint in offered.ENTRYPOINTS]
         recipes = _catalog(settings)
@@ -529,7 +530,7 @@ def demo() -> None:
         raise typer.Exit(1)
     _up(settings)
     os.environ.update(services.prefect_environment(settings))
-    from flows.demo import play
+    from flows.cli.demo import play
 
     story = play(settings, _chapter)
     _tell(story, settings)

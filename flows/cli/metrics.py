@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.console import show_text
-from flows.settings import load
+from flows.core.settings import load
 
 # Only this verb needs prometheus_client: it is imported where it is run.
 # ruff: noqa: PLC0415

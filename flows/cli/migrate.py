@@ -12,19 +12,19 @@ from rich.live import Live
 
 from flows.cli import screen, tables
 from flows.cli.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.history import History
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.formatting import first_sentence, some
+from flows.core.settings import load
 from flows.migrations.journal import Journal
-from flows.migrations.telling.fleet import Fleet
-from flows.plan_migration import Planning, plan_migration, steer
+from flows.migrations.notifications.fleet import Fleet
+from flows.migrations.session_planner import Planning, plan_migration, steer
+from flows.migrations.switch_profile import go_back, switch_session
+from flows.sessions.history import History
 from flows.sessions.wishes import caller
-from flows.settings import load
-from flows.switch_session import go_back, switch_session
-from flows.words import first_sentence, some
 
 if TYPE_CHECKING:
-    from flows.migrations.carry import Result
+    from flows.migrations.results import Result
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415

@@ -29,7 +29,7 @@ def show_queues(context: typer.Context, as_json: Json = False) -> None:
 def list_queues(as_json: Json = False) -> None:
     """Show the queues: what is held, what waits, what runs, and which workers take from them."""
     with running_flows(quiet=True):
-        from flows.queues import queues
+        from flows.orchestration.queues import queues
 
         found = queues()
     show_data(as_json, found, tables.queues(found))
@@ -39,7 +39,7 @@ def list_queues(as_json: Json = False) -> None:
 def hold_queue(system: OperatingSystem) -> None:
     """Let nothing new start; what runs goes on, what is queued stays queued."""
     with running_flows(quiet=True):
-        from flows.queues import hold
+        from flows.orchestration.queues import hold
 
         hold(system)
     out.print(f"{system} is held. `refit queue release {system}` lets builds start again.")
@@ -49,7 +49,7 @@ def hold_queue(system: OperatingSystem) -> None:
 def release_queue(system: OperatingSystem) -> None:
     """Let builds start again, those first that wait longest."""
     with running_flows(quiet=True):
-        from flows.queues import release
+        from flows.orchestration.queues import release
 
         release(system)
     out.print(f"{system} is released.")
@@ -64,7 +64,7 @@ def purge_queue(
 ) -> None:
     """Cancel what is queued, not what runs; shows it first, and asks. Later nights of a schedule stay."""
     with running_flows(quiet=True):
-        from flows.queues import purge
+        from flows.orchestration.queues import purge
 
         runs = purge(system, dry_run=True)
         if runs and not dry_run and not yes:
@@ -85,7 +85,7 @@ def drain_queue(
 ) -> None:
     """Hold a queue, and wait until nothing runs in it any more."""
     with running_flows():
-        from flows.queues import drain
+        from flows.orchestration.queues import drain
 
         drain(system, timeout)
     out.print(f"{system} is held, and nothing runs. `refit queue release {system}` lets builds start again.")

@@ -13,8 +13,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from flows import progress
-from flows.progress import Report, State
+from flows.core import progress
+from flows.core.progress import Report, State
 
 MARKS = {
     State.waiting: ("·", "dim"),

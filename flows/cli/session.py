@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import start_sessions
 from flows.cli import screen, ssh, tables
 from flows.cli.console import (
     Json,
@@ -22,14 +21,15 @@ from flows.cli.console import (
     show_json,
     show_text,
 )
-from flows.database import now, open_database
-from flows.migrations import parting
+from flows.core.database import now, open_database
+from flows.core.settings import load
+from flows.migrations import shutdown_notice, start_sessions
 from flows.migrations.journal import Journal
-from flows.sessions import equipment, recovery, wishes
+from flows.sessions import preferences, reconfigure, recovery, wishes
+from flows.sessions.activity import probes
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.watching import probes
-from flows.sessions.wishes import Wish, Wishes
-from flows.settings import load
+from flows.sessions.preferences import Wish
+from flows.sessions.wishes import Wishes
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
@@ -81,7 +81,7 @@ def show_session(name: SessionName, as_json: Json = False) -> None:
         show_json(sessions.show(name))
     else:
         _show_session(sessions, name)
-        if told := parting.aftermath(Journal(open_database(load().database)), name):
+        if told := shutdown_notice.aftermath(Journal(open_database(load().database)), name):
             out.print(f"Its last move. {told}", highlight=False)
 
 
@@ -106,7 +106,7 @@ def stop_session(name: SessionName) -> None:
 @app.command("gateway")
 def put_behind_gateway(name: SessionName) -> None:
     """Give a stopped session an address at the gateway, in the place of a port of its own, from its next start on."""
-    session = equipment.put_behind_gateway(sessions := Sessions.open(load()), name)
+    session = reconfigure.put_behind_gateway(sessions := Sessions.open(load()), name)
     out.print(f"From its next start on, {name} is at {sessions.gateway.url(session.path)}.", highlight=False)
 
 
@@ -126,7 +126,8 @@ def session_activity(
 ) -> None:
     """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
     settings = load()
-    seen = probes.look_at_all(settings, Sessions.open(settings), name)
+    sessions = Sessions.open(settings)
+    seen = probes.look_at(settings, sessions.engine, sessions.that_run(name))
     show_data(as_json, seen, tables.activity(seen, settings.keep_state))
 
 
@@ -153,7 +154,7 @@ def choose_mode(
     ] = "",
 ) -> None:
     """Choose when migrations may move a session: when it is idle, when asked, at its next start, not before a day."""
-    _wish(name, **wishes.chosen_mode(mode, day))
+    _wish(name, **preferences.chosen_mode(mode, day))
 
 
 @app.command("snooze")
@@ -162,7 +163,7 @@ def snooze_session(
     duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long: 30m, 2h, 1d12h.")],
 ) -> None:
     """Put a session's migration off for a while, though not past its deadline."""
-    _wish(name, snoozed_until=now() + wishes.read_duration(duration))
+    _wish(name, snoozed_until=now() + preferences.read_duration(duration))
 
 
 @app.command("hours")
@@ -176,7 +177,7 @@ def choose_hours(
     ] = None,
 ) -> None:
     """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
-    _wish(name, **wishes.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
+    _wish(name, **preferences.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
 
 
 @app.command("owner")

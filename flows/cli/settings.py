@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from flows.cli import tables
 from flows.cli.console import Json, show_data, show_text
-from flows.command import redacted
-from flows.settings import Settings, load
+from flows.core.command import redacted
+from flows.core.settings import Settings, load
 
 HIDDEN = "(set, not shown)"
 _PAGE = """\

@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from flows import command, services
+from flows import services
 from flows.cli import tables
 from flows.cli.console import Json, SessionName, out, show_data
-from flows.errors import RefitError
-from flows.sessions import equipment
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, load
+from flows.sessions import reconfigure
 from flows.sessions.entry.keys import PublicKey, added, read_keys, without
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings, load
 
 KeyFiles = Annotated[
     list[Path] | None,
@@ -90,7 +91,7 @@ def let_in(
     gone: Sequence[str] = (),
 ) -> None:
     """Change who may log in to a session, and see to it that the forwarder runs."""
-    equipment.change_keys(sessions, name, lambda known: without(added(known, new), gone))
+    reconfigure.change_keys(sessions, name, lambda known: without(added(known, new), gone))
     services.up(settings, only=["forwarder"])
 
 

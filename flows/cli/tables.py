@@ -11,31 +11,31 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from flows.adopted import Recipe
-from flows.branches import ReleaseBranch
-from flows.history import Event
+from flows.authoring.adopted import Recipe
+from flows.core.formatting import first_sentence, printable, some
+from flows.images.builder.cache import Cache
 from flows.images.plan import Action, Plan, Step, describe
-from flows.images.workshop.cache import Cache
-from flows.migrations.journal import Move
+from flows.migrations.move import Move
+from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.planning.waves import VOLUNTEERS
-from flows.migrations.telling.fleet import Fleet, RolloutLine, SessionLine
 from flows.publishing.evidence import Changes, Comparison, File
+from flows.releases.branches import ReleaseBranch
 from flows.services import ServiceState
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Verdict
+from flows.sessions.events import Event
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Session
+from flows.sessions.preferences import WishChange
 from flows.sessions.recovery import Recovered
-from flows.sessions.watching.activity import Verdict
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import WishChange
-from flows.words import first_sentence, printable, some
 
 if TYPE_CHECKING:
-    from flows.build_profiles import BuildReport
     from flows.lock_requirements import Lock
-    from flows.migrations.carry import Result
+    from flows.migrations.results import Result
+    from flows.orchestration.queues import Queue, Run
     from flows.prune_images import PruneReport
-    from flows.queues import Queue, Run
+    from flows.releases.report import BuildReport
 
 
 # Columns that may be broken into lines. All others hold what people copy: names, digests, addresses.

@@ -11,12 +11,12 @@ import typer
 
 from flows.cli import tables
 from flows.cli.console import Json, Yes, out, show_data
-from flows.errors import UnknownName
-from flows.sessions import equipment
+from flows.core.errors import UnknownName
+from flows.core.settings import load
+from flows.sessions import reconfigure
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import check_unused, read_wanted, users
 from flows.sessions.lifecycle import Sessions
-from flows.settings import load
 
 app = typer.Typer(no_args_is_help=True, help="Volumes: folders of sessions beside their homes, and those they share.")
 
@@ -69,7 +69,7 @@ def add_volume(
     ],
 ) -> None:
     """Let a stopped session have further volumes; its container is made anew when it starts."""
-    had = equipment.add_volumes(Sessions.open(load()), session, read_wanted(volume)).volumes
+    had = reconfigure.add_volumes(Sessions.open(load()), session, read_wanted(volume)).volumes
     out.print(f"{session} has {', '.join(f'{one.name} at {one.path}' for one in had)}.", highlight=False)
 
 
@@ -83,7 +83,7 @@ def remove_volume(name: VolumeName, yes: Yes = False) -> None:
         raise UnknownName("volume", name, known)
     check_unused(name, known[name].sessions)
     if yes or typer.confirm(f"Remove {known[name].folder} with everything in it?", abort=True):
-        equipment.remove_volume(sessions, name, known[name].folder)
+        reconfigure.remove_volume(sessions, name, known[name].folder)
 
 
 def _all(sessions: Sessions, homes: LocalHomes) -> Iterator[Listed]:

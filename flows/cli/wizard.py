@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from flows import documents
 from flows.catalog import choices, edit, load
 from flows.catalog import release as releases
 from flows.catalog.choices import QUESTIONS, Option
 from flows.catalog.model import Catalog, Profile, Release
 from flows.catalog.release import ReleaseFile
-from flows.documents import Mistakes
-from flows.errors import RefitError
+from flows.core import documents
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.settings import Settings
 
 # Given a question and its possible answers, the name of one of them.
 Pick = Callable[[str, Sequence[Option]], str]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from shlex import quote
 
-from flows import command, host
 from flows.compatibility.scan import MOST_TOLD, in_container, of_image
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.publishing import evidence
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 LOOK_SECONDS = 300.0
 # What a container writes by itself, and what records of packages are kept in: the packages are told by name.
@@ -119,6 +120,6 @@ def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[
 
 
 def _different(settings: Settings, container: str) -> Mapping[str, Collection[str]]:
-    call = [*host.podman(settings), "diff", "--format", "json", container]
+    call = [*tools.podman(settings), "diff", "--format", "json", container]
     found: Mapping[str, Collection[str]] = json.loads(command.run(call, root=True, limit=LOOK_SECONDS).stdout)
     return found

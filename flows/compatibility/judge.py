@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from flows.compatibility.elf import numbered
 from flows.compatibility.facts import Group, Home, Image, Kind, Starter
-from flows.words import some
+from flows.core.formatting import some
 
 _CUDA = re.compile(r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft|curand|cusolver|cusparse|nccl|nvrtc)\.so\.\d")
 _PYTHON_LIBRARY = re.compile(r"libpython3")

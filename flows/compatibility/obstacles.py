@@ -11,11 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.compatibility.judge import Verdict
 from flows.compatibility.scan import Scan, scan
-from flows.database import now
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core.atomic_files import write_whole
+from flows.core.database import now
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.model import Session, check_name
-from flows.settings import Settings
 
 logger = logging.getLogger("refit.compatibility")
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import command, containers, host
 from flows.compatibility.changes import HandMade, of_system
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.locks import apt
-from flows.settings import Settings
 
 # What it takes to unpack packages and to run their scripts, and nothing that reaches beyond the container.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
@@ -62,7 +63,7 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
 @contextmanager
 def _mounted(settings: Settings, container: str) -> Iterator[Path]:
     """The file system of a container that doesn't run."""
-    podman = host.podman(settings)
+    podman = tools.podman(settings)
     root = command.run([*podman, "mount", container], root=True).stdout.strip()
     try:
         yield Path(root)

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from flows import command, containers
 from flows.compatibility import read_home, read_image
 from flows.compatibility.facts import Home, Image
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core import command
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
 MOST_TOLD = 64 << 20  # bytes that an image with very many packages says of itself

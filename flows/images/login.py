@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from flows.outside import Origin, origin
+from flows.core.outside import Origin, origin
 
 Kind = tuple[str, bool]  # repository, whether it is only read: what a token is good for
 Ask = Callable[[httpx.URL, Mapping[str, str]], bytes]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile, zip_longest
 
+from flows.core.formatting import short, some
 from flows.images.grafting.configuration import has_layer
-from flows.images.ledger import Entry
-from flows.images.stages import Difference, Graph, Inputs, Stage, differences, key_of
-from flows.words import short, some
+from flows.images.stages import Difference, Entry, Graph, Inputs, Stage, differences, key_of
 
 # What a stage is thought to take that was never built (seconds).
 UNKNOWN_SECONDS = 60.0

@@ -17,16 +17,16 @@ from pathlib import Path
 from flows.catalog import npm
 from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
 from flows.catalog.tree import read_files
-from flows.documents import bounds
-from flows.errors import RefitError
+from flows.core.documents import bounds
+from flows.core.errors import RefitError
+from flows.core.settings import SHIPPED_CATALOG
 from flows.images.grafting.configuration import configured, instructions
 from flows.images.rendering.templates import Templates, read_templates
 from flows.images.stages import CUDA, IDE, Kind, Stage
 from flows.locks import python as python_locks
 from flows.locks import system as system_locks
-from flows.locks.built import BUILDER, Built
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
-from flows.settings import SHIPPED_CATALOG
+from flows.locks.source_builds import BUILDER, Built
 
 Resolve = Callable[[Base], tuple[str, ...]]
 Step = Callable[[Profile, Stage], Stage | None]

@@ -19,9 +19,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from io import SEEK_END, BytesIO
 from random import random
 from tempfile import TemporaryFile
@@ -32,22 +30,20 @@ from urllib.parse import urlencode
 import httpx
 from cachetools import LRUCache
 
-from flows import command, fence, host, outside, progress
-from flows.errors import RefitError
+from flows.core import command, fence, outside, progress
+from flows.core.outside import READS, REDIRECTS, Answer, Bounds
+from flows.core.progress import State
+from flows.core.settings import Settings, authorities
+from flows.host import tools
 from flows.images import patience
 from flows.images.login import Kind, Login, UnknownRealm, kind_of
+from flows.images.manifests import INDEX, MANIFEST, Manifest, canonical, digest_of
 from flows.images.patience import ATTEMPTS, BUSY
-from flows.outside import READS, REDIRECTS, Answer, Bounds
-from flows.progress import State
-from flows.settings import Settings, authorities
+from flows.images.registry_errors import BlobLost, NoAnswer, NoImage, RegistryError
 
 logger = logging.getLogger("refit.registry")
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-INDEX = "application/vnd.oci.image.index.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
 _SMALL = 1 << 16  # bytes
-EMPTY_KIND, EMPTY = "application/vnd.oci.empty.v1+json", b"{}"  # the configuration of what is no image
 _ACCEPTED = ", ".join((MANIFEST, INDEX, "application/vnd.docker.distribution.manifest.v2+json"))
 AT_ONCE = 8  # questions
 _CHUNK = 1 << 18  # bytes
@@ -71,73 +67,6 @@ _NEXT = re.compile(r"""<([^>]*)>\s*;[^,]*\brel="?next\b""")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _REMEMBERED = 64 << 20  # bytes of manifests, and of configurations
 Content = TypeVar("Content")
-
-
-class RegistryError(RefitError):
-    """The registry can't be reached, refuses, is full, or doesn't answer as a registry does."""
-
-
-class NoAnswer(RegistryError):
-    """The registry doesn't answer, or says that it is busy: later it may be there again."""
-
-
-class NoImage(RegistryError):
-    """The registry has no such image, or no longer."""
-
-
-class BlobLost(RegistryError):
-    """The registry has a manifest, but no longer all that it names."""
-
-    def __init__(self, host: str, repository: str, digest: str) -> None:
-        super().__init__(
-            f"The registry {host} has lost {digest} of {repository}.",
-            why="A manifest there names it. It was deleted, or the registry's storage was damaged.",
-            fix="run `refit build`: it builds again what is not whole.",
-        )
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest, byte by byte as the registry holds it."""
-
-    digest: str
-    media_type: str
-    content: bytes
-
-    @cached_property
-    def document(self) -> Mapping[str, Any]:
-        """The manifest as data."""
-        return dict(json.loads(self.content))
-
-    @property
-    def size(self) -> int:
-        """Bytes (compressed) that somebody downloads who has nothing of this image yet."""
-        return sum(int(part["size"]) for part in self.parts)
-
-    @property
-    def parts(self) -> tuple[Mapping[str, Any], ...]:
-        """Descriptors of what the image is made of: its configuration, then its layers from the lowest up."""
-        return tuple(part for part in (self.document.get("config"), *self.document.get("layers", ())) if part)
-
-    @property
-    def part_digests(self) -> tuple[str, ...]:
-        """The digests of its parts."""
-        return tuple(str(part["digest"]) for part in self.parts)
-
-
-def digest_of(content: bytes) -> str:
-    """`sha256:…` of these bytes."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def descriptor(media_type: str, content: bytes, **more: object) -> dict[str, object]:
-    """How a manifest names some content: media type, digest, size (bytes)."""
-    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content), **more}
-
-
-def canonical(document: object) -> bytes:
-    """JSON that is the same for the same data."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 class Registry:
@@ -509,7 +438,7 @@ class Registry:
         return ask()
 
     def _heeded(self, challenge: str, kind: Kind) -> bool:
-        if self._embedded and host.is_anothers("127.0.0.1", self._origin[2] or 0):
+        if self._embedded and tools.is_anothers("127.0.0.1", self._origin[2] or 0):
             raise RegistryError(
                 f"Another user's program answers at {self.host}, in the place of the embedded image registry.",
                 why="It asks for the registry's password, which it isn't told.",

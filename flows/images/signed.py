@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 
-from flows.images.registry import EMPTY, EMPTY_KIND, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.manifests import EMPTY, EMPTY_KIND, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.signing.trust import ENVELOPE, Distrusted, Trust, statement
 
 SIGNATURE = "io.refit.signature"

@@ -175,6 +175,11 @@ def layer_key(stage: Stage, below: str | None, tools: Mapping[str, str]) -> str 
     return key_of({**inputs(stage, None, tools), "parent": depends})
 
 
+def local_name(digest: str) -> str:
+    """The name that a stage with this digest has in the private storage of every machine."""
+    return f"localhost/refit/stage:{digest.removeprefix('sha256:')}"
+
+
 def layer_tag(layer: str, looked_up: Mapping[str, object]) -> str:
     """The tag under which the registry keeps the layer with this key that was made where this was looked up."""
     found = json.dumps(looked_up, sort_keys=True, separators=(",", ":"))
@@ -230,3 +235,13 @@ def _versions(packages: Iterable[str], separator: str) -> dict[str, str]:
     """Name → version of `name=version`; what follows a version in a line of a lock is left out."""
     pairs = (package.partition(separator) for package in packages)
     return {name.strip(): rest.strip().split(" ")[0].rstrip(";\\") for name, _, rest in pairs}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One build of a stage: key, digest, inputs (see `stages.inputs`), and how long it took (seconds)."""
+
+    key: str
+    digest: str
+    inputs: Inputs
+    seconds: float

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import command
 from flows.catalog.model import Base
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.locks import mirror
-from flows.settings import Settings
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 PUBLIC = "http://deb.debian.org"

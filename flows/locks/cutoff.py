@@ -8,11 +8,11 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from flows.errors import RefitError
-from flows.locks import pages
-from flows.locks.pages import Uploads
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.locks import simple_index
 from flows.locks.pipfile import LOCK_KEYS, Pipfile
-from flows.settings import Settings
+from flows.locks.simple_index import Uploads
 
 
 def environment(cutoff: date | None) -> Mapping[str, str]:
@@ -54,14 +54,14 @@ def before(lock: Mapping[str, Any], uploads: Uploads, cutoff: date) -> dict[str,
 
 
 def _uploads(lock: Mapping[str, Any], pipfile: Pipfile, settings: Settings) -> Uploads:
-    indexes = {source["name"]: pages.index(source, settings) for source in pipfile.sources}
-    wanted: dict[pages.Index, set[str]] = {}
+    indexes = {source["name"]: simple_index.index(source, settings) for source in pipfile.sources}
+    wanted: dict[simple_index.Index, set[str]] = {}
     for category in pipfile.categories:
         for name in lock.get(LOCK_KEYS.get(category, category), {}):
             wanted.setdefault(indexes[pipfile.index_of(category, name)], set()).add(canonicalize_name(name))
     found: dict[str, Mapping[str, datetime]] = {}
     for index, names in wanted.items():
-        found |= pages.uploads(index, names, settings)
+        found |= simple_index.uploads(index, names, settings)
     return found
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import command, fence
 from flows.catalog.model import Base
-from flows.errors import RefitError
+from flows.core import command, fence
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.locks import mirror
-from flows.settings import Settings
 
 FILE = "files/refit.repo"
 _SECONDS = 600.0

@@ -22,16 +22,16 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flows.catalog.model import Base
-from flows.database import now
-from flows.documents import Document, bounds
-from flows.errors import RefitError
-from flows.files import write_whole
-from flows.locks import apt, archive, pages, python, system
-from flows.locks.archive import ArchiveError, Offers, Release
-from flows.locks.pages import Index, Page, Unreadable
+from flows.core.atomic_files import write_whole
+from flows.core.database import now
+from flows.core.documents import Document, bounds
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.core.settings import Settings
+from flows.locks import apt, debian_archive, python, simple_index, system
+from flows.locks.debian_archive import ArchiveError, Offers, Release
 from flows.locks.pipfile import read_pipfile
-from flows.settings import Settings
-from flows.words import some
+from flows.locks.simple_index import Index, Page, Unreadable
 
 logger = logging.getLogger("refit.locks")
 
@@ -146,20 +146,22 @@ def look_at_system(base: Base, settings: Settings) -> SystemLook:
     known, releases, parts = _record_of(base, settings), dict[str, Release](), dict[str, Part]()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     try:
-        with archive.connection(settings) as client:
-            releases = archive.releases(client, apt.releases(base.config.suite, settings.debian_mirror), architecture)
+        with debian_archive.connection(settings) as client:
+            releases = debian_archive.releases(
+                client, apt.releases(base.config.suite, settings.debian_mirror), architecture
+            )
             if known is None:
                 missing = Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved")
                 return SystemLook(missing, None, releases, {})
             for url, release in releases.items():
                 part = known.parts.get(url)
                 if part is None or part.release.digest != release.digest:
-                    with archive.download(client, release.packages, release.digest) as packages:
-                        part = Part(release=release, offers=archive.offers(packages, known.names))
+                    with debian_archive.download(client, release.packages, release.digest) as packages:
+                        part = Part(release=release, offers=debian_archive.offers(packages, known.names))
                 parts[url] = part
     except ArchiveError as error:
         return SystemLook(Finding(Verdict.unknown, " ".join(str(error).split())), known, releases, {})
-    offers = archive.together(part.offers for part in parts.values())
+    offers = debian_archive.together(part.offers for part in parts.values())
     return SystemLook(system_finding(known, offers, now()), known, releases, parts)
 
 
@@ -171,7 +173,7 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
     """
     if _expired(known.made, at):
         return Finding(Verdict.changed, f"resolved on {known.made:%Y-%m-%d}: after a week it is done again")
-    before = archive.together(part.offers for part in known.parts.values())
+    before = debian_archive.together(part.offers for part in known.parts.values())
     moved = list(_moves(before, offers, dict(package.split("=", 1) for package in known.exact)))
     if moved:
         return Finding(Verdict.changed, f"the mirror has moved {some(moved, _MOST_NAMED)}")
@@ -181,14 +183,15 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
 def _survey(exact: tuple[str, ...], releases: Mapping[str, Release], at: datetime, settings: Settings) -> SystemRecord:
     """What there is to know of a set that was resolved after `releases` were seen."""
     installed = {package.partition("=")[0] for package in exact}
-    with archive.connection(settings) as client, ExitStack() as files:
+    with debian_archive.connection(settings) as client, ExitStack() as files:
         lists = {
-            url: files.enter_context(archive.download(client, release.packages, release.digest))
+            url: files.enter_context(debian_archive.download(client, release.packages, release.digest))
             for url, release in releases.items()
         }
-        names = installed.union(*(archive.needed(packages, installed) for packages in lists.values()))
+        names = installed.union(*(debian_archive.needed(packages, installed) for packages in lists.values()))
         parts = {
-            url: Part(release=releases[url], offers=archive.offers(packages, names)) for url, packages in lists.items()
+            url: Part(release=releases[url], offers=debian_archive.offers(packages, names))
+            for url, packages in lists.items()
         }
     return SystemRecord(made=at, exact=exact, names=tuple(sorted(names)), parts=parts)
 
@@ -290,12 +293,12 @@ def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
     """The address of each page that the lock in `folder` depends on, and the index that it belongs to."""
     python.verify(folder)
     pipfile = read_pipfile(folder / "Pipfile")
-    indexes = {source["name"]: pages.index(source, settings) for source in pipfile.sources}
+    indexes = {source["name"]: simple_index.index(source, settings) for source in pipfile.sources}
     wanted = dict[Index, set[str]]()
     for category in pipfile.categories:
         for name in python.versions(python.read(folder, [category])):
             wanted.setdefault(indexes[pipfile.index_of(category, name)], set()).add(name)
-    return {url: index for index, names in wanted.items() for url in pages.urls(index, sorted(names)).values()}
+    return {url: index for index, names in wanted.items() for url in simple_index.urls(index, sorted(names)).values()}
 
 
 def _fetch(
@@ -307,7 +310,7 @@ def _fetch(
         wanted.setdefault(index, {})[url] = before.get(url)
     found: dict[str, Page | Unreadable] = {}
     for index, addresses in wanted.items():
-        found |= pages.fetch(index, addresses, settings)
+        found |= simple_index.fetch(index, addresses, settings)
     return found
 
 

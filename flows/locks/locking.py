@@ -14,17 +14,17 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from flows import containers
-from flows.command import ProgramFailed
-from flows.containers import Mount
-from flows.documents import Mistakes
-from flows.errors import RefitError
+from flows.core.command import ProgramFailed
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers
+from flows.host.containers import Mount
 from flows.locks import cutoff, policy
-from flows.locks.built import sources_file
 from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, as_text, read_pipfile
 from flows.locks.policy import Bounds
 from flows.locks.python import LockChange, change, exports, locked, problems, read, unlocked, versions
-from flows.settings import Settings
+from flows.locks.source_builds import sources_file
 
 LOCK_SECONDS = 1800.0
 

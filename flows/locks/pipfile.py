@@ -15,9 +15,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from flows.catalog.lineage import CONFIG, lineage
-from flows.documents import Mistake, Mistakes, bounds, parse_toml, text_of
-from flows.locks import built
-from flows.locks.built import Built
+from flows.core.documents import Mistake, Mistakes, bounds, parse_toml, text_of
+from flows.locks import source_builds
+from flows.locks.source_builds import Built
 
 FIRST_CATEGORY = "packages"
 # Category → what a lock calls it; every other has its own name there.
@@ -105,7 +105,7 @@ def read_pipfile(path: Path) -> Pipfile:
     python = str(data.get("requires", {}).get("python_version", ""))
     packages = {name: data[name] for name in categories}
     bundles = [file.parent.parent for file in texts]
-    taken, environment = built.read(bundles, path, packages), built.environment(bundles)
+    taken, environment = source_builds.read(bundles, path, packages), source_builds.environment(bundles)
     sources = tuple(data.get("source", [_PYPI]))
     return Pipfile(path, categories, python, digest(data), sources, packages, taken, environment, data)
 

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from flows.catalog.model import Release
 from flows.catalog.pins import Reach, Waiver
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.locks.pipfile import FIRST_CATEGORY, as_text
 from flows.locks.python import LockChange, change
 

@@ -22,10 +22,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.documents import Mistake, Mistakes, bounds, compose, line_of, parse_json, text_of, unreadable
-from flows.errors import UnknownName
-from flows.locks.built import BUILDER, Built
+from flows.core.documents import Mistake, Mistakes, bounds, compose, line_of, parse_json, text_of, unreadable
+from flows.core.errors import UnknownName
 from flows.locks.pipfile import FIRST_CATEGORY, LOCK_KEYS, Pipfile, read_pipfile
+from flows.locks.source_builds import BUILDER, Built
 
 RELOCK = "run `refit lock`"
 _COMPILE = "make it with `uv pip compile --generate-hashes`"

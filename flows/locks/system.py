@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flows.catalog.model import Base
-from flows.files import write_whole
+from flows.core.atomic_files import write_whole
+from flows.core.settings import Settings
 from flows.locks import apt, dnf
-from flows.settings import Settings
 
 
 @dataclass(frozen=True)

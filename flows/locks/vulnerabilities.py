@@ -20,11 +20,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 
-from flows import outside
-from flows.documents import Mistake, Mistakes
-from flows.errors import RefitError
+from flows.core import outside
+from flows.core.documents import Mistake, Mistakes
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, authorities
 from flows.locks.policy import Bounds
-from flows.settings import Settings, authorities
 
 _BOUNDS = outside.Bounds(size=64 << 20, seconds=60.0)
 _MOST_PAGES = 100  # beyond the questions themselves

@@ -1,4 +1,4 @@
-"""What is counted, as Prometheus wants it. Pure."""
+"""What is counted, as Prometheus wants it."""
 
 from __future__ import annotations
 

@@ -15,26 +15,29 @@ from sqlalchemy import Engine, func, or_, select
 from sqlalchemy.orm import Session as Transaction
 
 from flows import services
-from flows.database import now, open_database
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
-from flows.migrations.abandoned import interrupted
 from flows.migrations.journal import Journal, MoveRow, StepRow
 from flows.migrations.move import Phase
+from flows.migrations.notifications.notice import first_told
+from flows.migrations.orphaned_moves import interrupted
 from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
-from flows.migrations.telling.notice import first_told
-from flows.migrations.telling.standing import Standing, Standings
-from flows.plan_migration import targets
+from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.rollouts import Standings
+from flows.migrations.session_planner import targets
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Session
-from flows.sessions.wishes import Wish, Wishes
-from flows.settings import Settings
+from flows.sessions.preferences import Wish
+from flows.sessions.wishes import Wishes
 
 logger = logging.getLogger("refit.metrics")
 

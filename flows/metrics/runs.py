@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from flows import outside, services
-from flows.database import now
+from flows import services
+from flows.core import outside
+from flows.core.database import now
+from flows.core.settings import Settings
 from flows.services import csrf
-from flows.settings import Settings
 
 logger = logging.getLogger("refit.metrics")
 

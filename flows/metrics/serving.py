@@ -14,9 +14,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import generate_latest, make_wsgi_app, write_to_textfile
 
+from flows.core.settings import Settings, load
 from flows.metrics.exposition import registry
 from flows.metrics.facts import look
-from flows.settings import Settings, load
 
 HEALTH = "/favicon.ico"  # the one path at which nothing is counted
 

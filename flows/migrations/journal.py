@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 from uuid import uuid4
@@ -19,9 +19,10 @@ from sqlalchemy import Connection, Engine, ForeignKey, Row, bindparam, insert, o
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import Instant, Lease, Table, held_insert, insert_held, now, still_held, write
-from flows.history import Kind, append
-from flows.migrations.move import FINAL, Code, Consent, Entry, Phase, State, leads_to, state
+from flows.core.database import Instant, Lease, Table, held_insert, insert_held, now, still_held, write
+from flows.migrations.move import FINAL, Code, Consent, Entry, Move, Past, Phase, State, downtime, leads_to, state
+from flows.sessions.events import Kind
+from flows.sessions.history import append
 from flows.sessions.model import Session
 
 Also = Callable[[Connection], None]
@@ -83,57 +84,6 @@ _ENTRIES = (
     .where(_STEPS.c.move == bindparam("of"))
     .order_by(_STEPS.c.number)
 )
-
-
-@dataclass(frozen=True)
-class Move:
-    """One session's migration.
-
-    Attributes:
-        id: the session's name, the new generation, and something unique.
-        before: the session as it was, with its old image.
-        after: the session as it shall be: another image, the next generation.
-        packages: what changes, in words.
-        state: where the move was when it was read.
-        reason: why it ended as it did, in words.
-        code: of that, what decisions about other moves rest on; none: nothing.
-        created: when it was planned.
-        consent: why it may be stopped whatever works in it; none: it may only while nothing does.
-        wave: the number of its wave; none: a person named it.
-        damaged: it could not be undone, or the home isn't as it was.
-        ended: when it ended; none: it has not.
-    """
-
-    id: str
-    before: Session
-    after: Session
-    packages: str
-    state: State
-    reason: str
-    created: datetime
-    consent: Consent | None = None
-    wave: int | None = None
-    damaged: bool = False
-    ended: datetime | None = None
-    code: Code | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What a plan has to know of an earlier move, of which there may be tens of thousands; see `Move`.
-
-    Attributes:
-        image: digest of the image that the session was to get.
-    """
-
-    id: str
-    session: str
-    image: str
-    state: State
-    created: datetime
-    wave: int | None
-    damaged: bool
-    ended: datetime | None
 
 
 class Journal:
@@ -308,17 +258,6 @@ class Journal:
     def _forget(self, id: str) -> None:
         for known in (self._lines, self._noted, self._reached):
             known.pop(id, None)
-
-
-def downtime(entries: Sequence[Entry]) -> float | None:
-    """Seconds from the request to stop until the IDE answered again; none if that didn't happen."""
-    stopped = _moment(entries, "stop", Phase.intent)
-    ready = _moment(entries, "revive", Phase.done) or _moment(entries, "answer", Phase.done)
-    return (ready - stopped).total_seconds() if stopped and ready else None
-
-
-def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | None:
-    return next((entry.at for entry in entries if (entry.step, entry.phase) == (step, phase)), None)
 
 
 def _entries(connection: Connection, move: str) -> tuple[Entry, ...]:

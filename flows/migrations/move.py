@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from flows.sessions.model import Running
+from flows.sessions.model import Running, Session
 
 ATTEMPTS = 3
 
@@ -314,3 +314,65 @@ def _attempts(entries: Sequence[Entry], name: str) -> int:
 
 def _has(entries: Sequence[Entry], name: str, phase: Phase) -> bool:
     return any(entry.step == name and entry.phase is phase for entry in entries)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One session's migration.
+
+    Attributes:
+        id: the session's name, the new generation, and something unique.
+        before: the session as it was, with its old image.
+        after: the session as it shall be: another image, the next generation.
+        packages: what changes, in words.
+        state: where the move was when it was read.
+        reason: why it ended as it did, in words.
+        code: of that, what decisions about other moves rest on; none: nothing.
+        created: when it was planned.
+        consent: why it may be stopped whatever works in it; none: it may only while nothing does.
+        wave: the number of its wave; none: a person named it.
+        damaged: it could not be undone, or the home isn't as it was.
+        ended: when it ended; none: it has not.
+    """
+
+    id: str
+    before: Session
+    after: Session
+    packages: str
+    state: State
+    reason: str
+    created: datetime
+    consent: Consent | None = None
+    wave: int | None = None
+    damaged: bool = False
+    ended: datetime | None = None
+    code: Code | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a plan has to know of an earlier move, of which there may be tens of thousands; see `Move`.
+
+    Attributes:
+        image: digest of the image that the session was to get.
+    """
+
+    id: str
+    session: str
+    image: str
+    state: State
+    created: datetime
+    wave: int | None
+    damaged: bool
+    ended: datetime | None
+
+
+def downtime(entries: Sequence[Entry]) -> float | None:
+    """Seconds from the request to stop until the IDE answered again; none if that didn't happen."""
+    stopped = _moment(entries, "stop", Phase.intent)
+    ready = _moment(entries, "revive", Phase.done) or _moment(entries, "answer", Phase.done)
+    return (ready - stopped).total_seconds() if stopped and ready else None
+
+
+def _moment(entries: Sequence[Entry], step: str, phase: Phase) -> datetime | None:
+    return next((entry.at for entry in entries if (entry.step, entry.phase) == (step, phase)), None)

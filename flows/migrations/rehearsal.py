@@ -21,20 +21,21 @@ from uuid import uuid4
 
 import psutil
 
-from flows import command, containers, fence, host
-from flows.alone import if_alone
-from flows.command import OutOfTime, ProgramFailed
-from flows.errors import RefitError
-from flows.migrations import gates
+from flows.core import command, fence
+from flows.core.command import OutOfTime, ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import if_alone
+from flows.core.settings import Settings
+from flows.host import containers, tools
+from flows.migrations import rehearsal_checks
 from flows.publishing.checks import Finding
+from flows.sessions.activity import hook
 from flows.sessions.containers.podman import PROCESSES, TOKEN_FILE, mount_option
 from flows.sessions.engine import Homes
 from flows.sessions.entry.ssh import START, lets_in
 from flows.sessions.homes import copying
-from flows.sessions.homes.room import NoRoom
+from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import HOME, Session, check_name
-from flows.sessions.watching import hook
-from flows.settings import Settings
 
 VARIABLE = "REFIT_REHEARSAL"
 SPARE_MEMORY = 1 << 30  # bytes that others keep
@@ -51,7 +52,7 @@ folder=$(mktemp -d)
 ssh-keygen -q -t ed25519 -N '' -f "$folder/key"
 [ -x {START} ] && /usr/sbin/sshd -t -f /etc/ssh/session_config -h "$folder/key"
 """
-_SCRIPT, _NOTES = Path(gates.__file__), "rehearsal-"
+_SCRIPT, _NOTES = Path(rehearsal_checks.__file__), "rehearsal-"
 
 
 class TooSlow(RefitError):
@@ -173,7 +174,7 @@ def _remove(settings: Settings, homes: Homes, id: str) -> bool:
     if not programs.exists() and not folder.exists():
         return False
     command.end_recorded(programs)
-    call = [*host.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(id)]
+    call = [*tools.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(id)]
     command.run(call, root=True, limit=QUICK)
     homes.forget_spare(_spare(id))
     copying.remove(folder)
@@ -241,15 +242,15 @@ def _start(settings: Settings, session: Session, begin: _Start) -> str:
         *("--network", "none", "--memory", memory, "--memory-swap", memory),
         *("--cpus", str(settings.rehearsal_cpus), "--cpu-shares", str(CPU_SHARES)),
         *("--user", f"{session.uid}:0", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
-        *([] if session.access.user_namespaces else host.call_filter(settings)),
-        *("--pids-limit", str(PROCESSES), *host.run_limits(settings)),
+        *([] if session.access.user_namespaces else tools.call_filter(settings)),
+        *("--pids-limit", str(PROCESSES), *tools.run_limits(settings)),
         *("--log-driver", "k8s-file", "--log-opt", "max-size=16mb"),
         *("--mount", f"type=bind,src={begin.home},dst={HOME}"),
         *("--mount", f"type=bind,src={begin.token},dst={TOKEN_FILE},ro"),
         *map(mount_option, session.volumes),
         *(f"--env={name}={value}" for name, value in variables.items()),
     ]
-    command.run([*host.podman(settings), "run", *options, begin.image], root=True, cwd=settings.folder(), limit=QUICK)
+    command.run([*tools.podman(settings), "run", *options, begin.image], root=True, cwd=settings.folder(), limit=QUICK)
     return "the container runs"
 
 
@@ -258,7 +259,7 @@ class _Inside:
 
     def __init__(self, settings: Settings, session: Session, container: str) -> None:
         self._settings, self._session = settings, session
-        self._podman, self._container = host.podman(settings), container
+        self._podman, self._container = tools.podman(settings), container
         self._began = time.monotonic()
 
     def home(self) -> str:
@@ -271,7 +272,7 @@ class _Inside:
         way = self._gate("kernel")
         limit = str(self._limit)
         try:
-            said = self._execute([way["python"], "-c", gates.CELL, way["file"], limit, CELL]).strip()
+            said = self._execute([way["python"], "-c", rehearsal_checks.CELL, way["file"], limit, CELL]).strip()
         except ProgramFailed as error:
             raise _Late(error.tail) if error.exit_code_of_program == os.EX_TEMPFAIL else error from None
         if said != CELL_SAYS:

@@ -8,38 +8,41 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 
 import psutil
 
-from flows import fence
 from flows.compatibility.changes import hand_made
 from flows.compatibility.replay import replay
-from flows.database import now
-from flows.errors import RefitError
-from flows.history import History, Kind
-from flows.images.registry import NoAnswer
-from flows.migrations import former, parting, unseen
-from flows.migrations.journal import Journal, Move
-from flows.migrations.move import Code, Consent, Entry, Phase, has_code
+from flows.core import fence
+from flows.core.database import now
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.core.policy import SessionPolicy
+from flows.core.settings import Settings
+from flows.images.registry_errors import NoAnswer
+from flows.migrations import previous_containers, shutdown_notice, unattended
+from flows.migrations.journal import Journal
+from flows.migrations.move import Code, Consent, Entry, Move, Phase, has_code
+from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
-from flows.migrations.telling.notice import first_told
-from flows.policy import SessionPolicy
+from flows.migrations.results import Deferred, Outcome, Unproven
+from flows.sessions.activity import hook
+from flows.sessions.activity.probes import LAST, Watch, see
+from flows.sessions.activity.seen import Seen as Look
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
-from flows.sessions.watching import hook
-from flows.sessions.watching.probes import LAST, Watch, see
-from flows.sessions.watching.probes import Seen as Look
-from flows.sessions.wishes import Wish, Wishes
-from flows.settings import Settings
-from flows.words import some
+from flows.sessions.preferences import Wish
+from flows.sessions.wishes import Wishes
 
 # Which of these paths is no device that can be read and written.
 _LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
@@ -51,28 +54,7 @@ WATCH_PAUSE_SECONDS = 1.0
 SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a step writes into the journal: a note for people; code and data for the steps after it, see `Entry`."""
-
-    note: str = ""
-    code: Code | None = None
-    data: str = ""
-
-
 NOTHING = Outcome()
-
-
-class Unproven(RefitError):
-    """The session runs on its new image, but not as it should; `code` says so to decisions that rest on it."""
-
-    def __init__(self, what: str, *, code: Code | None = None) -> None:
-        super().__init__(what)
-        self.code = code
-
-
-class Deferred(RefitError):
-    """A session that isn't to be stopped just now: somebody works in it, or its owner wants it otherwise."""
 
 
 class Steps:
@@ -159,7 +141,7 @@ class Steps:
         return Outcome(f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s")
 
     def _create(self, move: Move) -> Outcome:
-        back = former.goes_back(move)
+        back = previous_containers.goes_back(move)
         if not back:
             self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
         self._sessions.ssh.prepare(move.after)
@@ -194,9 +176,9 @@ class Steps:
         self._ask_hook(move)
         if move.consent is Consent.forced and (why := frozen(self._candidate(move), self._rollout())):
             raise Deferred(why)
-        ends = parting.open_in(self._settings, self._sessions, move.before).to_json()
+        ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
         if move.consent:
-            parting.warn(self._sessions, move.before)
+            shutdown_notice.warn(self._sessions, move.before)
             return Outcome(move.consent.text, data=ends)
 
         candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
@@ -247,7 +229,7 @@ class Steps:
         changed = () if _says_used(move.after) else self._changed(move, at_a_glance=True)
         if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
             raise _home_changed(changed)
-        parting.expect_pages(self._sessions, move.after, self._ended(move))
+        shutdown_notice.expect_pages(self._sessions, move.after, self._ended(move))
         self._sessions.let_people_in(move.after)
         return self._kept(move, changed) if changed else NOTHING
 
@@ -292,13 +274,13 @@ class Steps:
     def _clean(self, move: Move) -> Outcome:
         self._part_with_former(move)
         title = f"The session {move.after.name} is on another image now"
-        told = parting.reopen(self._sessions, move.after, self._ended(move), title)
+        told = shutdown_notice.reopen(self._sessions, move.after, self._ended(move), title)
         forgotten = self._forget(move)
         return replace(forgotten, note="\n".join(filter(None, (told, forgotten.note))))
 
     def _part_with_former(self, move: Move) -> None:
         """The old container goes, or is kept for a while; then those from before it go."""
-        if not former.is_kept(move, self._settings.migration.keep_hours):
+        if not previous_containers.is_kept(move, self._settings.migration.keep_hours):
             self._sessions.engine.remove(move.before.container)
             return
         for found in self.containers(move.before.name):
@@ -320,7 +302,7 @@ class Steps:
 
     def _halt(self, move: Move) -> Outcome:
         used, own_port = self._used(move, SAYS_SECONDS), bool(move.after.port)
-        alone = unseen.alone(self._journal.entries(move), used, own_port)
+        alone = unattended.alone(self._journal.entries(move), used, own_port)
         grace = self._settings.stop_grace
         with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
@@ -350,10 +332,10 @@ class Steps:
         if not stopped:
             return NOTHING
         title = f"The session {move.before.name} has the image again that it had"
-        return Outcome(parting.reopen(self._sessions, move.before, self._ended(move), title))
+        return Outcome(shutdown_notice.reopen(self._sessions, move.before, self._ended(move), title))
 
     def _ended(self, move: Move) -> Opened:
-        return parting.ended_by(self._journal.entries(move))
+        return shutdown_notice.ended_by(self._journal.entries(move))
 
     def _reopen(self, move: Move) -> Outcome:
         if move.before.doors and self._runs(move.before):
@@ -376,7 +358,7 @@ class Steps:
         return NOTHING
 
     def _discard(self, move: Move) -> Outcome:
-        if not former.goes_back(move):
+        if not previous_containers.goes_back(move):
             self._sessions.engine.remove(move.after.container)
         return NOTHING
 

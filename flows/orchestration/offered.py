@@ -13,7 +13,7 @@ from prefect import Flow
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 # Module and function of each: the entrypoint of its deployments. A worker runs nothing else.
 ENTRYPOINTS: tuple[str, ...] = (

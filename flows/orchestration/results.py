@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from prefect import results
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 _READERS = ("_from_metadata", "_read", "_aread", "read", "aread")
 

@@ -18,12 +18,13 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 
-from flows import command, containers, fence, host, outside
 from flows.catalog.model import Access
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core import command, fence, outside
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.publishing import probe
-from flows.settings import Settings
 
 # Nobody's uid: an image has to work with any.
 UID = 65_537
@@ -214,7 +215,7 @@ def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings) 
         stdin=json.dumps(values),
     )
     found = json.loads(done.stdout)
-    config = json.loads(command.run([*host.podman(settings), "image", "inspect", image], root=True).stdout)[0]
+    config = json.loads(command.run([*tools.podman(settings), "image", "inspect", image], root=True).stdout)[0]
     leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *found["secrets"]]
     seconds = round(time.monotonic() - started, 2)
     findings = (_none_of("stale", found["stale"], seconds), _none_of("secrets", leaks))
@@ -228,7 +229,7 @@ def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
 
 @contextmanager
 def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
-    podman = host.podman(settings)
+    podman = tools.podman(settings)
     name = f"refit-check-{secrets.token_hex(6)}"
     folder = Path(tempfile.mkdtemp(prefix="refit-check-"))
     token, looks = folder / "token", folder / "probe.py"
@@ -242,8 +243,8 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
         *("--detach", "--init", "--name", name, "--pull", "never"),
         *("--label", f"{containers.LABEL}={containers.creator()}"),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
-        *([] if access.user_namespaces else host.call_filter(settings)),
-        *("--user", f"{UID}:0", *host.run_limits(settings), "--tmpfs", "/home/dev:rw,mode=1777"),
+        *([] if access.user_namespaces else tools.call_filter(settings)),
+        *("--user", f"{UID}:0", *tools.run_limits(settings), "--tmpfs", "/home/dev:rw,mode=1777"),
         *("--volume", f"{looks}:{_PROBE_INSIDE}:ro"),
         *("--volume", f"{token}:/run/refit/token:ro", "--env", "REFIT_TOKEN_FILE=/run/refit/token"),
         *("--env", f"REFIT_SESSION={name}"),
@@ -271,7 +272,7 @@ def _code(client: httpx.Client, url: str) -> int:
 
 
 def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
-    published = command.run([*host.podman(settings), "port", name, f"{access.port}/tcp"], root=True).stdout.split()
+    published = command.run([*tools.podman(settings), "port", name, f"{access.port}/tcp"], root=True).stdout.split()
     if not published:  # it has ended already
         return False, f"its command ended at once.\n{_last_words(name, settings)}"
     url = f"http://{published[0]}{access.health}"
@@ -305,7 +306,7 @@ def _stays_up(name: str, access: Access, settings: Settings) -> tuple[bool, str]
 
 def _pip(name: str, settings: Settings) -> tuple[bool, str]:
     try:
-        done = command.run([*host.podman(settings), "exec", name, "sh", "-c", _PIP_CHECK], root=True, limit=120)
+        done = command.run([*tools.podman(settings), "exec", name, "sh", "-c", _PIP_CHECK], root=True, limit=120)
     except command.ProgramFailed as error:
         return False, error.tail
     return True, done.stdout.strip()
@@ -313,7 +314,7 @@ def _pip(name: str, settings: Settings) -> tuple[bool, str]:
 
 def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tuple[bool, str]:
     inside = ["python3", "-B", _PROBE_INSIDE, "modules"]
-    argv = [*host.podman(settings), "exec", "--interactive", name, *inside]
+    argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
     found = json.loads(command.run(argv, root=True, stdin=json.dumps(list(distributions)), limit=limit).stdout)
     problems = [f"{distribution}: {problem}" for distribution, problem in found.items()]
@@ -321,10 +322,10 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
 
 
 def _running(name: str, settings: Settings) -> bool:
-    state = command.run([*host.podman(settings), "inspect", "--format", "{{.State.Running}}", name], root=True)
+    state = command.run([*tools.podman(settings), "inspect", "--format", "{{.State.Running}}", name], root=True)
     return state.stdout.strip() == "true"
 
 
 def _last_words(name: str, settings: Settings) -> str:
-    said = command.run([*host.podman(settings), "logs", "--tail", "15", name], root=True)
+    said = command.run([*tools.podman(settings), "logs", "--tail", "15", name], root=True)
     return f"Its last words:\n{said.stdout}{said.stderr}".strip()

@@ -17,25 +17,15 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.catalog import npm
-from flows.database import lease
-from flows.errors import UnknownName
-from flows.images.registry import (
-    EMPTY,
-    EMPTY_KIND,
-    INDEX,
-    MANIFEST,
-    BlobLost,
-    Manifest,
-    Registry,
-    RegistryError,
-    canonical,
-    descriptor,
-    digest_of,
-)
+from flows.core.database import lease
+from flows.core.errors import UnknownName
+from flows.core.formatting import some
+from flows.images.manifests import EMPTY, EMPTY_KIND, INDEX, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
+from flows.images.registry_errors import BlobLost, RegistryError
 from flows.images.stages import Stage
 from flows.publishing import statements
 from flows.signing.trust import ENVELOPE, STATEMENT
-from flows.words import some
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"

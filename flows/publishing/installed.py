@@ -1,4 +1,4 @@
-"""What is installed in an image beside what its locks say: a recipe's own instructions may install, too. Pure."""
+"""What is installed in an image beside what its locks say: a recipe's own instructions may install, too."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from packaging.utils import canonicalize_version
 
-from flows.images.registry import canonical
+from flows.core.formatting import some
+from flows.images.manifests import canonical
 from flows.publishing import statements
 from flows.publishing.checks import Finding
 from flows.publishing.evidence import PACKAGES, SBOM
-from flows.words import some
 
 LOOKED_FOR = ("deb/", "rpm/", "pypi/")  # inside of images; what a lock names of other kinds is taken for granted
 MOST_NAMED = 20

@@ -22,15 +22,17 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from flows import progress
 from flows.catalog.tag import Tag, tags_among
-from flows.database import lease
-from flows.images.grafting.carried import layer_parent
+from flows.core import progress
+from flows.core.database import lease
+from flows.core.progress import State
+from flows.core.settings import Settings
+from flows.images.grafting.layer_cache import layer_parent
 from flows.images.ledger import Ledger
-from flows.images.registry import Manifest, Registry, RegistryError
+from flows.images.manifests import Manifest
+from flows.images.registry import Registry
+from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind
-from flows.progress import State
-from flows.settings import Settings
 
 InUse = Mapping[str, str]
 """Digest → who needs it, in words."""

@@ -10,60 +10,30 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from pydantic import ValidationError
 from sqlalchemy import Engine
 
-from flows import progress
 from flows.catalog.model import Access, Profile
 from flows.catalog.tag import Tag
-from flows.database import lease
-from flows.errors import RefitError
+from flows.core import progress
+from flows.core.database import lease
+from flows.core.errors import RefitError
+from flows.core.progress import State
+from flows.core.settings import Settings
 from flows.images.build import Built
-from flows.images.registry import (
-    AT_ONCE,
-    CONFIG,
-    MANIFEST,
-    Manifest,
-    Registry,
-    RegistryError,
-    canonical,
-    descriptor,
-    digest_of,
-)
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry_errors import RegistryError
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
-from flows.progress import State
 from flows.publishing import checks, evidence, installed, statements
+from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
-from flows.settings import Settings
 from flows.signing.trust import ENVELOPE
 
 EVENT = "refit.profile.published"  # what the server hears of each image that is new
 _ACCESS = "io.refit.access"
-
-
-@dataclass(frozen=True)
-class Published:
-    """The image of a profile in the registry.
-
-    Attributes:
-        profile: stem of its tags.
-        tag: the date tag that names it.
-        digest: the image's, with the labels of the release.
-        content_digest: that of the unlabelled stage; the same in every release that ships the same content.
-        size: bytes (compressed) of all its layers.
-        new: the alias of its profile and release moved to it now.
-        seconds: how long its checks took when they were made.
-    """
-
-    profile: str
-    tag: str
-    digest: str
-    content_digest: str
-    size: int
-    new: bool
-    seconds: float = 0.0
 
 
 def publish(

@@ -18,11 +18,12 @@ from cachetools import TTLCache
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.database import Instant, Table, now, open_database
-from flows.errors import RefitError
-from flows.images.registry import AT_ONCE, Manifest, Registry
+from flows.core.database import Instant, Table, now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.manifests import Manifest
+from flows.images.registry import AT_ONCE, Registry
 from flows.publishing import evidence, statements
-from flows.settings import Settings
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Signed, Trust
 
 _MOST_LOOKED_AT = 8  # signatures of one image

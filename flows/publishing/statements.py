@@ -1,4 +1,4 @@
-"""What is stated about an image in formats that others read: CycloneDX (packages), SLSA (how it was made). Pure.
+"""What is stated about an image in formats that others read: CycloneDX (packages), SLSA (how it was made).
 
 Both are the same for the same stages: no serial number, no time. Only what a provenance says of its run may differ.
 """

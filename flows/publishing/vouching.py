@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from flows.catalog.tag import tags_among
-from flows.errors import UnknownName
-from flows.images.registry import Registry, canonical
+from flows.core.errors import UnknownName
+from flows.images.manifests import canonical
+from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.signatures import Publications, Refusal
 from flows.signing.trust import Doubt

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import command
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.services import privacy, process, systemd
 from flows.services.embedded import Service, all_services, prefect_environment, prefect_login
-from flows.settings import Settings
 
 __all__ = [
     "ServiceState",

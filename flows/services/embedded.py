@@ -14,13 +14,13 @@ from typing import Any
 import bcrypt
 import httpx
 
-from flows import command, documents
-from flows.errors import RefitError
-from flows.files import kept_secret
+from flows.core import command, documents
+from flows.core.atomic_files import kept_secret
+from flows.core.errors import RefitError
+from flows.core.settings import REGISTRY_PASSWORD, Settings, variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
 from flows.sessions.entry.forwarder import HEALTH, Forwarder
-from flows.settings import REGISTRY_PASSWORD, Settings, variables
 
 POOL = "refit"
 HTPASSWD = "htpasswd"
@@ -134,7 +134,7 @@ def porter(settings: Settings) -> Service:
     return Service(
         name="porter",
         title="Porter of sessions",
-        argv=(sys.executable, "-m", "flows.porter"),
+        argv=(sys.executable, "-m", "flows.waiting_page"),
         environment=variables(settings),
         inherited=_inherited(),
         folder=settings.folder("services", "porter"),
@@ -271,7 +271,7 @@ def worker(settings: Settings) -> Service:
     return Service(
         name="worker",
         title="Prefect worker",
-        argv=(sys.executable, "-m", "flows.work"),
+        argv=(sys.executable, "-m", "flows.orchestration.worker"),
         # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
         environment={
             **prefect_environment(settings),

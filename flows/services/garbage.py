@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flows import command, documents
-from flows.errors import RefitError
+from flows.core import command, documents
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.services import process
 from flows.services.embedded import Service, registry, registry_config
-from flows.settings import Settings
 
 SWEEP_SECONDS = 3600.0
 

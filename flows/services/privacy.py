@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows import command
-from flows.errors import RefitError
-from flows.settings import Settings
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 
 # What is written as the umask lets, some of it by other people's programs. In a private home nobody reaches it by path;
 # with these modes nobody does either while it lies in a home that was made when homes were open.

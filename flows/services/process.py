@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from flows import command, host, outside
-from flows.alone import one_at_a_time
-from flows.command import ProgramFailed
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core import command, outside
+from flows.core.atomic_files import write_whole
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.services.embedded import Service
-from flows.settings import Settings
 
 # One that ends is noticed at once. One that takes long is at work: the first start of Prefect makes its database, which
 # takes minutes on a machine with a lot to do.
@@ -163,7 +164,7 @@ def start(service: Service) -> None:
 def answers(service: Service) -> bool:
     """Whether it does its work now. Another user's program in its place is told no login, and doesn't do its work."""
     place = urlsplit(service.health)
-    if service.login and host.is_anothers(place.hostname or "", place.port or 0):
+    if service.login and tools.is_anothers(place.hostname or "", place.port or 0):
         return False
     folder = os.open(service.folder, os.O_RDONLY)
     try:

@@ -7,13 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import command, host
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.services import process
 from flows.services.embedded import all_services
 from flows.sessions.containers.walls import Walls
 from flows.sessions.homes import copying
-from flows.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def reset(settings: Settings, names: Collection[str]) -> None:
 
 def _containers(settings: Settings) -> tuple[Path, ...]:
     return (
-        host.containers(settings),
-        host.builds(settings),
-        host.runtime_folder(settings),
+        tools.containers(settings),
+        tools.builds(settings),
+        tools.runtime_folder(settings),
         *(settings.home / name for name in ("host.json", "host.lock", "slots", "slots.json", "slots.lock")),
         *(
             settings.home / name
@@ -105,14 +106,14 @@ def _there(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 def _end_containers(settings: Settings) -> None:
     """End and remove all containers of the private stores, so that nothing in them is mounted any more."""
-    if shutil.which("podman") and host.containers(settings).exists():
-        command.run([*host.podman(settings), "rm", "--all", "--force", "--time", "10"], root=True)
+    if shutil.which("podman") and tools.containers(settings).exists():
+        command.run([*tools.podman(settings), "rm", "--all", "--force", "--time", "10"], root=True)
         Walls(settings).remove()
-    if shutil.which("buildah") and host.builds(settings).exists():
-        command.run([*host.buildah(settings), "rm", "--all"], root=True)
+    if shutil.which("buildah") and tools.builds(settings).exists():
+        command.run([*tools.buildah(settings), "rm", "--all"], root=True)
 
 
 def _remove(path: Path) -> None:
-    for mount in reversed(host.mounts_below(path)):
+    for mount in reversed(tools.mounts_below(path)):
         command.run(["umount", mount], root=True)
     copying.remove(path)

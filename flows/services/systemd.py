@@ -1,4 +1,4 @@
-"""The embedded services as systemd units, for machines on which they shall start at boot. Pure."""
+"""The embedded services as systemd units, for machines on which they shall start at boot."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from flows.core.settings import Settings
 from flows.services.embedded import TICKETS, prefect
-from flows.settings import Settings
 
 MINUTES = 15
 PAGE = "/refit/login"

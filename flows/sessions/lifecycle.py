@@ -15,23 +15,24 @@ from typing import NoReturn
 
 from sqlalchemy import Engine as Database
 
-from flows import command, fence, forwarding
 from flows.catalog.model import Access, Resources
-from flows.database import Lease, LeaseTaken, open_database
-from flows.errors import RefitError, UnknownName
+from flows.core import command, fence
+from flows.core.database import Lease, LeaseTaken, open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.progress import reported
+from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.progress import reported
+from flows.host import forwarding
 from flows.publishing.signatures import Publications
+from flows.sessions.access import Entrance
 from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine, Homes
-from flows.sessions.entrance import Entrance
 from flows.sessions.gpus.gpu_pool import GpuPool
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
-from flows.settings import Settings
 
 LAST_LINES = 15
 
@@ -340,6 +341,12 @@ class Sessions(Entrance):
         if self.running(session) is not Running.running:
             raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
         return session
+
+    def that_run(self, name: str = "") -> list[Session]:
+        """The session of that name, or all that run; raises as `that_runs` does."""
+        if name:
+            return [self.that_runs(name)]
+        return [state.session for state in self.all() if state.running is Running.running]
 
     def _halt_all(self, session: Session) -> None:
         self.halt(session)

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from flows.catalog.model import Access
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 LONGEST_NAME = 40
 # Where sshd listens inside a container: snippets/base/files/sshd_config.

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session, nearest_legal
 

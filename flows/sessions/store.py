@@ -18,10 +18,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours
-from flows.errors import RefitError, UnknownName
+from flows.core.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Span
 from flows.sessions.model import Session
-from flows.settings import Span
 
 _ATTEMPTS = 100
 

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.exceptions import UnsupportedLibraryError
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
-from flows import command
-from flows.errors import RefitError
-from flows.files import write_whole
-from flows.settings import Settings
+from flows.core import command
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 
 HARDWARE = "pkcs11:"
 _MADE_UP, _PUBLIC = "signing.pem", ".pub"

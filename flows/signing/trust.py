@@ -16,9 +16,9 @@ from securesystemslib.signer import Key, Signer
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.database import Instant, Table, now
-from flows.errors import RefitError
-from flows.settings import Settings
+from flows.core.database import Instant, Table, now
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.signing.keys import BadKey, Keys
 
 ENVELOPE = "application/vnd.dsse.envelope.v1+json"

@@ -12,14 +12,15 @@ import httpx
 import pytest
 
 from flows.catalog.model import Access
-from flows.database import now, open_database
+from flows.core.database import now, open_database
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
-from flows.migrations.carry import LOOK_AGE, Carrier, Result
+from flows.migrations.executor import LOOK_AGE, Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from flows.settings import Settings
+from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
+from flows.migrations.results import Result
 from tests.faults.test_kill import move_until_killed
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to

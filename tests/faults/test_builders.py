@@ -20,19 +20,19 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from flows.database import LeaseTaken, open_database
-from flows.errors import RefitError
+from flows.core.database import LeaseTaken, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.build import Built
+from flows.images.builder.build_lock import pruning
+from flows.images.builder.stage_builder import Maker
+from flows.images.builder.workspace import recover
+from flows.images.distributed.builder import Taker, Unlike
+from flows.images.distributed.coordinator import Handover, NoBuilder
+from flows.images.distributed.jobs import Work
 from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph
-from flows.images.workshop.gate import pruning
-from flows.images.workshop.making import Maker
-from flows.images.workshop.workspace import recover
-from flows.settings import Settings
-from flows.sharing.handing import Handover, NoBuilder
-from flows.sharing.jobs import Work
-from flows.sharing.taking import Taker, Unlike
 from tests.conftest import PATIENCE, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_builds import digests, executions, graph_of, matrix, nap_of, programs

@@ -28,23 +28,28 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import build_profiles, command, containers, host, progress
+from flows import build_profiles
 from flows.catalog.model import Base, Bundle, Ide, IdeConfig, Profile
-from flows.command import ProcessId, noted
-from flows.database import open_database
-from flows.errors import RefitError
+from flows.core import command, progress
+from flows.core.command import ProcessId, noted
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.progress import State
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.images.build import Builder, Built
+from flows.images.builder.workspace import recover
 from flows.images.ledger import Ledger
-from flows.images.registry import Registry, RegistryError, digest_of
+from flows.images.manifests import digest_of
+from flows.images.registry import Registry
+from flows.images.registry_errors import RegistryError
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph, Kind, Stage
-from flows.images.workshop.workspace import recover
-from flows.plan_release import ReleasePlan
-from flows.progress import State
 from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing
-from flows.publishing.publish import Published, current
-from flows.settings import Settings
+from flows.publishing.publish import current
+from flows.publishing.published import Published
+from flows.releases.plan import ReleasePlan
 from tests.conftest import PATIENCE, free_port, some_long, wait_until
 from tests.faults import tiny
 from tests.faults.test_kill import kill
@@ -308,12 +313,12 @@ def build_until_told_to_end(settings: Settings, graph: Graph) -> None:
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("isolation", some_long(host.ISOLATIONS, short="oci"))
+@pytest.mark.parametrize("isolation", some_long(tools.ISOLATIONS, short="oci"))
 def test_a_step_that_is_ended_half_way_is_never_taken_for_done(fresh: Settings, isolation: str) -> None:
     """A shell that is process 1 outlives what it waited for, and buildah commits what there is."""
     settings, nap = fresh.model_copy(update={"isolation": isolation}), nap_of(3600)
     try:
-        host.isolation(settings)
+        tools.isolation(settings)
     except RefitError as error:
         pytest.skip(str(error))
     graph = graph_of(tiny.root(), tiny.on("root", "slow", nap))

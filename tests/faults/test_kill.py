@@ -19,21 +19,22 @@ from time import monotonic
 import psutil
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Access
-from flows.command import ProcessId, noted
-from flows.database import LEASE_SECONDS, Lease, open_database
+from flows.core import command
+from flows.core.command import ProcessId, noted
+from flows.core.database import LEASE_SECONDS, Lease, open_database
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
-from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import STEPS, Entry, Phase, State, unsettled
+from flows.migrations.executor import Carrier
+from flows.migrations.journal import Also, Journal
+from flows.migrations.move import STEPS, Entry, Move, Phase, State, unsettled
 from flows.migrations.planning.rollout import Decision
+from flows.migrations.start_sessions import start_all
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from flows.settings import Settings
-from flows.start_sessions import start_all
 from tests.conftest import some_long, wait_until
 from tests.machine import RegistryServer, private_home
 from tests.processes import in_a_process
@@ -325,7 +326,7 @@ class UntoldJournal(Journal):
 def told_of(scene: Scene, pid: str) -> int:
     """A pid that Podman knows of the session's container."""
     container = scene.sessions.store.session(NAME).container
-    asked = [*host.podman(scene.settings), "container", "inspect", "--format", f"{{{{.State.{pid}}}}}", container]
+    asked = [*tools.podman(scene.settings), "container", "inspect", "--format", f"{{{{.State.{pid}}}}}", container]
     found = int(command.run(asked, root=True).stdout)
     assert found > 1
     return found
@@ -349,7 +350,7 @@ def test_all_comes_up_again_after_everything_was_killed(request: pytest.FixtureR
     for pid in (told_of(scene, "ConmonPid"), told_of(scene, "Pid")):
         os.kill(pid, signal.SIGKILL)
     slots = scene.settings.home.resolve() / "slots"
-    for place in [*host.mounts_below(slots)][::-1]:
+    for place in [*tools.mounts_below(slots)][::-1]:
         command.run(["umount", "--lazy", place], root=True)
     assert start_all(scene.settings) == {}
     check_nothing_is_left(scene.settings, scene.sessions, scene.journal, NAME)
@@ -412,7 +413,13 @@ def test_a_session_that_is_started_after_a_killed_stop_is_not_stopped_afterwards
 
 def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(scene: Scene, bob: str) -> None:
     """What `podman start` leaves when it is killed while CNI sets up the network: a file that names the container."""
-    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.Id}}", scene.sessions.show(bob).session.container]
+    asked = [
+        *tools.podman(scene.settings),
+        "inspect",
+        "--format",
+        "{{.Id}}",
+        scene.sessions.show(bob).session.container,
+    ]
     own = f"{command.run(asked, root=True).stdout.strip()}\r\neth0"
     files = [file for folder in Walls(scene.settings).addresses() for file in folder.glob("*.*.*.*")]
     if not (reserved := next((file for file in files if file.read_bytes() == own.encode()), None)):
@@ -428,11 +435,11 @@ def test_a_session_starts_though_a_killed_start_has_left_it_running(request: pyt
     """What `podman start` leaves when it is killed right after the runtime has done its part."""
     scene: Scene = request.getfixturevalue(name)
     scene.sessions.stop(NAME)
-    container, podman = scene.sessions.show(NAME).session.container, host.podman(scene.settings)
+    container, podman = scene.sessions.show(NAME).session.container, tools.podman(scene.settings)
     asked = [*podman, "container", "inspect", "--format", "{{.Id}} {{.State.Status}}"]
     command.run([*podman, "init", container], root=True)
     full, status = command.run([*asked, container], root=True).stdout.split()
-    command.run([host.facts(scene.settings).runtime, "start", full], root=True)
+    command.run([tools.facts(scene.settings).runtime, "start", full], root=True)
     assert status == "initialized"
     scene.sessions.wait_ready(scene.sessions.start(NAME))
     assert scene.sessions.execute(NAME, ["cat", "project/work.py"])  # it has its home

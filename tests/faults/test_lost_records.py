@@ -10,16 +10,16 @@ from uuid import uuid4
 
 import pytest
 
-from flows import doctor
 from flows.catalog.model import Access
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.move import Phase
+from flows.services import doctor
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.recovery import recover
-from flows.settings import Settings
 from tests.faults.test_kill import move_until_killed
 from tests.machine import RegistryServer, private_home
 from tests.processes import in_a_process

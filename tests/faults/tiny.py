@@ -8,7 +8,7 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
-from flows import command
+from flows.core import command
 from flows.images.stages import Kind, Stage
 
 PROGRAMS = ("/bin/sh", "/bin/sleep")

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
@@ -18,7 +19,6 @@ from flows.migrations.move import FINAL, Entry, Phase
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
-from flows.settings import Settings
 from tests.conftest import PATIENTLY
 from tests.real.variants import light
 

@@ -22,19 +22,20 @@ from playwright.sync_api import Page
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from flows import host
 from flows.catalog import load
 from flows.catalog.model import Access, Catalog, Profile
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
+from flows.sessions.activity.probes import Manner, Watch, probe, ready_to_look
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import PROBE, Activity, Verdict, judge
 from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
-from flows.sessions.watching.activity import PROBE, Activity, Verdict, judge
-from flows.sessions.watching.probes import Manner, Seen, Watch, probe, ready_to_look
-from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.machine import build_all
@@ -81,12 +82,12 @@ class Room:
 
     @property
     def podman(self) -> list[str]:
-        return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), *host.podman(self.settings)]
+        return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), *tools.podman(self.settings)]
 
     def terminal(self, *argv: str) -> Terminal:
         """A person's own terminal, with a program in the session."""
         call = [*self.podman, "exec", "-it", self.session.container, *argv]
-        terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
+        terminal = Terminal([tools.program(call[0]) or call[0], *call[1:]])
         self.things.callback(terminal.close)
         return terminal
 
@@ -179,7 +180,7 @@ def log_in_from_outside(room: Room, *tunnel: str) -> None:
     key.write_text(room.run("cat ~/keys/mine"))
     how = tunnel or ("-tt",)
     call = ["ssh", *how, "-i", str(key), *(f"-o{option}" for option in options), f"{USER}@session"]
-    terminal = Terminal([host.program(call[0]) or call[0], *call[1:]])
+    terminal = Terminal([tools.program(call[0]) or call[0], *call[1:]])
     room.things.callback(terminal.close)
     if not tunnel:
         terminal.wait_for("$")

@@ -17,13 +17,13 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from flows import services
 from flows.approve_wave import ask
+from flows.core.formatting import short
+from flows.core.settings import variables
 from flows.migrate_sessions import migrate_sessions
+from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import Way
-from flows.migrations.telling.fleet import Question
-from flows.migrations.telling.standing import Standings
-from flows.plan_migration import steer
-from flows.settings import variables
-from flows.words import short
+from flows.migrations.rollouts import Standings
+from flows.migrations.session_planner import steer
 from tests.browser import log_in
 from tests.conftest import free_port, wait_until
 from tests.prefect_api import prefect_client

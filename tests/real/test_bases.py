@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Catalog
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.settings import Settings
 from tests.machine import private_home
 
 pytestmark = pytest.mark.long
@@ -24,7 +25,7 @@ def test_debian_13_is_bootstrapped_and_comes_out_the_same_again(
     built = builder.build(stage, None)
     image = f"docker://{registry.host}/{registry.stages}@{built.digest}"
     script = "import sys; print(*sys.version_info[:2]); print(open('/etc/apt/sources.list.d/debian.sources').read())"
-    argv = [*host.podman(shared), "run", "--rm", "--tls-verify=false", *host.run_limits(shared), image]
+    argv = [*tools.podman(shared), "run", "--rm", "--tls-verify=false", *tools.run_limits(shared), image]
     version, *sources = command.run([*argv, "python3", "-c", script], root=True).stdout.splitlines()
     assert version == "3 13"
     assert "Suites: trixie trixie-updates" in sources

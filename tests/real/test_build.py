@@ -17,16 +17,18 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from flows import command, host, progress
 from flows.catalog.model import Base
-from flows.errors import RefitError
+from flows.core import command, progress
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Builder, Built
+from flows.images.builder.workspace import mounts, recover
 from flows.images.plan import Action
-from flows.images.registry import Registry, RegistryError
+from flows.images.registry import Registry
+from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage, join
-from flows.images.workshop.workspace import mounts, recover
 from flows.locks import apt
-from flows.settings import Settings
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import RegistryServer, build_all, private_home, serve_registry
 
@@ -42,7 +44,7 @@ def instructions(text: str) -> Stage:
 
 
 def working_containers(settings: Settings) -> list[str]:
-    return command.run([*host.buildah(settings), "containers", "--quiet"], root=True).stdout.split()
+    return command.run([*tools.buildah(settings), "containers", "--quiet"], root=True).stdout.split()
 
 
 def assert_clean(settings: Settings) -> None:
@@ -164,9 +166,9 @@ def test_a_pulled_parent_is_as_good_as_a_built_one(
 
 
 def test_compiled_python_is_not_stale(base: Built, shared: Settings) -> None:
-    argv = ["run", "--rm", "--network", "none", *host.run_limits(shared)]
+    argv = ["run", "--rm", "--network", "none", *tools.run_limits(shared)]
     image = f"{shared.registry_host}/{shared.repository}/stages@{base.digest}"
-    podman = host.podman(shared)
+    podman = tools.podman(shared)
     command.run([*podman, "pull", "--tls-verify=false", f"docker://{image}"], root=True)
     said = command.run([*podman, *argv, image, "python3", "-v", "-c", "import json"], root=True).stderr
     assert "matches" in said
@@ -175,9 +177,9 @@ def test_compiled_python_is_not_stale(base: Built, shared: Settings) -> None:
 
 def test_the_base_has_nothing_of_the_machine_that_made_it(base: Built, base_recipe: Base, shared: Settings) -> None:
     image = f"{shared.registry_host}/{shared.repository}/stages@{base.digest}"
-    podman = host.podman(shared)
+    podman = tools.podman(shared)
     command.run([*podman, "pull", "--tls-verify=false", f"docker://{image}"], root=True)
-    container = command.run([*podman, "create", *host.run_limits(shared), image, "true"], root=True).stdout.strip()
+    container = command.run([*podman, "create", *tools.run_limits(shared), image, "true"], root=True).stdout.strip()
     root = Path(command.run([*podman, "mount", container], root=True).stdout.strip())
     try:
         assert list((root / "etc/ssh").glob("ssh_host_*")) == []
@@ -249,7 +251,7 @@ from pathlib import Path
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from flows.settings import Settings
+from flows.core.settings import Settings
 settings = Settings(home=Path(sys.argv[1]), registry_port=int(sys.argv[2]))
 parent = Built("base-deb12", "", None, sys.argv[3])
 stage = Stage("endless", Kind.instructions, "base-deb12", f"RUN while :; do echo on; sleep {sys.argv[4]}; done")

@@ -15,8 +15,8 @@ import yaml
 from pydantic import SecretStr
 
 from flows import services
-from flows.command import noted
-from flows.settings import Settings, variables
+from flows.core.command import noted
+from flows.core.settings import Settings, variables
 from tests.conftest import free_port, wait_until
 from tests.machine import private_home
 from tests.prefect_api import cancel_run, prefect_client, start_run

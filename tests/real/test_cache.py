@@ -8,11 +8,12 @@ from io import BytesIO
 
 import pytest
 
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
-from flows.images.registry import Registry, digest_of
+from flows.images.builder import cache
+from flows.images.manifests import digest_of
+from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from flows.images.workshop import cache
-from flows.settings import Settings
 
 TEXT = """\
 RUN . /mnt/env.sh; set -eu; umask 022; export SOURCE_DATE_EPOCH=315532800 DEBIAN_FRONTEND=noninteractive; \\

@@ -10,22 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.compatibility.changes import hand_made
 from flows.compatibility.facts import Kind
 from flows.compatibility.judge import Verdict
 from flows.compatibility.obstacles import obstacles, recent
 from flows.compatibility.replay import NotReplayed, replay
 from flows.compatibility.scan import of_folder, of_image, scan
-from flows.database import open_database
+from flows.core import command
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.publishing import evidence
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import opened, to
 from tests.real.variants import LIGHT, light
@@ -105,7 +106,7 @@ def _package(folder: Path) -> Path:
 
 def _install(settings: Settings, session: Session, package: Path) -> None:
     """What an administrator does who helps somebody."""
-    podman = host.podman(settings)
+    podman = tools.podman(settings)
     command.run([*podman, "cp", package, f"{session.container}:/tmp/trial.deb"], root=True)
     by_hand = "dpkg --install /tmp/trial.deb && echo x >/etc/by-hand"
     command.run([*podman, "exec", "--privileged", "--user", "0:0", session.container, "sh", "-c", by_hand], root=True)
@@ -135,7 +136,7 @@ def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
 ) -> None:
     by_hand = "apt-get update -q && apt-get install -qy --no-install-recommends tree && apt-get clean"
     call = ["exec", "--privileged", "--user", "0:0", session.container, "sh", "-c", by_hand]
-    command.run([*host.podman(settings), *call], root=True, limit=600)
+    command.run([*tools.podman(settings), *call], root=True, limit=600)
     packages = sessions.execute(NAME, ["dpkg-query", "--show", "tree"])
     new = light(shared, registry, base, "replayed")
     Wishes(open_database(settings.database)).change(NAME, NAME, replay=True)

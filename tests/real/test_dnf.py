@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Base, BaseConfig, Catalog
 from flows.catalog.model import Repository as Source
-from flows.errors import RefitError, Vanished
+from flows.core import command
+from flows.core.errors import RefitError, Vanished
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images import stages
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
@@ -22,7 +24,6 @@ from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.locks import system
 from flows.publishing import evidence, installed, probe
-from flows.settings import Settings
 from tests.conftest import free_port
 from tests.rpms import Repository, serve_repository
 
@@ -198,7 +199,7 @@ def test_a_base_gets_exactly_what_was_resolved_and_a_version_that_has_gone_is_re
     assert builder.build(stage, None).reused
     image = f"docker://{registry.host}/{registry.stages}@{built.digest}"
     query = ["rpm", "-q", "--queryformat", "%{NAME}-%{VERSION} ", "editor", "library"]
-    argv = [*host.podman(shared), "run", "--rm", "--tls-verify=false", *host.run_limits(shared), image, *query]
+    argv = [*tools.podman(shared), "run", "--rm", "--tls-verify=false", *tools.run_limits(shared), image, *query]
     assert command.run(argv, root=True).stdout == "editor-1.0 library-3.1 "
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import free_port, wait_until
 from tests.engine_contract import EngineContract
 from tests.real.test_sessions import JUPYTER
@@ -57,7 +58,7 @@ def running(engine: Podman, session: Session) -> Session:
 
 
 def inspected(settings: Settings, session: Session) -> dict[str, object]:
-    call = [*host.podman(settings), "inspect", session.container]
+    call = [*tools.podman(settings), "inspect", session.container]
     return dict(json.loads(command.run(call, root=True).stdout)[0])
 
 

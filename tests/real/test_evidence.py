@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows import database
-from flows.errors import UnknownName
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor
+from flows.core import database
+from flows.core.errors import UnknownName
+from flows.core.settings import Settings
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
+from flows.images.registry import Registry
 from flows.publishing import evidence
-from flows.settings import Settings
 from tests.conftest import PATIENCE
 from tests.machine import RegistryServer, serve_registry
 
@@ -26,10 +27,10 @@ STEM = "runtime-minimal-deb12-py311_2026a"
 OLD, NEW = f"{STEM}_20261120", f"{STEM}_20261121"
 _WRITER = """
 import json, sys
-from flows import database
+from flows.core import database
 from flows.publishing import evidence
 from flows.images.registry import Registry
-from flows.settings import load
+from flows.core.settings import load
 
 settings, name = load(), sys.argv[1]
 registry, engine = Registry(settings), database.open_database(settings.database)

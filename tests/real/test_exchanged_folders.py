@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from flows import command
 from flows.catalog.model import Access
 from flows.compatibility.scan import of_folder
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 UID, FILES = 234_569, 150
 SECRET, OWN = b"root's own: canary", b"of the session's u"

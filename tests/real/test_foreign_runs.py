@@ -18,8 +18,8 @@ from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.workers.process import ProcessWorker
 
 from flows import services
+from flows.core.settings import Settings
 from flows.services.embedded import BASE_JOB_TEMPLATE, POOL
-from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 from tests.real.test_services import ENDLESS, deploy, make_settings, pid_of, pids, worker_of_the_trial
@@ -142,7 +142,7 @@ def test_a_path_is_not_read_and_an_entrypoint_elsewhere_is_not_imported(attacker
     elsewhere = attacker.deployment(path=str(attacker.folder), entrypoint="evil.py:evil")
     assert "path" in attacker.refused(attacker.run(elsewhere))
     assert "entrypoint" in attacker.refused(attacker.run(attacker.deployment(entrypoint=entrypoint)))
-    assert "entrypoint" in attacker.refused(attacker.run(attacker.deployment(entrypoint="flows.command:run")))
+    assert "entrypoint" in attacker.refused(attacker.run(attacker.deployment(entrypoint="flows.core.command:run")))
 
 
 def test_storage_is_not_fetched_from(attacker: Attacker) -> None:

@@ -11,9 +11,9 @@ from threading import Thread
 
 import pytest
 
+from flows.core.settings import Settings
 from flows.services import embedded, process
 from flows.sessions.entry.forwarder import Forwarder
-from flows.settings import Settings
 from tests.conftest import PATIENCE, free_span
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import psutil
 
-from flows import command, doctor, forwarding, host
-from flows.command import ProcessId
-from flows.doctor import Finding
-from flows.forwarding import Forwarding
-from flows.settings import Settings, Span
+from flows.core import command
+from flows.core.command import ProcessId
+from flows.core.settings import Settings, Span
+from flows.host import forwarding, tools
+from flows.host.forwarding import Forwarding
+from flows.services import doctor
+from flows.services.doctor import Finding
 from tests.conftest import free_port, wait_until
 from tests.machine import private_home
 
@@ -37,13 +39,13 @@ def finding(settings: Settings) -> Finding:
 
 
 def test_a_rule_whose_container_was_killed_is_found_avoided_and_can_be_removed(tmp_path: Path) -> None:
-    port, init = free_port(), host.program("catatonit")
+    port, init = free_port(), tools.program("catatonit")
     tree = tmp_path / "tree"
     (tree / "bin").mkdir(parents=True)
     shutil.copy(str(init), tree / "bin" / "catatonit")
     with private_home(tmp_path / "home", free_port(), session_ports=Span(first=port, last=port)) as settings:
-        options = ["--detach", "--rootfs", "--publish", f"127.0.0.1:{port}:80", *host.run_limits(settings)]
-        started = command.run([*host.podman(settings), "run", *options, tree, "/bin/catatonit", "-P"], root=True)
+        options = ["--detach", "--rootfs", "--publish", f"127.0.0.1:{port}:80", *tools.run_limits(settings)]
+        started = command.run([*tools.podman(settings), "run", *options, tree, "/bin/catatonit", "-P"], root=True)
         container = started.stdout.strip()
         assert [found.ports for found in of_container(container)] == [(port,)]
         assert container not in {found.container for found in forwarding.stale()}

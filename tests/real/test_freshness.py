@@ -8,9 +8,9 @@ import logging
 import pytest
 
 from flows.catalog.model import Base, Catalog
+from flows.core.settings import Settings
 from flows.locks import freshness, system
 from flows.locks.freshness import Verdict
-from flows.settings import Settings
 
 
 @pytest.fixture

@@ -21,17 +21,19 @@ from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 from websockets.sync.server import ServerConnection, serve
 
-from flows import command, host, services
+from flows import services
+from flows.core import command
+from flows.core.settings import Settings
 from flows.gateway import routes
+from flows.host import tools
 from flows.images.registry import Registry
-from flows.migrations import abandoned
-from flows.migrations.carry import Carrier
+from flows.migrations import orphaned_moves
+from flows.migrations.executor import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, free_port, wait_until
 from tests.faults.test_kill import DeadlyJournal
@@ -203,7 +205,7 @@ def test_only_whoever_knows_its_token_tells_the_gateway_anything(settings: Setti
 
 def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, sessions: Sessions, ada: str) -> None:
     container = sessions.store.session(NAME).container
-    command.run([*host.podman(settings), "kill", container], root=True)
+    command.run([*tools.podman(settings), "kill", container], root=True)
     wait_until(lambda: get(f"{ada}/api").status_code == 503)
     wait_until(lambda: get(f"{ada}/api").json().get("why") == "missing")
 
@@ -284,7 +286,7 @@ def test_f01_a_session_that_a_killed_run_has_left_away_comes_back_while_nobody_d
     process.join()
     assert process.exitcode == -signal.SIGKILL
     wait_until(lambda: get(f"{ada}/api").json().get("why") == "interrupted")
-    wait_until(lambda: get(f"{ada}/api").status_code == 200, 4 * abandoned.PATIENCE.total_seconds())
+    wait_until(lambda: get(f"{ada}/api").status_code == 200, 4 * orphaned_moves.PATIENCE.total_seconds())
     wait_until(lambda: not Journal(sessions.store.database).unfinished())
     assert sessions.store.session(NAME).image == new
 

@@ -13,18 +13,18 @@ from uuid import uuid4
 
 import pytest
 
-from flows import command
 from flows.catalog.model import Resources
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
-from flows.plan_migration import Planning
-from flows.sessions.equipment import release_gpus
+from flows.migrations.session_planner import Planning
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
-from flows.settings import Settings
+from flows.sessions.reconfigure import release_gpus
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, to
 from tests.real.variants import LIGHT, light

@@ -9,14 +9,14 @@ import pytest
 
 from flows.catalog import load
 from flows.catalog.model import Catalog
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.grafting.configuration import has_layer
 from flows.images.grafting.layers import Trees, compare
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage, join
-from flows.settings import Settings
 from tests.machine import RegistryServer
 
 BEGIN = "RUN . /mnt/env.sh; set -eu; umask 022; export SOURCE_DATE_EPOCH=315532800;"

@@ -10,11 +10,11 @@ from hashlib import sha256
 
 import pytest
 
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.images.grafting.carried import Layers, NotCarried
+from flows.core.database import open_database
+from flows.core.errors import RefitError
 from flows.images.grafting.configuration import has_layer
-from flows.images.registry import Manifest
+from flows.images.grafting.layer_cache import Layers, NotCarried
+from flows.images.manifests import Manifest
 from flows.images.stages import Kind, Stage
 from flows.signing.trust import Trust
 from tests.real.test_layers import PARENT, Workshop, workshop

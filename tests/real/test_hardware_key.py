@@ -8,10 +8,10 @@ import pkcs11
 import pytest
 from pkcs11.util.ec import encode_named_curve_parameters
 
-from flows import command
-from flows.database import open_database
-from flows.images.registry import canonical, digest_of
-from flows.settings import Settings
+from flows.core import command
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.images.manifests import canonical, digest_of
 from flows.signing.keys import BadKey, Keys
 from flows.signing.trust import Trust, statement
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from flows import command
 from flows.catalog.model import Access
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import some_long
 from tests.homes_contract import Files, HomesContract, with_volume
 

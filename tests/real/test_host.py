@@ -14,12 +14,14 @@ from threading import Thread, get_ident
 
 import pytest
 
-from flows import command, containers, doctor, host
-from flows.command import ProgramFailed
-from flows.containers import Mount
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers, tools
+from flows.host.containers import Mount
 from flows.images.build import Built
-from flows.settings import Settings
+from flows.services import doctor
 from tests.conftest import free_port, wait_until
 from tests.machine import private_home
 
@@ -38,7 +40,7 @@ def image(base: Built, shared: Settings) -> str:
 
 
 def ours(settings: Settings) -> list[str]:
-    return command.run([*host.podman(settings), "ps", "--all", "--quiet"], root=True).stdout.split()
+    return command.run([*tools.podman(settings), "ps", "--all", "--quiet"], root=True).stdout.split()
 
 
 def write_program(path: Path, text: str) -> None:
@@ -48,12 +50,12 @@ def write_program(path: Path, text: str) -> None:
 
 def test_what_works_is_found_out_once(fresh: Settings, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "refit.command")
-    found = host.facts(fresh)
-    assert found.runtime in host.RUNTIMES
-    assert found.isolation in host.ISOLATIONS
+    found = tools.facts(fresh)
+    assert found.runtime in tools.RUNTIMES
+    assert found.isolation in tools.ISOLATIONS
     assert not found.network_problem
     caplog.clear()
-    assert host.facts(fresh) == found
+    assert tools.facts(fresh) == found
     assert caplog.messages == []  # no program was started for it
     assert not list(fresh.home.glob("trial-*"))
     assert ours(fresh) == []
@@ -62,14 +64,14 @@ def test_what_works_is_found_out_once(fresh: Settings, caplog: pytest.LogCapture
 def test_a_runtime_that_fails_is_passed_over(fresh: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path / "crun", "echo 'cgroups in hybrid mode not supported' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert host.runtime(fresh) == "runc"
+    assert tools.runtime(fresh) == "runc"
 
 
 def test_no_runtime_works(fresh: Settings, tmp_path: Path) -> None:
     write_program(tmp_path / "broken", "echo 'no such luck' >&2; exit 1")
     settings = fresh.model_copy(update={"oci_runtime": str(tmp_path / "broken")})
-    with pytest.raises(host.NothingWorks) as caught:
-        host.podman(settings)
+    with pytest.raises(tools.NothingWorks) as caught:
+        tools.podman(settings)
     assert "no such luck" in str(caught.value) and "REFIT_OCI_RUNTIME" in caught.value.fix
     assert not (fresh.home / "host.json").exists()
     findings = {finding.thing: finding for finding in doctor.examine(settings)}
@@ -77,12 +79,12 @@ def test_no_runtime_works(fresh: Settings, tmp_path: Path) -> None:
 
 
 def test_another_boot_forgets_what_was_true_until_then(fresh: Settings) -> None:
-    found = host.facts(fresh)
-    stale = host.runtime_folder(fresh) / "stale"
+    found = tools.facts(fresh)
+    stale = tools.runtime_folder(fresh) / "stale"
     stale.touch()
     file = fresh.home / "host.json"
     file.write_text(file.read_text().replace(found.boot, "an-earlier-boot"))
-    assert host.facts(fresh) == found
+    assert tools.facts(fresh) == found
     assert not stale.exists()
 
 
@@ -146,7 +148,8 @@ def test_cancelling_leaves_nothing(shared: Settings, image: str) -> None:
 
 def test_what_a_killed_process_left_is_removed_by_the_next(shared: Settings, image: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from flows import containers; from flows.settings import Settings\n"
+        "import sys; from pathlib import Path\n"
+        "from flows.host import containers; from flows.core.settings import Settings\n"
         "containers.run_once(Settings(home=Path(sys.argv[1]), registry=sys.argv[2]), sys.argv[3], ['sleep', '1000'])"
     )
     words = [sys.executable, "-c", code, shared.home, shared.registry_host, image]

@@ -14,19 +14,19 @@ from playwright.sync_api import Locator, Page, expect
 from websockets.sync.client import connect
 
 from flows.catalog.model import Catalog
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
+from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.migrations.telling.teller import Teller
+from flows.sessions.activity.probes import look_at
 from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session
-from flows.sessions.watching.probes import look_at
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.machine import FIRST, build_all

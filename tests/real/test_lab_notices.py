@@ -12,18 +12,19 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine as Database
 
-from flows.database import now, open_database
-from flows.history import History, Kind
+from flows.core.database import now, open_database
+from flows.core.policy import Mode
+from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
+from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.migrations.telling.teller import Teller
-from flows.policy import Mode
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.real.drafts import check_drafts, type_drafts

@@ -12,13 +12,15 @@ from time import monotonic
 
 import pytest
 
-from flows import command, host
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import TIMESTAMP, Config, configured, written
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
-from flows.images.registry import MANIFEST, Manifest, Registry, canonical, digest_of
-from flows.images.workshop.making import local_name
-from flows.settings import Settings
+from flows.images.manifests import MANIFEST, Manifest, canonical, digest_of
+from flows.images.registry import Registry
+from flows.images.stages import local_name
 from tests.conftest import free_port
 from tests.machine import private_home, serve_registry
 
@@ -75,7 +77,7 @@ class Workshop:
         origin = local_name(parent.digest) if parent else "scratch"
         containerfile, noted = self.context.parent / "Containerfile", self.context.parent / "noted"
         containerfile.write_text(f"FROM {origin}\n{text}\n")
-        isolation = ["--isolation", host.isolation(self.settings), "--timestamp", str(TIMESTAMP)]
+        isolation = ["--isolation", tools.isolation(self.settings), "--timestamp", str(TIMESTAMP)]
         options = [*isolation, "--layers=false", "--no-cache", "--pull-never", "--iidfile", str(noted)]
         self.buildah("build", *options, "--file", str(containerfile), str(self.context))
         image = noted.read_text().strip()
@@ -88,7 +90,7 @@ class Workshop:
         return Manifest(digest, MANIFEST, content)
 
     def buildah(self, *words: str) -> str:
-        return command.run([*host.buildah(self.settings), *words], root=True).stdout
+        return command.run([*tools.buildah(self.settings), *words], root=True).stdout
 
     def graft(self, old: Manifest, old_parent: Manifest, parent: Manifest, text: str) -> Manifest:
         """Put what stands above one parent onto another, whatever the rule says."""
@@ -276,7 +278,7 @@ def test_an_image_with_an_appended_layer_can_be_used(
     reference = f"docker://{workshop.registry.host}/{workshop.repository}@{image.digest}"
     container = workshop.buildah("from", "--tls-verify=false", reference).strip()
     try:
-        isolation = ["--isolation", host.isolation(workshop.settings)]
+        isolation = ["--isolation", tools.isolation(workshop.settings)]
         seen = workshop.buildah("run", *isolation, container, "sh", "-c", "echo $PATH; cat /opt/app-root/soft.py")
         assert seen == "/opt/app-root:/usr/local/bin:/usr/bin:/bin\nimport this\n"
     finally:

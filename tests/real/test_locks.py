@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows import command, containers, host
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.images.build import Builder, Built
+from flows.images.builder import locking_image
 from flows.images.stages import Stage
-from flows.images.workshop import locker
 from flows.locks import locking, policy, python
 from flows.locks.locking import Unresolvable
 from flows.locks.policy import Bounds
-from flows.settings import Settings
 from tests.package_index import (
     EXTENSION,
     PASSWORD,
@@ -45,7 +46,7 @@ verify_ssl = true
 @pytest.fixture(scope="session")
 def lock_image(builder: Builder, base: Built, base_stage: Stage) -> str:
     """Digest of the locker on the run's base."""
-    return builder.build(locker.stage(base_stage, "py311", ROOT), base).digest
+    return builder.build(locking_image.stage(base_stage, "py311", ROOT), base).digest
 
 
 @pytest.fixture(scope="session")
@@ -147,7 +148,7 @@ def test_what_can_not_be_resolved_is_explained_and_changes_nothing(
     assert all(words in str(caught.value) for words in said)
     assert "Traceback" not in str(caught.value)
     assert files(folder) == before
-    assert command.run([*host.podman(indexed), "ps", "--all", "--quiet"], root=True).stdout == ""
+    assert command.run([*tools.podman(indexed), "ps", "--all", "--quiet"], root=True).stdout == ""
 
 
 def test_a_folder_of_wheels_supplies_what_the_index_lacks(

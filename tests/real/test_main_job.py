@@ -17,10 +17,11 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flows import command, host
 from flows.catalog.tree import PARTS
-from flows.images.workshop.workspace import mounts
-from flows.settings import Settings
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.images.builder.workspace import mounts
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import RegistryServer, private_home
 from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
@@ -188,5 +189,5 @@ def test_cancelling_a_build_leaves_no_program_container_or_mount(
     assert state(prefect, run) == "CANCELLED"
     wait_until(lambda: not sleepers(seconds))
     wait_until(lambda: not mounts(person.settings))
-    buildah = host.buildah(person.settings)
+    buildah = tools.buildah(person.settings)
     wait_until(lambda: command.run([*buildah, "containers", "--quiet"], root=True).stdout == "")

@@ -9,22 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Access
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core import command
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.metrics import serving
-from flows.migrations.carry import Carrier, Result
+from flows.migrations.executor import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from flows.policy import RolloutPolicy
+from flows.migrations.results import Result
 from flows.publishing.signatures import NotPublished
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
 from tests.real.moving import check_nothing_is_left, furnish, manifest, opened, to
@@ -147,7 +150,7 @@ def test_a_log_that_ends_with_half_a_line_is_shown_up_to_there(scene: Scene) -> 
     """As while a container writes much, or for ever where what wrote it was killed: `podman logs --tail` fails."""
     scene.create(scene.image("speaks", "echo so far"))
     container = scene.sessions.store.session(NAME).container
-    asked = [*host.podman(scene.settings), "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", container]
+    asked = [*tools.podman(scene.settings), "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", container]
     with Path(command.run(asked, root=True).stdout.strip()).open("a") as log:
         log.write("2026-11-21T20:5")
     assert "so far" in scene.sessions.logs(NAME).splitlines()

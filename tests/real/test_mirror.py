@@ -12,13 +12,13 @@ import pytest
 
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import apt, system
-from flows.settings import Settings
 from tests.certificates import Authority, make_authority
 from tests.conftest import some_long
 from tests.machine import private_home

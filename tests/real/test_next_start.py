@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from flows.database import open_database
-from flows.errors import RefitError
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.policy import Mode
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
-from flows.migrations.telling.standing import Standings
-from flows.policy import Mode
+from flows.migrations.rollouts import Standings
+from flows.migrations.start_sessions import start_session
+from flows.migrations.switch_profile import go_back, switch_session
+from flows.sessions.activity.hook import HOOK, PROOF
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.watching.hook import HOOK, PROOF
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
-from flows.start_sessions import start_session
-from flows.switch_session import go_back, switch_session
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
 from tests.real.moving import check_nothing_is_left, to

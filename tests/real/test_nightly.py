@@ -22,13 +22,15 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from flows import command, host, services
+from flows import services
+from flows.core import command
+from flows.core.settings import Settings, variables
+from flows.host import tools
 from flows.images.build import Builder, Built
+from flows.images.builder import locking_image
+from flows.images.builder.workspace import mounts
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.images.workshop import locker
-from flows.images.workshop.workspace import mounts
-from flows.settings import Settings, variables
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import ROOT, RegistryServer, private_home
 from tests.package_index import make_wheel, serve_index, write_page
@@ -146,7 +148,7 @@ def scene(
     base: Built,
     base_stage: Stage,
 ) -> Iterator[Scene]:
-    builder.build(locker.stage(base_stage, "py311", ROOT), base)  # the index below has no pipenv
+    builder.build(locking_image.stage(base_stage, "py311", ROOT), base)  # the index below has no pipenv
     folder, index = tmp_path_factory.mktemp("nightly"), tmp_path_factory.mktemp("packages")
     make_wheel(index / "ant", "ant", "1.0")
     make_wheel(index / "bee", "bee", "1.0", ["ant<2"])
@@ -401,7 +403,7 @@ def test_after_a_kill_only_what_is_missing_is_made(scene: Scene, first: Any, tmp
         night = scene.night()
     assert made(night) == ["two-custom-deb12-py311", profile("two")]
     assert new(night) == {profile("two")}
-    assert command.run([*host.buildah(scene.settings), "containers", "--quiet"], root=True).stdout == ""
+    assert command.run([*tools.buildah(scene.settings), "containers", "--quiet"], root=True).stdout == ""
     assert mounts(scene.settings) == ()
 
 

@@ -16,17 +16,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import command
 from flows.catalog.model import Access
 from flows.compatibility.scan import of_folder
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed
 from flows.sessions.homes.copying import Extent, NobodyKnows
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
-from flows.sessions.homes.room import NoRoom
+from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import some_long, wait_until
 
 UID = 234_570

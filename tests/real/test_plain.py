@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.catalog import load
 from flows.catalog.model import Catalog
-from flows.images import plain
+from flows.core import command
+from flows.core.settings import Settings, variables
+from flows.host import tools
+from flows.images import containerfile_export
 from flows.images.build import Builder, Built
 from flows.images.grafting.configuration import TIMESTAMP
 from flows.images.grafting.layers import Trees, compare
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from flows.settings import Settings, variables
 from tests.machine import ROOT, build_all, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
@@ -60,19 +61,19 @@ def build(tmp_path: Path, shared: Settings, registry: Registry) -> Build:
             exports = [f"export UV_DEFAULT_INDEX={index} PIP_EXTRA_INDEX_URL={index}\n"] if index else []
             if shared.ca_bundle:
                 (company / "ca.pem").write_bytes(shared.ca_bundle.read_bytes())
-                exports += [f"export {name}={plain.COMPANY}/ca.pem\n" for name in AUTHORITIES]
+                exports += [f"export {name}={containerfile_export.COMPANY}/ca.pem\n" for name in AUTHORITIES]
             if exports:
                 (company / "env.sh").write_text("".join(exports))
             (written / "Containerfile").write_text(text)
             options = [
-                *("--isolation", host.isolation(shared), "--tls-verify=false", "--timestamp", str(TIMESTAMP)),
-                *("--volume", f"{company}:{plain.COMPANY}:ro", "--tag", "plain"),
+                *("--isolation", tools.isolation(shared), "--tls-verify=false", "--timestamp", str(TIMESTAMP)),
+                *("--volume", f"{company}:{containerfile_export.COMPANY}:ro", "--tag", "plain"),
                 *("--file", str(written / "Containerfile")),
             ]
-            command.run([*host.buildah(alone), "build", *options, str(empty)], root=True)
+            command.run([*tools.buildah(alone), "build", *options, str(empty)], root=True)
             target = f"docker://{registry.host}/{registry.stages}:plain"
             argv = ["push", "--tls-verify=false", "--format", "oci", "plain", target]
-            command.run([*host.buildah(alone), *argv], root=True)
+            command.run([*tools.buildah(alone), *argv], root=True)
         return registry.manifest(registry.stages, "plain").digest
 
     return build
@@ -96,7 +97,7 @@ def test_what_the_machine_gave_comes_from_the_text_itself(
 ) -> None:
     built = builder.build(TOOLS, base)
     image = f"{registry.host}/{registry.stages}@{base.digest}"
-    text = plain.containerfile("tools", "2026a", (base_stage, TOOLS), image, secure=registry.secure)
+    text = containerfile_export.containerfile("tools", "2026a", (base_stage, TOOLS), image, secure=registry.secure)
     assert differing(shared, registry, built.digest, build(text)) == set()
     assert differing(shared, registry, base.digest, built.digest)
 

@@ -11,26 +11,27 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 from pydantic import SecretStr
 
-from flows import host
-from flows.database import now, open_database
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.policy import Mode, RolloutPolicy
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
-from flows.migrations.follow import Course, follow
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
-from flows.migrations.parting import MOVES_NOW
+from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason, Way
-from flows.migrations.telling.standing import Standings
-from flows.migrations.telling.teller import Teller
-from flows.plan_migration import Planning, plan_migration
-from flows.policy import Mode, RolloutPolicy
+from flows.migrations.reconcile import Course, follow
+from flows.migrations.rollouts import Standings
+from flows.migrations.session_planner import Planning, plan_migration
+from flows.migrations.shutdown_notice import MOVES_NOW
 from flows.sessions.containers.pulls import to_pull
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.ide.terminals import LEFT
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.variants import LIGHT, light
 from tests.terminal import Terminal
@@ -49,8 +50,8 @@ def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathF
 @contextmanager
 def at_a_terminal(settings: Settings, sessions: Sessions) -> Iterator[Terminal]:
     """Somebody with a shell in the session."""
-    call = [*host.podman(settings), "exec", "-it", sessions.store.session(NAME).container, "sh"]
-    person = Terminal([host.program(call[0]) or call[0], *call[1:]])
+    call = [*tools.podman(settings), "exec", "-it", sessions.store.session(NAME).container, "sh"]
+    person = Terminal([tools.program(call[0]) or call[0], *call[1:]])
     try:
         person.wait_for("$")
         yield person

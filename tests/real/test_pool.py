@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, doctor
 from flows.catalog.model import Access
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.services import doctor
 from flows.sessions.homes import subvolumes
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 UID, GROWN = 234_568, 64 << 20
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from flows import command
-from flows.database import lease, open_database, still_held
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.database import lease, open_database, still_held
+from flows.core.errors import RefitError
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.database_contract import DatabaseContract
 from tests.faults import tiny

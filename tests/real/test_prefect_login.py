@@ -20,8 +20,8 @@ from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
 from flows import services
+from flows.core.settings import Settings
 from flows.services import csrf, tickets
-from flows.settings import Settings
 from tests.browser import open_page
 from tests.conftest import PATIENTLY
 from tests.prefect_api import prefect_client

@@ -17,16 +17,17 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from flows import services
-from flows.database import open_database
-from flows.errors import RefitError
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.ledger import StageRow
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.prune_images import _carry_out
 from flows.publishing import evidence, prune
 from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
 from flows.services.embedded import registry as embedded
-from flows.settings import Settings
 from tests.conftest import free_port, wait_until
 
 ALIAS = "jupyter-minimal-deb12-py311_2026a"
@@ -57,7 +58,7 @@ def in_python(settings: Settings, code: str, path: str = "") -> subprocess.Popen
         "REFIT_REGISTRY_PORT": str(settings.registry_port),
         "REFIT_PREFECT_PORT": str(settings.prefect_port),
     }
-    return subprocess.Popen([sys.executable, "-c", f"from flows.settings import load; {code}"], env=environment)
+    return subprocess.Popen([sys.executable, "-c", f"from flows.core.settings import load; {code}"], env=environment)
 
 
 @pytest.fixture

@@ -12,19 +12,21 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine
 
-from flows import database
 from flows.catalog import load
 from flows.catalog.model import Access, Base, Bundle, Catalog, Ide, IdeConfig, Profile
+from flows.core import database
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
-from flows.images.registry import MANIFEST, Registry, canonical
+from flows.images.manifests import MANIFEST, canonical
+from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
 from flows.publishing import evidence, statements
 from flows.publishing.checks import ChecksFailed
-from flows.publishing.publish import Published, access_of, already, current, publish
+from flows.publishing.publish import access_of, already, current, publish
+from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.publishing.statements import Made
-from flows.settings import Settings
 from tests.machine import build_all
 
 DAY = datetime.date(2026, 11, 20)

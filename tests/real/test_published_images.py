@@ -10,26 +10,27 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows import doctor
 from flows.catalog import load
 from flows.cli.home import _target
 from flows.cli.main import app
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from flows.create_session import find_image
-from flows.database import open_database
 from flows.images.build import Built
-from flows.images.registry import Manifest, Registry, canonical, digest_of
-from flows.migrations.carry import Carrier
+from flows.images.manifests import Manifest, canonical, digest_of
+from flows.images.registry import Registry
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.plan_migration import Planning, targets
+from flows.migrations.session_planner import Planning, targets
+from flows.migrations.switch_profile import switch_session
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished, Publications
+from flows.services import doctor
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from flows.settings import Settings
 from flows.signing.keys import Keys, pem_of
 from flows.signing.trust import ENVELOPE, Doubt, Trust
-from flows.switch_session import switch_session
 from tests.machine import FIRST, ROOT, another_registry, private_home
 from tests.real.variants import LIGHT, light, sign
 

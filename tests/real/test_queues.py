@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flows import services
-from flows.settings import Settings
+from flows.core.settings import Settings
 from tests.conftest import PATIENCE
 from tests.machine import ROOT
 from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
@@ -31,11 +31,12 @@ RELEASE = "2000b"
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 DEPLOY = """
 import os
-from flows import services, settings
+from flows import services
+from flows.core import settings
 chosen = settings.load()
 os.environ.update(services.prefect_environment(chosen))
 from flows.catalog.load import load_catalog
-from flows.deploy import deploy
+from flows.orchestration.deployments import deploy
 from tests.real.trial_flow import trial
 print(*deploy([trial], load_catalog(chosen.catalog).bases.values()))
 """

@@ -14,12 +14,14 @@ from threading import Thread
 import pytest
 from pydantic import SecretStr
 
-from flows import command, containers
-from flows.command import ProgramFailed
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.settings import Settings
+from flows.host import containers
 from flows.images.build import Builder
-from flows.images.registry import BlobLost, Registry, RegistryError
+from flows.images.registry import Registry
+from flows.images.registry_errors import BlobLost, RegistryError
 from flows.images.stages import Kind, Stage
-from flows.settings import Settings
 from tests.certificates import Authority, make_authority
 from tests.conftest import free_port
 from tests.machine import RegistryServer, private_home, serve_registry

@@ -23,24 +23,16 @@ from threading import Event
 import pytest
 from pydantic import SecretStr
 
-from flows import command, progress
-from flows.errors import RefitError
+from flows.core import command, progress
+from flows.core.errors import RefitError
+from flows.core.progress import Report, State
+from flows.core.settings import Settings
 from flows.images import registry as module
 from flows.images.build import Builder, Built
-from flows.images.registry import (
-    CONFIG,
-    MANIFEST,
-    Manifest,
-    NoAnswer,
-    Registry,
-    RegistryError,
-    canonical,
-    descriptor,
-    digest_of,
-)
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
+from flows.images.registry_errors import NoAnswer, RegistryError
 from flows.images.stages import Kind, Stage
-from flows.progress import Report, State
-from flows.settings import Settings
 from tests.certificates import make_authority
 from tests.conftest import free_port
 from tests.liars import PASSWORD, USER, WORD, Eavesdropper, Liar, Lie, Request, Said, honest, nothing

@@ -14,13 +14,17 @@ import httpx
 import psutil
 import pytest
 
-from flows import containers, documents, services
-from flows.command import ProgramFailed
+from flows import services
+from flows.core import documents
+from flows.core.command import ProgramFailed
+from flows.core.settings import Settings
+from flows.host import containers
 from flows.images.build import Builder
-from flows.images.registry import CONFIG, MANIFEST, Registry, RegistryError, canonical, descriptor
+from flows.images.manifests import CONFIG, MANIFEST, canonical, descriptor
+from flows.images.registry import Registry
+from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage
 from flows.services import embedded, garbage, process
-from flows.settings import Settings
 from tests.conftest import PATIENTLY, free_port, wait_until
 from tests.machine import private_home
 

@@ -13,21 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Access
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
 from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
-from flows.sessions.equipment import put_into_pool
+from flows.sessions.activity.hook import PROOF
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.watching.hook import PROOF
-from flows.settings import Settings
+from flows.sessions.reconfigure import put_into_pool
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
@@ -64,7 +65,7 @@ class Scene(moving.Scene):
         self.sessions.execute(NAME, ["sh", "-euc", write], stdin=f"#!/bin/sh\n{script}\n")
 
     def check_nothing_is_left(self) -> None:
-        listed = [*host.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
+        listed = [*tools.podman(self.settings), "ps", "--all", "--quiet", "--filter", "name=rehearsal"]
         assert not command.run(listed, root=True).stdout
         assert not list((self.settings.home / "rehearsals").iterdir())
         assert not list((self.settings.home / "running").iterdir())
@@ -199,7 +200,7 @@ from dataclasses import replace
 from pathlib import Path
 from flows.migrations.rehearsal import rehearse
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings
+from flows.core.settings import Settings
 settings = Settings.model_validate_json(sys.argv[1]).model_copy(update={"home": Path(sys.argv[2])})
 sessions = Sessions.open(settings)
 rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image=sys.argv[3], generation=2))
@@ -209,7 +210,7 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
         env={**os.environ, "REFIT_HOME": str(scene.settings.home)},
         cwd=Path(__file__).parents[2],
     )
-    running = [*host.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
+    running = [*tools.podman(scene.settings), "ps", "--quiet", "--filter", "name=rehearsal"]
     wait_until(lambda: command.run(running, root=True).stdout and process.poll() is None)
     [copy] = (scene.settings.home / "rehearsals").glob(f"{NAME}.*/home")
     assert copy.is_dir() and oct(copy.parent.stat().st_mode)[-3:] == "700"

@@ -17,12 +17,13 @@ import httpx
 import psutil
 import pytest
 
-from flows import command, services
-from flows.errors import RefitError
+from flows import services
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
 from flows.services import embedded
 from flows.services.reset import reset, reset_parts
-from flows.settings import Settings
 from tests.conftest import PATIENCE, PATIENTLY
 from tests.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
 from tests.real.trial_worker import with_the_trial
@@ -31,9 +32,10 @@ TRIAL = "trial/refit"
 ENDLESS = 10 * PATIENCE  # seconds: what is gone before was ended
 DEPLOY = """
 import os
-from flows import services, settings
+from flows import services
+from flows.core import settings
 os.environ.update(services.prefect_environment(settings.load()))
-from flows.deploy import deploy
+from flows.orchestration.deployments import deploy
 from {module} import {flow}
 print(*deploy([{flow}]))
 """

@@ -17,15 +17,16 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from flows import command, host
 from flows.catalog.model import Access
-from flows.errors import RefitError, UnknownName
+from flows.core import command
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings, Span, variables
+from flows.host import tools
 from flows.publishing.signatures import NotPublished
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import Exhausted, NameTaken
-from flows.settings import Settings, Span, variables
 from tests.conftest import PATIENCE, PATIENTLY
 from tests.real.moving import kernels, terminals
 from tests.real.variants import JUPYTER
@@ -362,7 +363,7 @@ def test_nothing_secret_is_on_the_container_or_in_a_log(sessions: Sessions, ana:
     with command.logged(tmp_path / "log"):
         token = sessions.token(ana)
         sessions.start("ana")
-    inspected = command.run([*host.podman(sessions._settings), "inspect", ana.container], root=True).stdout
+    inspected = command.run([*tools.podman(sessions._settings), "inspect", ana.container], root=True).stdout
     for text in (inspected, sessions.logs("ana"), (tmp_path / "log").read_text()):
         assert text
         assert token not in text

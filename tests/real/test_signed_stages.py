@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.core.settings import Settings
 from flows.images.build import Builder
+from flows.images.manifests import MANIFEST
 from flows.images.plan import Action
-from flows.images.registry import MANIFEST, Registry
+from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import join
-from flows.settings import Settings
 from flows.signing.keys import Keys, pem_of
 from tests.faults import tiny
 from tests.machine import RegistryServer, private_home

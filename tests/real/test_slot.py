@@ -8,19 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, fence, host
-from flows.command import ProgramFailed
-from flows.database import open_database
+from flows.core import command, fence
+from flows.core.command import ProgramFailed
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier, Result
-from flows.migrations.former import clear
+from flows.migrations.executor import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
+from flows.migrations.previous_containers import clear
+from flows.migrations.results import Result
 from flows.sessions.containers.slot import NAME as HOME
 from flows.sessions.containers.slot import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, furnish, manifest, to
@@ -50,7 +52,7 @@ class Scene:
         return sorted(slot.name for slot in found)
 
     def podman(self, *words: str) -> None:
-        command.run([*host.podman(self.settings), *words], root=True)
+        command.run([*tools.podman(self.settings), *words], root=True)
 
     def move(self, image: str) -> Result:
         return Carrier.open(self.settings).carry_out(to(self.sessions, NAME, image))

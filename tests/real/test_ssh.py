@@ -8,22 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, host, services
-from flows.command import OutOfTime, ProgramFailed
-from flows.database import open_database
+from flows import services
+from flows.core import command
+from flows.core.command import OutOfTime, ProgramFailed
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.rehearsal import rehearse
+from flows.sessions.activity import probes
+from flows.sessions.activity.verdict import Verdict
 from flows.sessions.entry.keys import added, read_keys, without
-from flows.sessions.equipment import change_keys
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.watching import probes
-from flows.sessions.watching.activity import Verdict
-from flows.settings import Settings
+from flows.sessions.reconfigure import change_keys
 from tests.conftest import free_span, wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, to
@@ -55,7 +57,7 @@ class Desk:
         """How this person calls ssh."""
         own = ["-F", "none", "-i", str(self.key), "-o", "IdentityAgent=none", "-o", "BatchMode=yes"]
         program, *options = self.sessions.ssh.call(NAME)
-        return [host.program(program) or program, *own, *options, *words]
+        return [tools.program(program) or program, *own, *options, *words]
 
     def run(self, text: str) -> str:
         """What shell text says that runs in the session, over ssh."""
@@ -126,7 +128,7 @@ def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
 
 def test_f20_a_container_that_was_changed_by_hand_is_left_alone(desk: Desk) -> None:
     """Whoever did that may have had a reason, which a new container would know nothing of."""
-    engine, session, podman = desk.sessions.engine, desk.session, host.podman(desk.settings)
+    engine, session, podman = desk.sessions.engine, desk.session, tools.podman(desk.settings)
     assert engine.by_hand(session) == ()
     command.run([*podman, "rename", session.container, "mine"], root=True)
     try:
@@ -180,7 +182,7 @@ def test_the_private_host_key_is_the_sessions_alone_and_in_no_image_or_label(des
     status = (folder / "host_key").stat()
     assert (status.st_mode & 0o777, status.st_uid) == (0o400, desk.session.uid)
     secret = (folder / "host_key").read_text().splitlines()[2]
-    told = command.run([*host.podman(desk.settings), "container", "inspect", desk.session.container], root=True).stdout
+    told = command.run([*tools.podman(desk.settings), "container", "inspect", desk.session.container], root=True).stdout
     assert secret not in told
     assert desk.run("touch /run/refit/ssh/mine 2>&1 || echo refused").endswith("refused")
 

@@ -16,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
-from flows import command
-from flows.images.workshop.workspace import mounts
-from flows.settings import Settings
+from flows.core import command
+from flows.core.settings import Settings
+from flows.images.builder.workspace import mounts
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.machine import ROOT, private_home
 from tests.prefect_api import FINAL, prefect_client
@@ -98,7 +98,7 @@ def left(note: Path) -> list[int]:
 THREADED = f"""
 import signal, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from flows import command
+from flows.core import command
 
 def leave(*_):
     raise SystemExit(7)
@@ -125,8 +125,9 @@ def test_a_signal_ends_what_all_threads_run_as_root(user: User, tmp_path: Path) 
 
 BUILDING = f"""
 import sys
-from flows import command, host, settings
-from flows.images.workshop.workspace import workspace
+from flows.core import command, settings
+from flows.host import tools
+from flows.images.builder.workspace import workspace
 mine = settings.load()
 with workspace(mine):
     container = command.run([*host.buildah(mine), "from", "scratch"], root=True).stdout.strip()
@@ -134,7 +135,8 @@ with workspace(mine):
     command.run(["sh", "-c", {WAITING!r}, "sh", sys.argv[1]], root=True)
 """
 RECOVERING = (
-    "from flows import settings; from flows.images.workshop.workspace import recover; print(recover(settings.load()))"
+    "from flows.core import settings; from flows.images.builder.workspace import recover; "
+    "print(recover(settings.load()))"
 )
 
 
@@ -154,17 +156,18 @@ def test_what_a_killed_build_ran_as_root_is_ended_and_removed_by_the_next(user: 
 
 UP = """
 import os
-from flows import services, settings
+from flows import services
+from flows.core import settings
 from tests.real import trial_worker
 mine = settings.load()
 trial_worker.install()
 services.up(mine)
 os.environ.update(services.prefect_environment(mine))
-from flows.deploy import deploy
+from flows.orchestration.deployments import deploy
 from tests.real.trial_flow import trial
 deploy([trial])
 """
-DOWN = "from flows import services, settings; services.down(settings.load())"
+DOWN = "from flows import services; from flows.core import settings; services.down(settings.load())"
 
 
 @pytest.fixture
@@ -194,7 +197,7 @@ def test_cancelling_ends_the_programs_that_a_run_runs_as_root(prefect: httpx.Cli
 
 HOMES = """
 from pathlib import Path
-from flows import command, settings
+from flows.core import command, settings
 from flows.catalog.model import Access
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from flows.catalog.model import Base
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.locks import system
-from flows.settings import Settings
 from tests.conftest import free_port
 
 

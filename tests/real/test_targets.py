@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.errors import RefitError, UnknownName
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor
-from flows.migrations.carry import Carrier
-from flows.plan_migration import targets
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
+from flows.images.registry import Registry
+from flows.migrations.executor import Carrier
+from flows.migrations.session_planner import targets
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.machine import serve_registry
 from tests.real.variants import sign
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.carry import Carrier
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
-from flows.sessions import equipment
+from flows.sessions import reconfigure
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
-from flows.settings import Settings
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import check_nothing_is_left, manifest, to
 from tests.real.variants import LIGHT, light
@@ -61,20 +61,20 @@ def test_home_and_volumes_move_and_go_back_together(
     assert not (scratch / "rehearsed").exists()
 
     with pytest.raises(RefitError, match=f"{NAME} has it"):
-        equipment.remove_volume(sessions, f"{NAME}/data", own.folder)
+        reconfigure.remove_volume(sessions, f"{NAME}/data", own.folder)
     sessions.remove(NAME)
     assert manifest(own.folder) == before[1]
     again = sessions.create(NAME, "light-minimal-deb12-py311", "2026a", old, LIGHT, volumes=wanted)
     assert again.volumes == session.volumes and sessions.execute(NAME, ["cat", "/data/rows"]) == "1\n"
     with pytest.raises(RefitError, match="runs"):
-        equipment.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
+        reconfigure.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
     sessions.stop(NAME)
     with pytest.raises(RefitError, match="twice"):
-        equipment.add_volumes(sessions, NAME, read_wanted(["data:/more"]))
-    equipment.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
+        reconfigure.add_volumes(sessions, NAME, read_wanted(["data:/more"]))
+    reconfigure.add_volumes(sessions, NAME, read_wanted(["more:/more"]))
     sessions.start(NAME)
     assert sessions.execute(NAME, ["sh", "-c", "touch /more/x && cat /data/rows"]) == "1\n"
     sessions.remove(NAME, purge=True)
     assert not own.folder.exists() and scratch.is_dir()
-    equipment.remove_volume(sessions, "scratch", scratch)
+    reconfigure.remove_volume(sessions, "scratch", scratch)
     assert not scratch.exists()

@@ -14,16 +14,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import command, host
 from flows.catalog.model import Resources
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings, Span
+from flows.host import tools
+from flows.sessions.activity import hook
+from flows.sessions.activity.hook import HOOK
 from flows.sessions.containers.podman import PROCESSES
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
-from flows.sessions.watching import hook
-from flows.sessions.watching.hook import HOOK
-from flows.settings import Settings, Span
 from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real.variants import JUPYTER
@@ -188,9 +189,9 @@ def test_a_session_takes_no_more_memory_than_the_setting_lets_or_its_profile(
 
 
 def test_by_default_a_session_may_take_half_of_the_machine(sessions: Sessions, ana: Session, shared: Settings) -> None:
-    asked = [*host.podman(shared), "inspect", "--format", "{{.HostConfig.Memory}} {{.HostConfig.MemorySwap}}"]
+    asked = [*tools.podman(shared), "inspect", "--format", "{{.HostConfig.Memory}} {{.HostConfig.MemorySwap}}"]
     memory, swap = command.run([*asked, ana.container], root=True).stdout.split()
-    assert int(memory) == int(swap) == host.session_memory(shared)
+    assert int(memory) == int(swap) == tools.session_memory(shared)
     assert abs(int(memory) / psutil.virtual_memory().total - 0.5) < 0.01
 
 
@@ -225,7 +226,7 @@ def test_a_fork_bomb_stays_within_its_session(
 
 
 def test_by_default_a_session_may_have_that_many_processes(ana: Session, shared: Settings) -> None:
-    asked = [*host.podman(shared), "inspect", "--format", "{{.HostConfig.PidsLimit}}", ana.container]
+    asked = [*tools.podman(shared), "inspect", "--format", "{{.HostConfig.PidsLimit}}", ana.container]
     assert int(command.run(asked, root=True).stdout) == PROCESSES
 
 
@@ -372,7 +373,7 @@ def test_sessions_of_another_home_are_out_of_reach_too(
 
 def test_where_the_walls_cant_be_raised_nothing_starts(sessions: Sessions, ben: Session, shared: Settings) -> None:
     wall = Walls(shared).wall(())
-    rules = host.hooks(shared) / f"{wall.id}.nft"
+    rules = tools.hooks(shared) / f"{wall.id}.nft"
     sessions.stop(ben.name)
     good = rules.read_text()
     rules.write_text("nonsense\n")

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows import containers
 from flows.catalog import load
-from flows.images import plain, stages
+from flows.core.settings import Settings
+from flows.host import containers
+from flows.images import containerfile_export, stages
 from flows.images.build import Builder, Built
+from flows.images.builder.stage_builder import Maker
 from flows.images.plan import Action
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from flows.images.workshop.making import Maker
 from flows.locks import locking, system
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exports
-from flows.settings import Settings
 from tests.machine import ROOT
 from tests.package_index import EXTENSION, make_sdist, make_wheel, serve_index
 from tests.real.test_plain import Build, build, differing
@@ -181,6 +181,8 @@ def test_a_plain_text_builds_the_wheels_as_well(
 ) -> None:
     built = case.builder.build(case.python, case.ground)
     image = f"{registry.host}/{registry.stages}@{case.ground.digest}"
-    text = plain.containerfile(PROFILE, "2026a", (base_stage, case.python), image, secure=registry.secure)
+    text = containerfile_export.containerfile(
+        PROFILE, "2026a", (base_stage, case.python), image, secure=registry.secure
+    )
     digest = build(text, case.settings.pip_index_url.get_secret_value())
     assert differing(case.settings, registry, built.digest, digest) == set()

@@ -6,8 +6,8 @@ from typing import Any
 from prefect import flow, get_run_logger, task
 from pydantic import BaseModel
 
-from flows import command
-from flows.settings import load
+from flows.core import command
+from flows.core.settings import load
 
 
 class Wait(BaseModel):

@@ -6,9 +6,9 @@
 import sys
 from dataclasses import replace
 
+from flows.core.settings import Settings
 from flows.services import embedded
 from flows.services.embedded import Service
-from flows.settings import Settings
 
 TRIAL = "tests.real.trial_flow:trial"
 _worker = embedded.worker
@@ -28,12 +28,11 @@ def with_the_trial(settings: Settings) -> Service:
 
 
 if __name__ == "__main__":
-    from flows import work
-    from flows.orchestration import attempt, offered
+    from flows.orchestration import attempt, offered, worker
 
     offered.ENTRYPOINTS += (TRIAL,)
-    work.ATTEMPT = (*work.ATTEMPT[:-1], "tests.real.trial_worker")
+    worker.ATTEMPT = (*worker.ATTEMPT[:-1], "tests.real.trial_worker")
     if sys.argv[1:]:
         attempt.main(sys.argv[1:])
     else:
-        work.main()
+        worker.main()

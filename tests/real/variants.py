@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flows.catalog.model import Access
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from flows.images.build import Built
-from flows.images.registry import Manifest, Registry, canonical, digest_of
+from flows.images.manifests import Manifest, canonical, digest_of
+from flows.images.registry import Registry
 from flows.publishing import statements
 from flows.publishing.signatures import Publications
-from flows.settings import Settings
 
 LIGHT = Access(port=8000, health="/api", protocol="none")
 JUPYTER = Access(

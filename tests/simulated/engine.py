@@ -10,15 +10,15 @@ from typing import NoReturn
 
 from sqlalchemy import Engine as Database
 
-from flows.errors import RefitError
-from flows.images.registry import NoImage
-from flows.sessions.homes.room import NoRoom
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.registry_errors import NoImage
+from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.homes.volumes import Part, Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session, Volume, check_name, session_of
 from flows.sessions.store import Store
-from flows.settings import Settings
 from tests.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
 
 

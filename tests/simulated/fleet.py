@@ -16,18 +16,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.database import LEASE_SECONDS, Lease, now, open_database
-from flows.errors import UnknownName
-from flows.migrations.carry import Carrier
-from flows.migrations.journal import Also, Journal, Move
-from flows.migrations.move import Entry, Phase
+from flows.core.database import LEASE_SECONDS, Lease, now, open_database
+from flows.core.errors import UnknownName
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings
+from flows.migrations.executor import Carrier
+from flows.migrations.journal import Also, Journal
+from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.planning.rollout import Action, Decision
-from flows.policy import RolloutPolicy
 from flows.publishing.signatures import PublicationRow
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.store import HomeRow, SessionRow, Store
-from flows.settings import Settings
 from tests.conftest import serving
 from tests.simulated.engine import SimulatedEngine, SimulatedSessions
 from tests.simulated.world import GOOD, Image, World, digest

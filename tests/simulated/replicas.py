@@ -15,10 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from flows.database import LeaseLost
-from flows.errors import RefitError
-from flows.history import History
+from flows.core.database import LeaseLost
+from flows.core.errors import RefitError
 from flows.migrations.move import State
+from flows.sessions.history import History
 from tests.conftest import wait_until
 from tests.simulated.fleet import Fleet, fleet
 from tests.simulated.world import Point

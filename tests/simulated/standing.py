@@ -12,12 +12,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Event, Thread
 
-from flows.database import Lease, LeaseLost, open_database
-from flows.database import _renewals as renewals
-from flows.errors import RefitError
-from flows.migrations.carry import Carrier
-from flows.migrations.journal import Move
-from flows.migrations.move import FINAL
+from flows.core.database import Lease, LeaseLost, open_database
+from flows.core.database import _renewals as renewals
+from flows.core.errors import RefitError
+from flows.migrations.executor import Carrier
+from flows.migrations.move import FINAL, Move
 from flows.migrations.planning.rollout import Decision
 from tests.conftest import PATIENCE, wait_until
 from tests.simulated.engine import SimulatedSessions

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from flows.errors import RefitError
-from flows.migrations.journal import Move
-from flows.migrations.move import FINAL, Code, State, has_code
+from flows.core.errors import RefitError
+from flows.migrations.move import FINAL, Code, Move, State, has_code
 from flows.sessions.model import Running, Session
 from tests.real.moving import check_no_gap
 from tests.simulated.fleet import ACCESS, LATE, OWN, SILENT, Fleet

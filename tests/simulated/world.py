@@ -19,9 +19,9 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from threading import RLock
 
-from flows import fence
-from flows.database import now
-from flows.errors import RefitError
+from flows.core import fence
+from flows.core.database import now
+from flows.core.errors import RefitError
 from flows.sessions.model import Container, Running, Session
 
 Content = dict[str, str]

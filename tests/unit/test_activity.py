@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.catalog.load import load_catalog
-from flows.sessions.watching.activity import (
+from flows.sessions.activity.verdict import (
     PROBE,
     Activity,
     Kernel,

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flows.adopt import adopt
-from flows.adopted import REPORT, Adoption
+from flows.authoring.adopt import adopt
+from flows.authoring.adopted import REPORT, Adoption
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
 from flows.catalog.tag import ForeignTag, parse_foreign
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import digest

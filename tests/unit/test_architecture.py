@@ -2,51 +2,65 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 FLOWS = Path(__file__).parents[2] / "flows"
 
-# From the ground up; a room imports only from rooms below its own and from itself.
+# From the ground up; a room imports only from rooms below its own and from itself. A file at the root is a flow.
 LAYERS = (
-    ("errors", "fence"),
-    ("alone", "command", "cron", "documents", "files", "hours", "progress", "seccomp", "words"),
-    ("policy",),
-    ("settings", "database", "schema"),
-    ("adopted", "history", "host", "notices", "outside"),
-    ("containers", "forwarding", "catalog", "gateway"),
-    ("locks", "branches", "signing"),
+    ("core",),
+    ("catalog", "gateway", "host", "signing"),
+    ("locks",),
     ("images",),
-    ("publishing", "sharing", "lint", "adopt"),
-    ("sessions",),
+    ("authoring", "publishing"),
+    ("releases", "sessions"),
     ("compatibility",),
     ("migrations",),
-    ("services", "porter"),
-    ("doctor", "plan_release", "plan_migration", "orchestration"),
-    ("queues",),
-    ("metrics",),
-    ("show_profile", "shipped", "start_sessions", "switch_session"),
-    ("admission", "approve_wave", "build_stages"),
-    (
-        *("lock_requirements", "build_profiles", "create_session", "change_session", "migrate_sessions"),
-        *("prune_images", "deploy", "work"),
-    ),
-    ("night",),
-    ("demo", "nightly", "cut_release"),
+    ("services", "waiting_page"),
+    ("metrics", "orchestration"),
+    ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
+    ("build_profiles", "cut_release", "migrate_sessions"),
+    ("nightly",),
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-VERBS = {*LAYERS[HEIGHT["build_profiles"]], *LAYERS[HEIGHT["admission"]], "nightly", "demo", "cut_release"}
-VERBS |= {"queues", "orchestration"}
+FLOW_FILES = {path.stem for path in FLOWS.glob("*.py")} - {"__init__"}
+# What reaches a program, the network, the database, the registry or an engine.
+EFFECTS = {
+    "flows.core.command",
+    "flows.core.database",
+    "flows.core.outside",
+    "flows.gateway.proxy",
+    "flows.host.containers",
+    "flows.host.tools",
+    "flows.images.registry",
+    "flows.sessions.containers.podman",
+}
 MODULES = sorted(FLOWS.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(FLOWS.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {dotted(path): path for path in MODULES}
 
 
 def room(path: Path) -> str:
     return path.relative_to(FLOWS).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -54,6 +68,12 @@ def imports(path: Path) -> Iterator[str]:
             assert node.level == 0, f"{path}: relative import"
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_modules(path: Path) -> set[str]:
+    """The modules of Refit that a module imports, without the packages around them."""
+    named = {name for name in imports(path) if name in NAMES}
+    return {name for name in named if not any(other.startswith(f"{name}.") for other in named)}
 
 
 def own_rooms(path: Path) -> set[str]:
@@ -70,17 +90,61 @@ def test_imports_point_downwards(path: Path) -> None:
     assert not above
 
 
+def part(name: str) -> str:
+    """What stands by itself in a room: a folder, or a module that is in none."""
+    return ".".join(name.split(".")[:3])
+
+
+@pytest.mark.parametrize("here", sorted(HEIGHT.keys() - FLOW_FILES))
+def test_inside_a_room_imports_go_round_in_no_circle(here: str) -> None:
+    """Not between folders either: each of them can be read without those that stand on it."""
+    inside = {name: path for name, path in NAMES.items() if room(path) == here}
+    arrows: dict[str, set[str]] = {}
+    for name, path in inside.items():
+        below = {part(other) for other in own_modules(path) if other in inside}
+        arrows.setdefault(part(name), set()).update(below - {part(name)})
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+def test_a_file_at_the_root_is_a_flow() -> None:
+    for name in FLOW_FILES:
+        decorators = {
+            getattr(decorator.func, "id", "")
+            for node in ast.parse((FLOWS / f"{name}.py").read_text()).body
+            if isinstance(node, ast.FunctionDef)
+            for decorator in node.decorator_list
+            if isinstance(decorator, ast.Call)
+        }
+        assert "flow" in decorators, name
+
+
+def pure(path: Path) -> bool:
+    """Whether a module says of itself that it is pure: plain data and decisions, no effect."""
+    return "Pure." in (ast.get_docstring(ast.parse(path.read_text())) or "")
+
+
+@pytest.mark.parametrize("path", [*filter(pure, MODULES)], ids=lambda path: str(path.relative_to(FLOWS)))
+def test_no_path_of_imports_leads_from_what_is_pure_to_an_effect(path: Path) -> None:
+    paths, todo = {dotted(path): dotted(path)}, [dotted(path)]
+    while todo:
+        here = todo.pop()
+        for other in own_modules(NAMES[here]) - paths.keys():
+            paths[other] = f"{paths[here]} → {other}"
+            assert other not in EFFECTS, paths[other]
+            todo.append(other)
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
-def test_only_verbs_import_prefect_and_only_the_door_imports_sh(path: Path) -> None:
+def test_only_flows_import_prefect_and_only_the_door_imports_sh(path: Path) -> None:
     roots = {name.partition(".")[0] for name in imports(path)}
-    assert "prefect" not in roots or room(path) in VERBS
-    assert "sh" not in roots or room(path) == "command"
+    assert "prefect" not in roots or room(path) in {"orchestration", *FLOW_FILES}
+    assert "sh" not in roots or dotted(path) == "flows.core.command"
     # These run inside an image, where nothing of Refit is.
-    assert (
-        "subprocess" not in roots
-        or room(path) == "command"
-        or path.stem in ("probe", "look", "read_image", "supervise")
-    )
+    inside = ("probe", "inspect_processes", "read_image", "supervise")
+    assert "subprocess" not in roots or dotted(path) == "flows.core.command" or path.stem in inside
 
 
 def test_no_module_bears_the_name_of_a_dependency() -> None:
@@ -102,7 +166,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 FOR_PEOPLE = {"note", "what", "why", "detail", "text", "brief", "reason"}
 MATCHING = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split", "find"}
 DECIDING = sorted(
-    path for path in MODULES if room(path) in ("migrations", "sessions", "plan_migration", "migrate_sessions", "porter")
+    path for path in MODULES if room(path) in ("migrations", "sessions", "migrate_sessions", "waiting_page")
 )
 # Enums are called so as well; and the same notice isn't told twice.
 NO_TEXTS = {"line.reason not in _OVER", "line.reason not in _SILENT", "last[-1].what != told"}

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from flows import settings
+from flows.authoring.lint.catalog import lint
 from flows.catalog import load, tree
 from flows.catalog.tree import NoCatalog
 from flows.cli import console, main
-from flows.documents import Mistakes
-from flows.errors import RefitError
-from flows.lint.catalog import lint
+from flows.core import settings
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
 from tests.apart import apart
 from tests.machine import ROOT
 

@@ -19,7 +19,7 @@ from flows.catalog import load
 from flows.images.build import Built
 from flows.images.plan import Plan
 from flows.images.stages import Graph, Kind, Stage
-from flows.plan_release import ReleasePlan
+from flows.releases.plan import ReleasePlan
 
 FOLDER = Path(results.__file__).parent
 ROOT = FOLDER.parent

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from flows import documents, settings
 from flows.catalog import npm
 from flows.catalog.model import BaseConfig, BundleConfig, IdeConfig
 from flows.catalog.pins import FirstLock
 from flows.catalog.release import ReleaseFile
-from flows.documents import Mistakes, bounds
+from flows.core import documents, settings
+from flows.core.documents import Mistakes, bounds
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exact, locked, verify
 from flows.sessions.gpus.gpu import read_spec

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import branches, command
 from flows.catalog.model import Catalog, Release
 from flows.cli.tables import releases
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.releases import branches
 from tests.machine import ROOT
 
 Git = Callable[..., str]

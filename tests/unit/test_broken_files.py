@@ -17,13 +17,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows import settings as refit_settings
+from flows.authoring.lint.catalog import lint
 from flows.catalog import load
 from flows.catalog.model import Base
-from flows.documents import Mistakes
-from flows.errors import UnknownName
+from flows.core import settings as refit_settings
+from flows.core.documents import Mistakes
+from flows.core.errors import UnknownName
 from flows.images.recipe import Assembler
-from flows.lint.catalog import lint
 from flows.locks import python
 from flows.locks.pipfile import as_text, read_pipfile
 from tests.machine import ROOT

@@ -12,13 +12,14 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.command import OutOfTime, ProgramFailed, stopping
-from flows.images.registry import RegistryError
-from flows.images.workshop import making
-from flows.images.workshop.context import own_things, uv_program, write_files
-from flows.images.workshop.making import installed, local_name
+from flows.core.command import OutOfTime, ProgramFailed, stopping
+from flows.core.settings import Settings
+from flows.images.builder import stage_builder
+from flows.images.builder.context import own_things, uv_program, write_files
+from flows.images.builder.stage_builder import installed
+from flows.images.registry_errors import RegistryError
+from flows.images.stages import local_name
 from flows.locks.apt import files, planned, sources
-from flows.settings import Settings
 
 STATUS = """Package: tmux
 Status: install ok installed
@@ -133,7 +134,7 @@ def test_a_build_sees_nothing_where_nothing_is_set(settings: Settings, tmp_path:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(stage_builder, "_PAUSES", (0.0, 0.0))
 
 
 def failing(times: int, kind: type[ProgramFailed] = ProgramFailed) -> tuple[list[int], Callable[[], None]]:
@@ -154,7 +155,7 @@ def test_what_speaks_to_a_registry_is_tried_three_times(times: int, tried: int, 
     looks: list[int] = []
     attempts, attempt = failing(times)
     with pytest.raises(ProgramFailed) if times > 2 else nullcontext():
-        making.again(attempt, lambda: looks.append(1))
+        stage_builder.again(attempt, lambda: looks.append(1))
     assert (len(attempts), len(looks)) == (tried, looked)
 
 
@@ -165,15 +166,15 @@ def test_it_is_not_tried_again_where_that_has_no_point() -> None:
 
     attempts, attempt = failing(1)
     with pytest.raises(RegistryError):
-        making.again(attempt, refuse)
+        stage_builder.again(attempt, refuse)
     assert len(attempts) == 1
     attempts, attempt = failing(1, OutOfTime)
     with pytest.raises(OutOfTime):
-        making.again(attempt)
+        stage_builder.again(attempt)
     assert len(attempts) == 1
     over = Event()
     over.set()
     attempts, attempt = failing(1)
     with stopping(over), pytest.raises(ProgramFailed):
-        making.again(attempt)
+        stage_builder.again(attempt)
     assert len(attempts) == 1

@@ -13,32 +13,22 @@ from prefect.logging.loggers import disable_run_logger
 from pydantic import TypeAdapter
 
 from flows import build_profiles
-from flows.build_profiles import (
-    PUBLISH,
-    Attempt,
-    BuildFailed,
-    BuildReport,
-    build_stage,
-    carry_out,
-    has_failed,
-    insist,
-    summary,
-    whole,
-)
+from flows.build_profiles import PUBLISH, Attempt, build_stage, carry_out, insist, summary, whole
 from flows.catalog.load import load_catalog
-from flows.command import ProgramFailed
-from flows.database import open_database
-from flows.errors import RefitError, Vanished
+from flows.core.command import ProgramFailed
+from flows.core.database import open_database
+from flows.core.errors import RefitError, Vanished
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
-from flows.images.grafting.carried import NotCarried
+from flows.images.builder.stage_builder import _failure
+from flows.images.distributed.jobs import Outcome
+from flows.images.grafting.layer_cache import NotCarried
 from flows.images.ledger import Ledger
 from flows.images.plan import Action, Plan, Step
 from flows.images.stages import Graph, Kind, Stage
-from flows.images.workshop.making import _failure
-from flows.plan_release import NotBuildable, ReleasePlan
-from flows.publishing.publish import Published
-from flows.settings import Settings
-from flows.sharing.jobs import Outcome
+from flows.publishing.published import Published
+from flows.releases.plan import NotBuildable, ReleasePlan
+from flows.releases.report import BuildFailed, BuildReport, has_failed
 from tests.machine import ROOT
 from tests.unit.test_registry import HELLO, server
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.documents import Mistakes
-from flows.locks import built, python
+from flows.core.documents import Mistakes
+from flows.locks import python, source_builds
 from flows.locks.pipfile import read_pipfile
 
 PIPFILE = """\
@@ -30,12 +30,12 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "py311").mkdir()
     (tmp_path / "py311" / "Pipfile").write_text(PIPFILE)
     (tmp_path / "builder").mkdir()
-    built.sources_file(tmp_path).write_text("# no wheels\n\npy.spark  # since 1.0\n")
+    source_builds.sources_file(tmp_path).write_text("# no wheels\n\npy.spark  # since 1.0\n")
     return tmp_path / "py311"
 
 
 def mistakes(folder: Path, sources: str) -> list[tuple[str, int, str]]:
-    built.sources_file(folder.parent).write_text(sources)
+    source_builds.sources_file(folder.parent).write_text(sources)
     with pytest.raises(Mistakes) as found:
         read_pipfile(folder / "Pipfile")
     return [(mistake.file.name, mistake.line, mistake.what) for mistake in found.value.mistakes]
@@ -43,7 +43,7 @@ def mistakes(folder: Path, sources: str) -> list[tuple[str, int, str]]:
 
 def test_names_are_those_of_the_lock_however_they_are_written(folder: Path) -> None:
     taken = read_pipfile(folder / "Pipfile").built
-    assert taken == {"py-spark": (built.sources_file(folder.parent), 3)}
+    assert taken == {"py-spark": (source_builds.sources_file(folder.parent), 3)}
     lines = ("py_spark==1.0; python_version >= '3' --hash=sha256:aa", "six[x]==1.0 --hash=sha256:bb")
     assert python.split(lines, taken) == (lines[1:], lines[:1])
     assert python.split(lines, {}) == (lines, ())
@@ -75,7 +75,7 @@ def test_a_package_that_nobody_asks_for_is_named(folder: Path) -> None:
     assert python.unlocked({"default": {"py-spark": entry}}, pipfile) == []
     # What only builds others is in no image.
     (mistake,) = python.unlocked({"default": {}, "builder": {"py-spark": entry}}, pipfile)
-    assert (mistake.file, mistake.line) == (built.sources_file(folder.parent), 3)
+    assert (mistake.file, mistake.line) == (source_builds.sources_file(folder.parent), 3)
     assert mistake.what == "py-spark is not in py311/Pipfile.lock"
 
 
@@ -85,7 +85,7 @@ def test_variables_for_sources_come_from_all_bundles_and_the_last_one_holds(fold
     assert read_pipfile(folder / "Pipfile").environment == {"MODE": "ABI", "HOME_OF_R": "/usr/lib/R"}
     (tmp_path / "above" / "builder").mkdir(parents=True)
     (tmp_path / "above" / "builder" / "environment.txt").write_text("MODE=API\n")
-    assert built.environment([folder.parent, tmp_path / "above"])["MODE"] == "API"
+    assert source_builds.environment([folder.parent, tmp_path / "above"])["MODE"] == "API"
 
 
 @pytest.mark.parametrize("line", ["mode=ABI", "MODE", "MODE =ABI", "export MODE=ABI", "=", "\x00"])

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.errors import UnknownName
-from flows.images.workshop import cache
-from flows.images.workshop.cache import File, surplus
-from flows.images.workshop.workspace import workspace
-from flows.settings import Settings
+from flows.core.errors import UnknownName
+from flows.core.settings import Settings
+from flows.images.builder import cache
+from flows.images.builder.cache import File, surplus
+from flows.images.builder.workspace import workspace
 from tests.conftest import PATIENCE
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.database import open_database
-from flows.images.grafting.carried import Layers, NotCarried
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.images.grafting.layer_cache import Layers, NotCarried
 from flows.images.grafting.layers import Stored, Trees
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage, layer_tag
-from flows.settings import Settings
 from flows.signing.trust import Trust
 from tests.unit.test_registry import HELLO, Answer, client, ping, server
 

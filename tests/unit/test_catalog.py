@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from flows.catalog import load
 from flows.catalog.model import Resources
-from flows.cron import Schedule
-from flows.documents import Mistakes
-from flows.errors import RefitError, UnknownName
+from flows.core.cron import Schedule
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError, UnknownName
 
 ROOT = Path(__file__).parents[2]
 PIPFILE = "bundles/1-minimal/py311/Pipfile"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from flows.core.settings import Settings
 from flows.publishing import checks, probe
-from flows.settings import Settings
 
 MB = 10**6
 

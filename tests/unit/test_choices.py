@@ -10,7 +10,7 @@ import pytest
 from flows.catalog import choices, load
 from flows.catalog.choices import Impossible
 from flows.catalog.model import Catalog
-from flows.errors import UnknownName
+from flows.core.errors import UnknownName
 from tests.machine import ROOT
 
 PIPFILE = """\

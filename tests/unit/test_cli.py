@@ -12,7 +12,7 @@ import pytest
 
 from flows import lock_requirements
 from flows.catalog import load
-from flows.errors import UnknownName
+from flows.core.errors import UnknownName
 from tests.machine import ROOT
 
 REFIT = Path(sys.executable).parent / "refit"

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 import pytest
 
-from flows.history import Kind
 from flows.migrations.move import Code, Consent, Phase, State
 from flows.migrations.planning.rollout import Health, Reason, Way
-from flows.migrations.unseen import TEXTS
+from flows.migrations.unattended import TEXTS
+from flows.sessions.events import Kind
 
 CODES: dict[type[StrEnum], str] = {
     Code: "unused home-changed home-kept unwatched unwatched-ended put-off",

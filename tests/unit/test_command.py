@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import command
-from flows.command import ProcessId, ProgramFailed, ProgramMissing, run
+from flows.core import command
+from flows.core.command import ProcessId, ProgramFailed, ProgramMissing, run
 from tests.conftest import PATIENCE
 from tests.terminal import CTRL_C, Terminal
 
@@ -211,7 +211,7 @@ def test_without_root_a_program_goes_through_sudo_with_names_of_variables_only(m
     ]  # fmt: skip
 
 
-BECOME = [sys.executable, "-c", "import sys; from flows import command; command.become(sys.argv[1:])"]
+BECOME = [sys.executable, "-c", "import sys; from flows.core import command; command.become(sys.argv[1:])"]
 
 
 def test_a_process_becomes_a_program_with_its_input_outputs_and_exit_code() -> None:

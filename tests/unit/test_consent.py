@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.hours import read_hours
+from flows.core.hours import read_hours
+from flows.core.policy import Mode
 from flows.migrations.move import Consent
 from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
 from flows.migrations.planning.rollout import Action, Reason
-from flows.policy import Mode
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 from tests.unit.test_planner import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout
 
 FREEZE = {"first": "2026-10-24", "last": "2026-10-25", "why": "a fair"}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from flows import cut_release
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.lock_requirements import NOTHING, Lock
 from flows.locks.python import LockChange
 

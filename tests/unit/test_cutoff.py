@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.locks import cutoff
 from flows.locks.pipfile import Pipfile
-from flows.settings import Settings
 from tests.package_index import make_wheel, serve_dated_index
 
 DAY = date(2026, 2, 1)

@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from flows import database
-from flows.errors import RefitError
-from flows.history import History, Kind, append
+from flows.core import database
+from flows.core.errors import RefitError
+from flows.sessions.events import Kind
+from flows.sessions.history import History, append
 from tests.conftest import PATIENCE, wait_until
 from tests.database_contract import DatabaseContract
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from flows import demo
-from flows.build_profiles import BuildReport
 from flows.catalog import load
+from flows.cli import demo
 from flows.images.build import Built
+from flows.releases.report import BuildReport
 from tests.machine import ROOT
 
 

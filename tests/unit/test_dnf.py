@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Base, BaseConfig
-from flows.documents import Mistakes, parse
+from flows.core.documents import Mistakes, parse
+from flows.core.settings import Settings
 from flows.locks import dnf, freshness, system
-from flows.settings import Settings
 
 KEY = "99DB70FAE1D7CE227FB6488205B555B38483C65D"
 BASE = f"""\

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from flows import doctor
 from flows.catalog.model import Access
-from flows.database import lease, open_database
-from flows.doctor import Finding, Program
+from flows.core.database import lease, open_database
+from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.planning.plan import moved
+from flows.services import doctor
+from flows.services.doctor import Finding, Program
 from flows.sessions.containers.podman import input_rules
 from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import free_port, serving, wait_until
 
 PODMAN = Program("podman", "runs sessions", "4.3")

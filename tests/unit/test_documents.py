@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from flows import documents
-from flows.documents import Document, Mistakes
+from flows.core import documents
+from flows.core.documents import Document, Mistakes
 
 FILE = Path("releases/2026a.yaml")
 

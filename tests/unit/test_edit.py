@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flows.catalog import edit
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 
 TEXT = """\
 # The first release.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.migrations.move import State
-from flows.sessions import equipment
+from flows.sessions import reconfigure
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Running, Session
@@ -24,9 +24,9 @@ def ada(sessions: Fleet) -> Session:
     ada = sessions.add(1, sessions.image("old"))
     with sessions.world.person():
         with pytest.raises(RefitError, match="runs"):
-            equipment.add_volumes(sessions.sessions, ada.name, [DATA])
+            reconfigure.add_volumes(sessions.sessions, ada.name, [DATA])
         sessions.sessions.stop(ada.name)
-        equipment.add_volumes(sessions.sessions, ada.name, [DATA])
+        reconfigure.add_volumes(sessions.sessions, ada.name, [DATA])
         return sessions.sessions.start(ada.name)
 
 
@@ -42,7 +42,7 @@ def test_a_volume_that_a_session_has_it_isnt_given_again(sessions: Fleet, ada: S
     with sessions.world.person():
         sessions.sessions.stop(ada.name)
         with pytest.raises(RefitError):
-            equipment.add_volumes(sessions.sessions, ada.name, [again])
+            reconfigure.add_volumes(sessions.sessions, ada.name, [again])
     assert sessions.sessions.store.session(ada.name) == ada
 
 
@@ -64,16 +64,16 @@ def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet,
 def test_a_volume_goes_when_no_session_has_it(sessions: Fleet, ada: Session) -> None:
     name, folder = f"{ada.name}/data", ada.volumes[0].folder
     with pytest.raises(RefitError, match=f"{ada.name} has it"):
-        equipment.remove_volume(sessions.sessions, name, folder)
+        reconfigure.remove_volume(sessions.sessions, name, folder)
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    equipment.remove_volume(sessions.sessions, name, folder)
+    reconfigure.remove_volume(sessions.sessions, name, folder)
     assert str(folder) not in sessions.world.homes and str(ada.home) in sessions.world.homes
 
 
 def test_where_there_is_no_pool_no_home_gets_into_it(sessions: Fleet, ada: Session) -> None:
     with pytest.raises(RefitError, match="no pool"):
-        equipment.put_into_pool(sessions.sessions, LocalHomes(sessions.settings), ada.name)
+        reconfigure.put_into_pool(sessions.sessions, LocalHomes(sessions.settings), ada.name)
 
 
 def test_a_session_with_a_port_gets_a_path_at_the_gateway_when_its_person_wants_it(
@@ -84,13 +84,13 @@ def test_a_session_with_a_port_gets_a_path_at_the_gateway_when_its_person_wants_
     assert taken(sessions, bob.port)
     with sessions.world.person():
         with pytest.raises(RefitError, match="gateway doesn't run"):
-            equipment.put_behind_gateway(sessions.sessions, bob.name)
+            reconfigure.put_behind_gateway(sessions.sessions, bob.name)
         monkeypatch.setattr("flows.gateway.proxy.Gateway.runs", True)
         with pytest.raises(RefitError, match="stop it first"):
-            equipment.put_behind_gateway(sessions.sessions, bob.name)
+            reconfigure.put_behind_gateway(sessions.sessions, bob.name)
         sessions.sessions.stop(bob.name)
         for _ in range(2):
-            moved = equipment.put_behind_gateway(sessions.sessions, bob.name)
+            moved = reconfigure.put_behind_gateway(sessions.sessions, bob.name)
             assert moved.behind_gateway and not moved.url and moved.path == f"/session/{bob.name}"
         assert sessions.sessions.start(bob.name) == moved
     (box,) = sessions.world.of(bob.name)

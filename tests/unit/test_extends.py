@@ -10,7 +10,7 @@ import pytest
 
 from flows.catalog import load
 from flows.catalog.model import Bundle
-from flows.documents import Mistakes
+from flows.core.documents import Mistakes
 from flows.images.recipe import Assembler
 from flows.locks.pipfile import Pipfile, as_text, read_pipfile
 

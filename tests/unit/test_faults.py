@@ -17,27 +17,29 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Access
-from flows.database import lease, now
-from flows.errors import RefitError
-from flows.history import History, Kind
-from flows.images.registry import NoAnswer
-from flows.migrations import parting
-from flows.migrations.abandoned import PATIENCE, Doors, end_abandoned
-from flows.migrations.blame import PUT_OFF
-from flows.migrations.carry import LOOK_AGE, Result
+from flows.core.database import lease, now
+from flows.core.errors import RefitError
+from flows.core.policy import RolloutPolicy
+from flows.images.registry_errors import NoAnswer
+from flows.migrations import shutdown_notice
+from flows.migrations.executor import LOOK_AGE
+from flows.migrations.failure_attribution import PUT_OFF
 from flows.migrations.move import STEPS, Consent, State
+from flows.migrations.notifications.teller import Teller
+from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
 from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.results import Result
+from flows.migrations.session_planner import Planning
 from flows.migrations.steps import UNUSED_GRACE
-from flows.migrations.telling.teller import Teller
-from flows.plan_migration import Planning
-from flows.policy import RolloutPolicy
+from flows.sessions.activity import probes
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Verdict
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running, Session
-from flows.sessions.watching import probes
-from flows.sessions.watching.activity import Verdict
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 from tests.conftest import free_port, wait_until
 from tests.simulated.engine import SimulatedEngine
 from tests.simulated.fleet import LATE, OWN, PROFILE, RELEASE, SILENT, Fleet, fleet
@@ -527,7 +529,7 @@ def test_f11_whoever_works_at_the_deadline_or_has_agreed_is_warned_and_moved(
     sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch, consent: Consent
 ) -> None:
     warned = list[int]()
-    monkeypatch.setattr(parting, "warn", lambda *_: warned.append(sessions.world.stops[ada.container]))
+    monkeypatch.setattr(shutdown_notice, "warn", lambda *_: warned.append(sessions.world.stops[ada.container]))
     sessions.world.busy.add(ada.name)
     line = sessions.to(ada, sessions.image("new"), forced=consent is Consent.forced, agreed=consent is Consent.agreed)
     assert line.consent is consent

@@ -18,19 +18,21 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session as Transaction
 
-from flows import command, fence
 from flows.catalog.model import Access
-from flows.database import Lease, LeaseLost, LeaseRow, _take, held, lease, open_database, still_ours, write
-from flows.database import _renewals as renewals
+from flows.core import command, fence
+from flows.core.database import Lease, LeaseLost, LeaseRow, _take, held, lease, open_database, still_ours, write
+from flows.core.database import _renewals as renewals
+from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
-from flows.images.registry import MANIFEST, Registry
-from flows.migrations.carry import LEFT, NotResumed
+from flows.images.manifests import MANIFEST
+from flows.images.registry import Registry
+from flows.migrations.executor import LEFT
 from flows.migrations.move import STEPS, Phase, State
 from flows.migrations.rehearsal import _named, sweep
+from flows.migrations.results import NotResumed
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.processes import in_a_process
 from tests.simulated.engine import SimulatedHomes

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from flows.images.workshop import fetching
-from flows.settings import Settings
+from flows.core.settings import Settings
+from flows.images.builder import fetching
 from tests.conftest import free_port, serving
 
 

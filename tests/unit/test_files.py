@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.files import write_whole
+from flows.core.atomic_files import write_whole
 
 
 def test_of_several_who_write_at_once_one_wins_with_all_that_it_wrote(tmp_path: Path) -> None:

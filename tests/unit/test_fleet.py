@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from flows.cli import migrate
-from flows.history import Event, Kind
 from flows.migrations.move import State
+from flows.migrations.notifications import chart
+from flows.migrations.notifications.fleet import Fleet, Question, fleet, questions
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
+from flows.migrations.planning.rollout_state import Standing
 from flows.migrations.planning.waves import Trial
-from flows.migrations.telling import chart
-from flows.migrations.telling.fleet import Fleet, Question, fleet, questions
-from flows.migrations.telling.standing import Standing
+from flows.sessions.events import Event, Kind
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.catalog.model import Access
-from flows.errors import RefitError
-from flows.migrations.carry import Result
-from flows.migrations.follow import PART, Course, Doubts, follow, foreseen
+from flows.core.errors import RefitError
+from flows.core.policy import RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.move import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout, Way
 from flows.migrations.planning.waves import Approval, Trial
-from flows.policy import RolloutPolicy, SessionPolicy, Unavailable
+from flows.migrations.reconcile import PART, Course, Doubts, follow, foreseen
+from flows.migrations.results import Result
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Evidence, Verdict
-from flows.sessions.watching.probes import Seen
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW, NEWER = "sha256:old", "sha256:new", "sha256:newer"

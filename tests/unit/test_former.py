@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.database import now
-from flows.migrations.former import clear, had, outlived
+from flows.core.database import now
 from flows.migrations.move import State
+from flows.migrations.previous_containers import clear, had, outlived
+from flows.migrations.switch_profile import go_back
 from flows.sessions.model import Running, Session
 from flows.sessions.recovery import without_record
-from flows.switch_session import go_back
 from tests.simulated.fleet import ACCESS, LATE, Fleet, fleet
 from tests.simulated.upsets import IMAGES
 

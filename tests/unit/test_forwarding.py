@@ -1,7 +1,8 @@
 """Rules that forward ports, as iptables prints them."""
 
-from flows import doctor, forwarding
-from flows.forwarding import Forwarding
+from flows.host import forwarding
+from flows.host.forwarding import Forwarding
+from flows.services import doctor
 
 ONE, TWO = "8c481eaff8f1dbcd7253cecedb84aa28161d4278b47c7c1d4cb0dcdb71f6cb8c", "cbf692d57d9be7b6"
 RULES = [

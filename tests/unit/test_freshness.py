@@ -17,11 +17,11 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.locks import apt, archive, freshness, pages, python
+from flows.core.settings import Settings
+from flows.locks import apt, debian_archive, freshness, python, simple_index
 from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
-from flows.locks.pages import Page, Unreadable
 from flows.locks.pipfile import read_pipfile
-from flows.settings import Settings
+from flows.locks.simple_index import Page, Unreadable
 from tests.conftest import PATIENCE, free_port, serving
 
 AT = datetime(2026, 11, 21, 2, tzinfo=UTC)
@@ -253,8 +253,8 @@ def test_a_record_that_is_spoilt_or_old_or_from_the_future_is_not_trusted(
 
 def test_dependencies_are_named_with_alternatives_and_without_versions() -> None:
     packages = io.BytesIO(lzma.compress("\n".join(MAIN).encode()))
-    assert archive.needed(packages, {"apt"}) == {"libc6", "mail-agent", "exim4", "debconf"}
-    assert archive.offers(packages, {"tmux"}).keys() == {"libc6", "tmux"}
+    assert debian_archive.needed(packages, {"apt"}) == {"libc6", "mail-agent", "exim4", "debconf"}
+    assert debian_archive.offers(packages, {"tmux"}).keys() == {"libc6", "tmux"}
 
 
 # --- Python packages ------------------------------------------------------------------------------------------------
@@ -410,10 +410,10 @@ def test_wheels_of_ones_own_are_looked_at(locked: Path, settings: Settings, tmp_
 
 
 def test_pages_are_asked_for_at_once(site: Site, settings: Settings, tmp_path: Path) -> None:
-    names = [f"package{number}" for number in range(pages.AT_ONCE)]
+    names = [f"package{number}" for number in range(simple_index.AT_ONCE)]
     site.answers |= {f"/simple/{name}/": (200, JSON, page(name, "1.0")) for name in names}
     folder = write_lock(tmp_path / "many", dict.fromkeys(names, "1.0"), f"{site.url}/simple")
-    site.together = Barrier(pages.AT_ONCE, timeout=PATIENCE)
+    site.together = Barrier(simple_index.AT_ONCE, timeout=PATIENCE)
     assert "when this lock was made" in look(folder, settings).finding.reason
     assert not site.together.broken
 
@@ -439,9 +439,9 @@ def test_links_are_compared_by_what_they_name() -> None:
     one = 'href="https://a/b/six-1.whl?token=1#sha256=00" data-requires-python="&gt;=3.8"'
     same = "data-requires-python='&gt;=3.8'  href='../six-1.whl?token=2#sha256=00'"
     other = 'href="six-2.whl#sha256=01"'
-    assert pages.digest(html_page(one, other), False) == pages.digest(html_page(other, same), False)
+    assert simple_index.digest(html_page(one, other), False) == simple_index.digest(html_page(other, same), False)
     seen = {
-        pages.digest(html_page(text), False)
+        simple_index.digest(html_page(text), False)
         for text in (one, one.replace("00", "01"), one.replace("3.8", "3.9"), one + ' data-yanked=""', other)
     }
     assert len(seen) == 5
@@ -484,4 +484,4 @@ def test_all_locks_are_made_again_after_a_week(days: int, verdict: Verdict) -> N
 def test_both_forms_of_a_page_say_the_same(attributes: str, more: dict[str, object]) -> None:
     link = f'href="https://files.example/six-1.whl#sha256=00" {attributes}'
     file = {"filename": "six-1.whl", "hashes": {"md5": "11", "sha256": "00"}, "yanked": False, **more}
-    assert pages.digest(html_page(link), False) == pages.digest(json.dumps({"files": [file]}), True)
+    assert simple_index.digest(html_page(link), False) == simple_index.digest(json.dumps({"files": [file]}), True)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.database import LeaseTaken, held, open_database
-from flows.images.workshop.gate import building, pruning
-from flows.settings import Settings
+from flows.core.database import LeaseTaken, held, open_database
+from flows.core.settings import Settings
+from flows.images.builder.build_lock import building, pruning
 
 HOLD = """
 import sys
 from contextlib import nullcontext
-from flows.database import open_database
-from flows.images.workshop import gate, workspace
-from flows.settings import load
+from flows.core.database import open_database
+from flows.images.builder import build_lock, workspace
+from flows.core.settings import load
 
 settings = load()
 database = open_database(settings.database)

@@ -15,18 +15,17 @@ import pytest
 from starlette.applications import Starlette
 
 from flows.catalog.model import Access
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings, Span
 from flows.gateway import routes
 from flows.gateway.proxy import Gateway
-from flows.migrations.journal import Move
-from flows.migrations.move import Entry, Phase, State
-from flows.porter import page
-from flows.porter.door import Porter, door, knocked_at
-from flows.porter.story import Seen, Why, tell
+from flows.migrations.move import Entry, Move, Phase, State
 from flows.sessions.containers.podman import as_address
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.store import Store
-from flows.settings import Settings, Span
+from flows.waiting_page import page
+from flows.waiting_page.app import Porter, door, knocked_at
+from flows.waiting_page.status import Seen, Why, tell
 from tests.conftest import wait_until
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

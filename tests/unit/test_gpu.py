@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from flows import host
-from flows.database import now, open_database
-from flows.errors import RefitError, UnknownName
-from flows.sessions.containers import by_hand
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.sessions.containers import drift
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, free_from, gpus_among, read_spec
 from flows.sessions.gpus.gpu_pool import GpuPool
-from flows.settings import Settings
 
 KIND = "refit.example/gpu"
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -179,8 +179,8 @@ def test_a_machine_without_specifications_has_none(tmp_path: Path) -> None:
 
 
 def test_f20_limits_that_a_session_was_made_with_are_nobodys_change_by_hand() -> None:
-    called = ["podman", "create", "--name=x", *host.resource_limits(10**9, 0.5), "image"]
+    called = ["podman", "create", "--name=x", *tools.resource_limits(10**9, 0.5), "image"]
     limits = {"Memory": 10**9, "NanoCpus": 500_000_000, "CpuQuota": 50_000}
     told = {"Config": {"CreateCommand": called}, "Name": "x", "HostConfig": limits, "NetworkSettings": {}}
-    assert by_hand.changes(told) == ()
-    assert by_hand.changes({**told, "HostConfig": {**limits, "Memory": 1}}) == ("its limit Memory is 1",)
+    assert drift.changes(told) == ()
+    assert drift.changes({**told, "HostConfig": {**limits, "Memory": 1}}) == ("its limit Memory is 1",)

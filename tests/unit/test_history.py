@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, text
 
-from flows.database import open_database
-from flows.history import History, Kind
-from flows.settings import Settings
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 
 
 @pytest.fixture

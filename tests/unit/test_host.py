@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import host
-from flows.host import Facts
-from flows.settings import Settings
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.host.tools import Facts
 
 LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units
@@ -25,7 +25,7 @@ Max nice priority         0                    0
 
 def facts(settings: Settings) -> Facts:
     return Facts(
-        host._boot(), host._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "", "", "/seccomp.json", ""
+        tools._boot(), tools._asked(settings), "runc", "cgroupfs", "chroot", 20000, 96364, "", "", "/seccomp.json", ""
     )
 
 
@@ -42,63 +42,63 @@ def write(settings: Settings, found: Facts) -> None:
     ],
 )
 def test_limits_stay_within_the_hard_ones(processes: str, open_files: str, options: list[str]) -> None:
-    hard = host.hard_limits(LIMITS.format(processes, open_files))
-    assert host._limits(*hard) == ["--ulimit", options[0], "--ulimit", options[1]]
+    hard = tools.hard_limits(LIMITS.format(processes, open_files))
+    assert tools._limits(*hard) == ["--ulimit", options[0], "--ulimit", options[1]]
 
 
 def test_what_was_found_out_is_used_without_starting_anything(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(settings, facts(settings))
-    monkeypatch.setattr("flows.command.run", None)
-    call = host.podman(settings)
+    monkeypatch.setattr("flows.core.command.run", None)
+    call = tools.podman(settings)
     assert call[0] == "podman"
     assert call[call.index("--runtime") + 1] == "runc"
     assert call[call.index("--root") + 1] == str(settings.home / "containers")
-    assert host.isolation(settings) == "chroot"
+    assert tools.isolation(settings) == "chroot"
 
 
 @pytest.mark.parametrize("change", [{"boot": "earlier"}, {"asked": "another podman"}])
 def test_another_boot_or_program_asks_anew(settings: Settings, change: dict[str, str]) -> None:
     known = facts(settings)
     write(settings, replace(known, **change))
-    assert host._known(settings, known.boot, known.asked) is None
+    assert tools._known(settings, known.boot, known.asked) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": 1}'])
 def test_damaged_facts_ask_anew(settings: Settings, text: str) -> None:
     (settings.folder() / "host.json").write_text(text)
-    assert host._known(settings, "boot", "asked") is None
+    assert tools._known(settings, "boot", "asked") is None
 
 
 def test_a_setting_is_part_of_what_was_asked(settings: Settings) -> None:
-    assert host._asked(settings) != host._asked(settings.model_copy(update={"oci_runtime": "crun"}))
-    assert host._asked(settings) != host._asked(settings.model_copy(update={"isolation": "oci"}))
+    assert tools._asked(settings) != tools._asked(settings.model_copy(update={"oci_runtime": "crun"}))
+    assert tools._asked(settings) != tools._asked(settings.model_copy(update={"isolation": "oci"}))
 
 
 def test_each_home_has_storage_of_its_own_and_short_paths(tmp_path: Path) -> None:
     one, other = Settings(home=tmp_path / ("long" * 40)), Settings(home=tmp_path / "other")
-    assert host.runtime_folder(one) != host.runtime_folder(other)
-    assert len(str(host.runtime_folder(one))) < 40
+    assert tools.runtime_folder(one) != tools.runtime_folder(other)
+    assert len(str(tools.runtime_folder(one))) < 40
 
 
 def test_programs_that_only_root_has_in_its_path_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
-    assert host.program("iptables")
-    assert host.program("surely-not-a-program") is None
+    assert tools.program("iptables")
+    assert tools.program("surely-not-a-program") is None
 
 
 def test_mount_points_below_a_folder_are_found_by_their_real_names(tmp_path: Path) -> None:
     line = r"36 35 98:0 / /homes/a\040b\134c/é rw,noatime - ext4 /dev/root rw"
-    assert host.mount_point(line) == Path("/homes/a b\\c/é")
-    assert Path("/proc") in host.mounts_below(Path("/"))
-    assert host.mounts_below(tmp_path) == ()
+    assert tools.mount_point(line) == Path("/homes/a b\\c/é")
+    assert Path("/proc") in tools.mounts_below(Path("/"))
+    assert tools.mounts_below(tmp_path) == ()
 
 
 def test_a_container_is_limited_in_what_was_said_and_gets_no_more_by_swap() -> None:
-    assert host.resource_limits(0, 0.0) == []
-    assert host.resource_limits(10**9, 0.0) == ["--memory=1000000000b", "--memory-swap=1000000000b"]
-    assert host.resource_limits(0, 1.5) == ["--cpus=1.5"]
+    assert tools.resource_limits(0, 0.0) == []
+    assert tools.resource_limits(10**9, 0.0) == ["--memory=1000000000b", "--memory-swap=1000000000b"]
+    assert tools.resource_limits(0, 1.5) == ["--cpus=1.5"]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_a_connection_comes_to_the_user_who_listens_there(address: str, rows: li
     for number, row in enumerate(rows):
         local, remote, state, user = row.split()
         lines.append(f"{number:4}: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:>5} 0 12345 1")
-    assert host.listeners(address, 5000, lines) == users
+    assert tools.listeners(address, 5000, lines) == users
 
 
 def test_a_port_of_our_own_is_nobody_elses() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        assert not host.is_anothers("127.0.0.1", port)
+        assert not tools.is_anothers("127.0.0.1", port)
         listener.listen()
-        assert host.listeners("127.0.0.1", port, host._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
-        assert not host.is_anothers("127.0.0.1", port)
+        assert tools.listeners("127.0.0.1", port, tools._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
+        assert not tools.is_anothers("127.0.0.1", port)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flows import hours
-from flows.hours import Hours, narrow, read_hours, spans, wide, without
+from flows.core import hours
+from flows.core.hours import Hours, narrow, read_hours, spans, wide, without
 
 ZURICH, HAVANA = ZoneInfo("Europe/Zurich"), ZoneInfo("America/Havana")
 FORWARD, BACK = date(2026, 3, 29), date(2026, 10, 25)  # at 02:00 to 03:00, at 03:00 to 02:00

@@ -19,8 +19,8 @@ import yaml
 from flows.catalog import choices, load, npm, tree
 from flows.catalog.model import Base, Catalog, Ide, Profile
 from flows.catalog.release import Choice, nearest_possible, why_not
-from flows.documents import Mistakes
-from flows.errors import RefitError
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
 from flows.images import stages
 from flows.images.recipe import Assembler
 from flows.images.stages import Kind, Stage

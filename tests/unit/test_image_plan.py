@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.images import plan, stages
-from flows.images.ledger import Entry
 from flows.images.plan import Action, Plan
-from flows.images.stages import Difference, Graph, Inputs, Kind, Stage
+from flows.images.stages import Difference, Entry, Graph, Inputs, Kind, Stage
 
 BASE = Stage("base", Kind.bootstrap, None, "ADD base.tar /", system=("tmux=3.3",))
 BUNDLE = Stage("bundle", Kind.instructions, "base", "RUN one")

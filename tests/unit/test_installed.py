@@ -7,7 +7,7 @@ import json
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from flows.images.registry import canonical
+from flows.images.manifests import canonical
 from flows.images.stages import Kind, Stage
 from flows.publishing import installed
 from flows.publishing.evidence import PACKAGES, SBOM, of_stages

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.database import LeaseLost, lease, open_database
-from flows.history import History, Kind
+from flows.core.database import LeaseLost, lease, open_database
+from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import STEPS, Entry, Phase, State, state
 from flows.migrations.planning.plan import moved
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 ADA = Session("ada", "p", "2026a", "sha256:old", 200_000, None, Path("/home"), Path("/token"), Access())
 

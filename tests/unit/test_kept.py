@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from flows.errors import RefitError, UnknownName
-from flows.migrations.kept import drop, kept, take_back
+from flows.core.errors import RefitError, UnknownName
 from flows.migrations.move import State
+from flows.migrations.retained_snapshots import drop, kept, take_back
 from flows.sessions.model import Session
 from tests.simulated.fleet import Fleet
 from tests.simulated.upsets import IMAGES

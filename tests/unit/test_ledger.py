@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.database import LeaseLost, lease, now, open_database
+from flows.core.database import LeaseLost, lease, now, open_database
 from flows.images import stages
-from flows.images.ledger import Entry, Ledger
-from flows.images.stages import Difference, Kind, Stage
+from flows.images.ledger import Ledger
+from flows.images.stages import Difference, Entry, Kind, Stage
 
 OLD = Stage("bundle", Kind.instructions, "base", "RUN true", {"a": b"1", "b": b"1"}, ("tmux=3.3", "vim=9"))
 NEW = Stage("bundle", Kind.instructions, "base", "RUN true", {"a": b"2", "c": b"1"}, ("tmux=3.4",))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.authoring.lint import rules, templates
+from flows.authoring.lint.catalog import lint
+from flows.authoring.lint.shell import bodies, script
 from flows.images.rendering.templates import Templates
-from flows.lint import rules, templates
-from flows.lint.catalog import lint
-from flows.lint.shell import bodies, script
 from tests.machine import ROOT
 from tests.unit.test_choices import catalog
 

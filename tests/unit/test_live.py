@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import command
-from flows.images.workshop import live
-from flows.images.workshop.live import Live
+from flows.core import command
+from flows.images.builder import log_stream
+from flows.images.builder.log_stream import Live
 from tests.conftest import wait_until
 
 RUN: ContextVar[str] = ContextVar("run", default="nobody's")
@@ -28,9 +28,9 @@ class Heard(logging.Handler):
 @pytest.fixture
 def heard() -> Iterator[Heard]:
     handler = Heard()
-    live.logger.addHandler(handler)
+    log_stream.logger.addHandler(handler)
     yield handler
-    live.logger.removeHandler(handler)
+    log_stream.logger.removeHandler(handler)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def test_who_says_much_is_heard_in_large_pages(heard: Heard, tmp_path: Path) -> 
         command.run(["seq", "100000"])
     pages = [page.removeprefix("base:\n") for _, page in heard.pages]
     assert "\n".join(pages) == "\n".join(map(str, range(1, 100_001)))
-    assert all(len(page) <= live.PAGE_SIZE + 8 for page in pages)
+    assert all(len(page) <= log_stream.PAGE_SIZE + 8 for page in pages)
 
 
 def test_nothing_is_sent_for_a_program_that_says_nothing(heard: Heard, tmp_path: Path) -> None:

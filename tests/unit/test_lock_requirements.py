@@ -13,12 +13,12 @@ from flows import lock_requirements
 from flows.catalog import load
 from flows.catalog.model import Catalog
 from flows.catalog.pins import Reach
-from flows.documents import Mistakes
-from flows.errors import RefitError
+from flows.core.documents import Mistakes
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.lock_requirements import Lock
 from flows.locks import python
 from flows.locks.policy import Forbidden
-from flows.settings import Settings
 from tests.machine import ROOT
 
 MINIMAL = "bundles/1-minimal/py311"

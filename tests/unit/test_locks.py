@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.documents import Mistakes
-from flows.errors import UnknownName
+from flows.core.documents import Mistakes
+from flows.core.errors import UnknownName
 from flows.locks import locking, python
 from flows.locks.pipfile import read_pipfile
 from tests.machine import ROOT

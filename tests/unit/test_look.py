@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from flows import command
-from flows.sessions.watching import look
-from flows.sessions.watching.activity import PROBE, Look
+from flows.core import command
+from flows.sessions.activity import inspect_processes
+from flows.sessions.activity.verdict import PROBE, Look
 from tests.conftest import serving
 from tests.terminal import Terminal
 
@@ -24,7 +24,7 @@ ASKED = {"seconds": 0.05, "port": None, "protocol": "none", "heartbeat": "beat"}
 def looked(home: Path, **more: object) -> Look:
     environment = {"HOME": str(home), "REFIT_TOKEN_FILE": str(home / "token")}
     with command.dialogue(["env", *(f"{name}={value}" for name, value in environment.items()), *CALL]) as ask:
-        assert ask(f"exec({Path(look.__file__).read_text()!a})") == "ready\n"
+        assert ask(f"exec({Path(inspect_processes.__file__).read_text()!a})") == "ready\n"
         return TypeAdapter(Look).validate_json(ask(json.dumps({**ASKED, **more})))
 
 
@@ -102,10 +102,10 @@ def test_of_several_gpus_the_busiest_counts(
     program.write_text(f"#!/bin/sh\nprintf '{told}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert look._gpu() == used
+    assert inspect_processes._gpu() == used
 
 
 def test_a_gpu_that_nobody_can_be_asked_about_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        look._gpu()
+        inspect_processes._gpu()

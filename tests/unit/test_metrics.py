@@ -15,21 +15,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from flows.catalog.model import Access
-from flows.database import lease, open_database
+from flows.core.database import lease, open_database
+from flows.core.settings import Settings
 from flows.images.ledger import Ledger
 from flows.metrics import runs, serving
 from flows.metrics.exposition import BUCKETS, buckets, registry
 from flows.metrics.facts import Facts, SessionFact, downtimes, moves
 from flows.metrics.runs import FlowRun, Runs
-from flows.migrations.journal import Journal, downtime
-from flows.migrations.move import Entry, Phase, State
+from flows.migrations.journal import Journal
+from flows.migrations.move import Entry, Phase, State, downtime
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Way
-from flows.migrations.telling.standing import Standing
+from flows.migrations.planning.rollout_state import Standing
 from flows.services.embedded import all_services
 from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
-from flows.settings import Settings
 from tests.conftest import PATIENTLY, free_port
 from tests.conftest import serving as serving_at
 

@@ -15,21 +15,23 @@ from prefect.logging import disable_run_logger
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from flows.database import now, open_database
-from flows.errors import RefitError
-from flows.history import History, Kind
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
-from flows.migrations.carry import Carrier, Result
-from flows.migrations.follow import Doubts
+from flows.migrations.executor import Carrier
 from flows.migrations.move import State
+from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.rollout import Action, Decision, Health, Reason, Way
 from flows.migrations.planning.waves import title
-from flows.migrations.telling.notice import first_told
-from flows.migrations.telling.standing import Standings
-from flows.plan_migration import Planning, _room, steer
+from flows.migrations.reconcile import Doubts
+from flows.migrations.results import Result
+from flows.migrations.rollouts import Standings
+from flows.migrations.session_planner import Planning, _room, steer
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.wishes import Wishes
-from flows.settings import Settings
 from flows.signing.trust import Trust
 from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
@@ -69,7 +71,7 @@ def test_no_more_of_a_wave_fail_than_may(
 def test_what_is_published_while_sessions_are_moved_is_taken_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.plan_migration._NEWEST_SECONDS", 0)
+    monkeypatch.setattr("flows.migrations.session_planner._NEWEST_SECONDS", 0)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         first, planning = sessions.image("first"), Planning(sessions.settings)
@@ -278,7 +280,7 @@ def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_o
 def test_what_has_to_be_pulled_is_pulled_before_the_first_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.plan_migration._room", lambda _: 10**11)
+    monkeypatch.setattr("flows.migrations.session_planner._room", lambda _: 10**11)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
         new = sessions.image("new", size=10**10)
@@ -305,7 +307,7 @@ def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_p
 def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.plan_migration._room", lambda _: 10**10)
+    monkeypatch.setattr("flows.migrations.session_planner._room", lambda _: 10**10)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**11)
@@ -324,7 +326,7 @@ def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
     def silent(*_: object) -> dict[str, int]:
         raise RefitError("The registry doesn't answer.")
 
-    monkeypatch.setattr("flows.plan_migration.to_pull", silent)
+    monkeypatch.setattr("flows.migrations.session_planner.to_pull", silent)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**9)
@@ -384,7 +386,7 @@ def test_while_moves_run_no_more_are_away_than_the_caps_let(
 
 
 def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.migrations.turns.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("flows.migrations.concurrency.LOOK_SECONDS", 0.01)
     with fleet(tmp_path / "home") as sessions, sessions.in_charge(), disable_run_logger():
         old = sessions.image("old")
         ada, bob = (sessions.add(number, old) for number in (1, 2))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from flows.build_profiles import BuildReport
 from flows.images.build import Built
-from flows.night import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
-from flows.publishing.publish import Published
+from flows.publishing.published import Published
+from flows.releases.night_report import GraftProof, ImageNews, LockNews, Night, NightFailed, ReleaseNight, markdown
+from flows.releases.report import BuildReport
 
 DAY = date(2026, 11, 21)
 BASE = Built("base-deb12-py311", "k1", None, "sha256:1")

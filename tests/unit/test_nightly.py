@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 from prefect.logging.loggers import disable_run_logger
 
-from flows import branches, command
 from flows.catalog.load import load_catalog
-from flows.errors import UnknownName
+from flows.core import command
+from flows.core.errors import UnknownName
+from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.build import Built
 from flows.images.plan import Plan
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.nightly import _image_news, _prove, moved_by_hand, spend
-from flows.plan_release import ReleasePlan
-from flows.publishing.publish import Published
-from flows.settings import Settings
+from flows.publishing.published import Published
+from flows.releases import branches
+from flows.releases.plan import ReleasePlan
 from tests.conftest import free_port
 from tests.machine import ROOT
 

@@ -10,12 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import SecretStr
 
-from flows import hours, notices
 from flows.catalog.model import Access
-from flows.history import Event, Kind
-from flows.migrations.planning.consent import deadline_if_told
-from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout
-from flows.migrations.telling.notice import (
+from flows.core import hours, operator_alerts
+from flows.core.policy import Mode, SessionPolicy
+from flows.core.settings import Settings
+from flows.migrations.notifications.notice import (
     ANSWERS,
     Notice,
     answers,
@@ -27,12 +26,13 @@ from flows.migrations.telling.notice import (
     when,
     wish_of,
 )
-from flows.policy import Mode, SessionPolicy
+from flows.migrations.planning.consent import deadline_if_told
+from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout
+from flows.sessions.activity.verdict import Activity, Evidence, Look, Process, Verdict
+from flows.sessions.events import Event, Kind
 from flows.sessions.ide.terminals import watched
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Activity, Evidence, Look, Process, Verdict
-from flows.sessions.wishes import Wish
-from flows.settings import Settings
+from flows.sessions.preferences import Wish
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 NOTICE = Notice("ada", "sha256:f9f8359748bb77", "+humanize 4.17.0", ("a kernel holds df",), 60, 15, 8, "at night", None)
@@ -227,9 +227,12 @@ def test_a_terminal_is_watched_if_its_other_end_is_outside_the_session() -> None
 def test_owners_have_addresses_of_their_own_and_those_of_all(settings: Settings) -> None:
     owners = {"ada": (SecretStr("json://ada"),), "*": (SecretStr("json://all"),)}
     known = settings.model_copy(update={"notify_owners": owners})
-    assert [url.get_secret_value() for url in notices.addresses_of("ada", known)] == ["json://ada", "json://all"]
-    assert [url.get_secret_value() for url in notices.addresses_of("bob", known)] == ["json://all"]
-    assert notices.addresses_of("bob", settings) == ()
+    assert [url.get_secret_value() for url in operator_alerts.addresses_of("ada", known)] == [
+        "json://ada",
+        "json://all",
+    ]
+    assert [url.get_secret_value() for url in operator_alerts.addresses_of("bob", known)] == ["json://all"]
+    assert operator_alerts.addresses_of("bob", settings) == ()
     hers = settings.model_copy(update={"notify_owners": {**owners, "ann": (SecretStr("json://ann"),)}})
-    told = [url.get_secret_value() for url in notices.addresses_of("ada", hers, "ann")]
+    told = [url.get_secret_value() for url in operator_alerts.addresses_of("ada", hers, "ann")]
     assert told == ["json://ada", "json://ann", "json://all"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from flows import notices
-from flows.command import protect
-from flows.settings import Settings
+from flows.core import operator_alerts
+from flows.core.command import protect
+from flows.core.settings import Settings
 from tests.conftest import free_port
 
 
@@ -48,7 +48,7 @@ def with_addresses(settings: Settings, *urls: str) -> Settings:
 
 
 def test_nobody_is_told_where_nobody_is_named(settings: Settings) -> None:
-    assert notices.send("title", "text", settings) == ()
+    assert operator_alerts.send("title", "text", settings) == ()
 
 
 def test_one_who_can_not_be_told_keeps_nobody_else_from_it(
@@ -57,7 +57,9 @@ def test_one_who_can_not_be_told_keeps_nobody_else_from_it(
     protect("a password")
     with receiver() as (url, received):
         dead = f"json://ann:hush@127.0.0.1:{free_port()}/token"
-        failures = notices.send("2 failed", "a password in it", with_addresses(settings, "bogus://token", dead, url))
+        failures = operator_alerts.send(
+            "2 failed", "a password in it", with_addresses(settings, "bogus://token", dead, url)
+        )
     assert [(message["title"], message["message"]) for message in received] == [("2 failed", "*** in it")]
     assert [failure.partition(":")[0] for failure in failures] == [
         "`notify` number 1 (bogus) could not be told",

@@ -17,17 +17,17 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from flows import outside
-from flows.errors import RefitError
+from flows.core import outside
+from flows.core.errors import RefitError
+from flows.core.outside import Astray, Bounds, Client, TooLarge, TooSlow
+from flows.core.settings import Settings
 from flows.images import patience
-from flows.images.workshop import fetching
-from flows.locks import archive, mirror, pages, vulnerabilities
-from flows.locks.archive import ArchiveError
-from flows.locks.pages import Index, Unreadable
-from flows.outside import Astray, Bounds, Client, TooLarge, TooSlow
+from flows.images.builder import fetching
+from flows.locks import debian_archive, mirror, simple_index, vulnerabilities
+from flows.locks.debian_archive import ArchiveError
+from flows.locks.simple_index import Index, Unreadable
 from flows.services import process
 from flows.services.embedded import Service
-from flows.settings import Settings
 from tests.conftest import serving
 from tests.liars import Eavesdropper, Request, Said
 
@@ -158,7 +158,7 @@ def test_the_password_of_an_index_is_told_to_nobody_it_sends_us_to(settings: Set
 
         with answering(send_on) as url:
             index = Index(SecretStr(url.replace("//", "//ann:a-word-that-nobody-else-hears@") + "/simple"))
-            found = pages.fetch(index, dict.fromkeys(pages.urls(index, ["x"]).values()), settings)
+            found = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings)
     assert not any(isinstance(page, Unreadable) for page in found.values())
     assert asked[0].startswith("Basic ")
     assert elsewhere.told and not elsewhere.knows
@@ -168,18 +168,18 @@ def test_the_password_of_an_index_is_told_to_nobody_it_sends_us_to(settings: Set
 def test_an_index_that_never_ends_is_unreadable(
     settings: Settings, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "_BOUNDS", LIMITS)
+    monkeypatch.setattr(simple_index, "_BOUNDS", LIMITS)
     with answering(answer) as url:
         index = Index(SecretStr(f"{url}/simple"))
-        [found] = pages.fetch(index, dict.fromkeys(pages.urls(index, ["x"]).values()), settings).values()
+        [found] = simple_index.fetch(index, dict.fromkeys(simple_index.urls(index, ["x"]).values()), settings).values()
         assert isinstance(found, Unreadable) and "longer than" in found.reason
         with pytest.raises(RefitError, match="doesn't say when"):
-            pages.uploads(index, ["x"], settings)
+            simple_index.uploads(index, ["x"], settings)
 
 
 def test_a_page_that_is_too_deep_is_unreadable() -> None:
     with pytest.raises(ValueError, match="no page"):
-        pages.digest("[" * 200_000, is_json=True)
+        simple_index.digest("[" * 200_000, is_json=True)
 
 
 @pytest.mark.parametrize("answer", [drip, endless, silent])
@@ -190,8 +190,8 @@ def test_a_mirror_that_never_ends_is_an_error(
     with answering(answer) as url:
         with pytest.raises(RefitError, match="longer than"):
             mirror.state({"x": url}, "x", settings, RefitError)
-        with archive.connection(settings) as client, pytest.raises(ArchiveError) as caught:
-            archive.download(client, url, bounds=LIMITS).__enter__()
+        with debian_archive.connection(settings) as client, pytest.raises(ArchiveError) as caught:
+            debian_archive.download(client, url, bounds=LIMITS).__enter__()
         assert "longer than" in caught.value.why
 
 
@@ -218,18 +218,18 @@ def test_a_download_is_there_however_long_it_is(settings: Settings) -> None:
 
 
 def test_a_list_of_packages_has_a_limit_when_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "_MOST_UNPACKED", 4 << 20)
+    monkeypatch.setattr(debian_archive, "_MOST_UNPACKED", 4 << 20)
     packed = lzma.compress(bytes(6 << 20), preset=0)
-    monkeypatch.setattr(archive, "_LONGEST_STANZA", 1 << 20)
+    monkeypatch.setattr(debian_archive, "_LONGEST_STANZA", 1 << 20)
     with pytest.raises(ArchiveError) as caught:
-        archive.needed(BytesIO(packed), ["x"])
+        debian_archive.needed(BytesIO(packed), ["x"])
     assert "no end" in caught.value.why
-    monkeypatch.setattr(archive, "_LONGEST_STANZA", 1 << 30)
+    monkeypatch.setattr(debian_archive, "_LONGEST_STANZA", 1 << 30)
     with pytest.raises(ArchiveError) as caught:
-        archive.needed(BytesIO(packed), ["x"])
+        debian_archive.needed(BytesIO(packed), ["x"])
     assert "unpacked it has more" in caught.value.why
     with pytest.raises(ArchiveError, match="can't be unpacked"):
-        archive.needed(BytesIO(b"nothing"), ["x"])
+        debian_archive.needed(BytesIO(b"nothing"), ["x"])
 
 
 @pytest.mark.parametrize("answer", [drip, endless, silent])

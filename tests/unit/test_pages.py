@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import command
 from flows.catalog.model import Access
+from flows.core import command
 from flows.sessions.ide.pages import OnPage, Windows
 from flows.sessions.model import Session
 from tests.simulated.engine import SimulatedEngine

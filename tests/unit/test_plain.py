@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.images.containerfile_export import UV, UV_HASHES, containerfile
 from flows.images.grafting.configuration import instructions
-from flows.images.plain import UV, UV_HASHES, containerfile
 from flows.images.stages import Kind, Stage
 from tests.machine import ROOT
 

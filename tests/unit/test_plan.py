@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.errors import RefitError, UnknownName
+from flows.core.errors import RefitError, UnknownName
+from flows.core.policy import Mode
 from flows.migrations.planning.plan import moved, plan, plan_named
 from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
-from flows.policy import Mode
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Verdict
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Verdict
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64

@@ -14,13 +14,13 @@ import yaml
 
 from flows.catalog import load
 from flows.catalog.model import Base, Download, Profile
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.plan import Action, Plan, Step
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness, python
-from flows.plan_release import assemble, foreign, lacking
-from flows.settings import Settings
+from flows.releases.plan import assemble, foreign, lacking
 from tests.conftest import free_port, serving
 
 ROOT = Path(__file__).parents[2]

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.catalog.model import Access
-from flows.hours import read_hours
+from flows.core.hours import read_hours
+from flows.core.policy import Freeze, Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning import waves
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, Health, Host, Reason, Rollout, Way
 from flows.migrations.planning.waves import Trial
-from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy, Unavailable
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Evidence, Verdict
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 
 NEW, OLD = "sha256:new", "sha256:old"
 # Late on the evening before clocks are put back in Zurich.

@@ -26,16 +26,18 @@ from markdown_it import MarkdownIt
 from pydantic import BaseModel
 from rich.table import Table
 
-from flows import build_profiles, lock_requirements, prune_images, queues
+from flows import lock_requirements, prune_images
 from flows.cli import console, main, tables
 from flows.cli.console import Printer
 from flows.cli.screen import Screen
-from flows.errors import RefitError
-from flows.migrations import carry
-from flows.progress import Report, State
-from flows.sessions.watching.activity import Process
-from flows.sessions.watching.hook import last_words
-from flows.words import Printable, as_cells, in_markdown, on_a_line, printable
+from flows.core.errors import RefitError
+from flows.core.formatting import Printable, as_cells, in_markdown, on_a_line, printable
+from flows.core.progress import Report, State
+from flows.migrations.results import Result
+from flows.orchestration import queues
+from flows.releases.report import BuildReport
+from flows.sessions.activity.hook import last_words
+from flows.sessions.activity.verdict import Process
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PIECES = (
@@ -113,7 +115,7 @@ def told_by_tables() -> list[Callable[..., object]]:
 def arguments(function: Callable[..., object], text: str) -> dict[str, object]:
     known = {
         **vars(tables),
-        **{each.__name__: each for each in (build_profiles.BuildReport, lock_requirements.Lock, carry.Result)},
+        **{each.__name__: each for each in (BuildReport, lock_requirements.Lock, Result)},
         **{each.__name__: each for each in (prune_images.PruneReport, queues.Queue, queues.Run)},
     }
     hints = typing.get_type_hints(function, known)

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from flows import command, doctor
-from flows.command import ProgramFailed
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.services import privacy
-from flows.settings import Settings
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.services import doctor, privacy
 
 STRANGER = 54321
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from flows.images.grafting import layers
-from flows.images.grafting.carried import Layers
+from flows.images.grafting.layer_cache import Layers
 from flows.images.ledger import StageRow
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage, layer_tag
 from flows.publishing.prune import Plan, Policy, Stored, observe, plan
-from flows.settings import Settings
 from flows.signing.trust import Trust
 from tests.unit.test_referrers import Fake
 from tests.unit.test_registry import server

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from prefect.client.schemas.objects import WorkPool
 
-from flows import admission, host, queues
-from flows.admission import Request
 from flows.catalog.load import load_catalog
 from flows.catalog.load import profile as load_profile
 from flows.catalog.model import Base, Catalog, Profile, Release
-from flows.errors import RefitError, UnknownName
-from flows.settings import Settings
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.orchestration import admission, queues
+from flows.orchestration.admission import Request
 from tests.machine import ROOT
 
 HERE = platform.machine()
@@ -26,7 +27,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine that can make Debian bases, and no others."""
     (tmp_path / "mmdebstrap").write_text("#!/bin/sh\n")
     (tmp_path / "mmdebstrap").chmod(0o755)
-    monkeypatch.setattr(host, "program", lambda name: tmp_path / name if (tmp_path / name).exists() else None)
+    monkeypatch.setattr(tools, "program", lambda name: tmp_path / name if (tmp_path / name).exists() else None)
 
 
 def another(base: Base, name: str, family: str) -> Base:

@@ -9,7 +9,7 @@ import pytest
 
 from flows.catalog import load
 from flows.catalog.model import Base
-from flows.documents import Mistakes
+from flows.core.documents import Mistakes
 from flows.images import stages
 from flows.images.recipe import Assembler
 from flows.images.rendering.templates import read_templates

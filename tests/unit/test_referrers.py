@@ -14,13 +14,14 @@ import pytest
 from sqlalchemy import Engine
 
 from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profile
-from flows.database import open_database
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from flows.images.build import Built
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.publish import already, push_labelled
 from flows.publishing.signatures import Publications
-from flows.settings import Settings
 from flows.signing.trust import ENVELOPE
 from tests.unit.test_registry import HELLO, Answer, client, server
 

@@ -13,17 +13,10 @@ from tempfile import TemporaryFile
 import pytest
 from pydantic import SecretStr
 
-from flows.images.registry import (
-    MANIFEST,
-    BlobLost,
-    Manifest,
-    Registry,
-    RegistryError,
-    canonical,
-    descriptor,
-    digest_of,
-)
-from flows.settings import Settings
+from flows.core.settings import Settings
+from flows.images.manifests import MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
+from flows.images.registry_errors import BlobLost, RegistryError
 from tests.conftest import free_port, serving
 
 Answer = tuple[int, Mapping[str, str], bytes]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.documents import Mistakes
+from flows.authoring.lint import templates as linted
+from flows.core.documents import Mistakes
 from flows.images.rendering import worker
 from flows.images.rendering.process import RENDERER, Renderer
 from flows.images.rendering.templates import Templates, read_templates
-from flows.lint import templates as linted
 
 ROOT = Path("/catalog")
 MARK = "REFIT_WAS_HERE"

@@ -12,16 +12,16 @@ from typing import cast
 import psutil
 import pytest
 
-from flows import command
 from flows.catalog.model import Access
+from flows.core import command
 from flows.migrations.move import Entry, Phase
-from flows.migrations.parting import ended_by
+from flows.migrations.shutdown_notice import ended_by
+from flows.sessions.activity import supervise
+from flows.sessions.activity.hook import NOT_NOW, PROOF, ask, disproof, meaning
+from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.engine import Engine
 from flows.sessions.ide.reopening import Document, Opened, look, told
 from flows.sessions.model import Session
-from flows.sessions.watching import supervise
-from flows.sessions.watching.activity import Evidence, Verdict
-from flows.sessions.watching.hook import NOT_NOW, PROOF, ask, disproof, meaning
 from tests.conftest import PATIENCE
 
 NOTEBOOK = Document("work/a.ipynb", "a.ipynb", "notebook", "python3")

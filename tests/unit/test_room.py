@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 import pytest
 
-from flows.sessions.homes.room import SPARE, NoRoom, lacking, reserved
+from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, reserved
 from tests.conftest import PATIENCE, wait_until
 
 

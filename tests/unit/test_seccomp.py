@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.seccomp import without_user_namespaces
+from flows.host.seccomp import without_user_namespaces
 
 NEW_USER = 0x10000000
 OWN = Path("/usr/share/containers/seccomp.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.sessions.homes.sent import only_within, touched
+from flows.sessions.homes.btrfs_send import only_within, touched
 
 HEAD = "snapshot        ./now           uuid=6fed7efb transid=9 parent_uuid=ce8f7227 parent_transid=7"
 NEW = """mkfile          ./now/o560-9-0

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import services, settings
-from flows.errors import RefitError
+from flows import services
+from flows.core import settings
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.services import embedded, process, systemd, tickets
-from flows.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from flows.catalog.model import Access
-from flows.database import open_database
-from flows.errors import RefitError, UnknownName
+from flows.core.database import open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Span
 from flows.sessions.containers.podman import as_container, labels
 from flows.sessions.homes.copying import described
 from flows.sessions.homes.pool import read_size
-from flows.sessions.homes.room import SPARE, lacking
+from flows.sessions.homes.space_reservation import SPARE, lacking
 from flows.sessions.ide import jupyter
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.model import Container, IllegalName, Running, Session, check_name, nearest_legal
 from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
-from flows.settings import Span
 from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
 

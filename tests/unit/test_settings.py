@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import command, settings
 from flows.cli.settings import HIDDEN, lines, page
-from flows.documents import Mistakes
+from flows.core import command, settings
+from flows.core.documents import Mistakes
 from tests.certificates import make_authority
 from tests.machine import ROOT
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from flows.errors import RefitError
-from flows.images.registry import Manifest
-from flows.shipped import END, MARK, Shipped, markdown, table, within
+from flows.core.errors import RefitError
+from flows.images.manifests import Manifest
+from flows.releases.image_table import END, MARK, Shipped, markdown, table, within
 
 
 def image(*layers: str) -> Manifest:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.database import open_database
-from flows.errors import RefitError
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.signatures import _TEXTS, NotPublished, Publication, Publications, Refusal
-from flows.settings import Settings
 from flows.signing.keys import BadKey, Keys, pem_of
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Trust, statement
 from tests.unit.test_referrers import Fake

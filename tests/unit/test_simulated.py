@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bench.faults import upset
-from flows.history import History
 from flows.migrations.move import State
 from flows.sessions.engine import Engine, Homes
+from flows.sessions.history import History
 from flows.sessions.model import Session
 from tests.engine_contract import EngineContract
 from tests.homes_contract import Files, HomesContract

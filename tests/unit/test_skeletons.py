@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from flows.authoring.lint.catalog import lint
 from flows.catalog import load, skeletons
 from flows.catalog.model import Catalog
-from flows.errors import RefitError
-from flows.lint.catalog import lint
+from flows.core.errors import RefitError
 from tests.conftest import PATIENTLY, free_port, wait_until
 from tests.unit.test_choices import catalog
 

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import command
 from flows.catalog import load
 from flows.catalog.model import Access
-from flows.command import Completed
+from flows.core import command
+from flows.core.command import Completed
+from flows.core.settings import Settings
 from flows.migrations.steps import no_room, stays_cold
 from flows.sessions.containers import slot
 from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
-from flows.settings import Settings
 from tests.conftest import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ from threading import Event, Lock
 
 import pytest
 
-from flows import command
-from flows.errors import RefitError
-from flows.images.workshop.slots import slot
-from flows.settings import Settings
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.builder.slots import slot
 from tests.conftest import PATIENCE, wait_until
 from tests.processes import in_a_process
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.errors import RefitError, UnknownName
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
 from flows.migrations.planning.plan import moved
-from flows.sessions.containers import by_hand
+from flows.sessions.containers import drift
 from flows.sessions.containers.podman import Podman, is_ours
 from flows.sessions.entry import forwarder
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import NoPublicKey, PublicKey, added, read_keys, without
 from flows.sessions.entry.ssh import Ssh
 from flows.sessions.model import Session
-from flows.settings import Settings
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAINTcWKlPDJbYQ5zYf3xGf2jA6mGgyVKnTmZWyUZg3Rr4"
@@ -128,7 +128,7 @@ OPTIONS = [
 
 def told(**changed: object) -> dict[str, object]:
     """What Podman says of a container that Refit made."""
-    options = by_hand.marked(OPTIONS)
+    options = drift.marked(OPTIONS)
     mark = options[-1].removeprefix("--label=").partition("=")
     config = {
         "CreateCommand": ["podman", "--root", "/x", "create", "--replace", *options, "localhost/image@sha256:1"],
@@ -150,7 +150,7 @@ def told(**changed: object) -> dict[str, object]:
 
 
 def test_a_container_as_refit_made_it_was_not_changed() -> None:
-    assert by_hand.changes(told()) == ()
+    assert drift.changes(told()) == ()
 
 
 @pytest.mark.parametrize(
@@ -166,19 +166,19 @@ def test_a_container_as_refit_made_it_was_not_changed() -> None:
     ],
 )
 def test_f20_what_was_changed_by_hand_is_told(changed: dict[str, object], says: str) -> None:
-    assert by_hand.changes(told(**changed)) == (says,)
+    assert drift.changes(told(**changed)) == (says,)
 
 
 def test_f20_a_mount_and_a_port_more_are_told() -> None:
     mounts = [{"Source": "/homes/ada", "Destination": "/home/dev"}, {"Source": "/etc", "Destination": "/mnt"}]
-    assert by_hand.changes(told(Mounts=mounts)) == ("/etc was mounted at /mnt",)
+    assert drift.changes(told(Mounts=mounts)) == ("/etc was mounted at /mnt",)
 
 
 def test_f20_a_container_that_somebody_made_with_refits_labels_is_known() -> None:
     config = told()["Config"]
     assert isinstance(config, dict)
     called = ["--volume=/:/host" if word.startswith("--user") else word for word in config["CreateCommand"]]
-    assert by_hand.changes(told(Config={"CreateCommand": called})) == (
+    assert drift.changes(told(Config={"CreateCommand": called})) == (
         "it was made anew, with other options than Refit's",
     )
 
@@ -186,11 +186,11 @@ def test_f20_a_container_that_somebody_made_with_refits_labels_is_known() -> Non
 def test_a_container_of_an_older_refit_is_compared_with_what_it_was_made_with() -> None:
     config = told()["Config"]
     assert isinstance(config, dict)
-    called = [word for word in config["CreateCommand"] if by_hand.LABEL not in word]
-    labels = {name: value for name, value in config["Labels"].items() if name != by_hand.LABEL}
+    called = [word for word in config["CreateCommand"] if drift.LABEL not in word]
+    labels = {name: value for name, value in config["Labels"].items() if name != drift.LABEL}
     older = {"CreateCommand": called, "Labels": labels}
-    assert by_hand.changes(told(Config=older)) == ()
-    assert by_hand.changes(told(Config=older, Name="mine")) == ("it was renamed to mine",)
+    assert drift.changes(told(Config=older)) == ()
+    assert drift.changes(told(Config=older, Name="mine")) == ("it was renamed to mine",)
 
 
 def test_a_session_without_keys_says_how_to_let_people_in(settings: Settings) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from flows.database import open_database
-from flows.errors import RefitError, UnknownName
-from flows.history import History, Kind
+from flows.core.database import open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
 from flows.migrations.planning.rollout import Health, Way
-from flows.migrations.telling.standing import Standings
-from flows.settings import Settings
+from flows.migrations.rollouts import Standings
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 
 KEY, OTHER = ("p0", "2026a"), ("p1", "2026a")
 FIRST, SECOND, THIRD = (f"sha256:{digit * 64}" for digit in "abc")

@@ -14,10 +14,10 @@ from packageurl import PackageURL
 
 from flows.build_profiles import _made
 from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profile
-from flows.database import open_database
+from flows.core.database import open_database
 from flows.images.build import Built
 from flows.images.ledger import Ledger
-from flows.images.registry import canonical
+from flows.images.manifests import canonical
 from flows.images.stages import Kind, Stage, inputs, key
 from flows.publishing import statements
 from flows.publishing.statements import Made

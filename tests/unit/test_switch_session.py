@@ -10,13 +10,14 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from flows.change_session import change_session
-from flows.errors import RefitError
-from flows.history import History, Kind
-from flows.migrations.telling.notice import first_told
-from flows.policy import Mode
+from flows.core.errors import RefitError
+from flows.core.policy import Mode
+from flows.migrations.notifications.notice import first_told
+from flows.migrations.switch_profile import as_before, go_back
+from flows.sessions.events import Kind
+from flows.sessions.history import History
 from flows.sessions.model import Running, Session
 from flows.sessions.wishes import Wishes
-from flows.switch_session import as_before, go_back
 from tests.simulated.fleet import Fleet, fleet
 
 

@@ -9,10 +9,11 @@ from threading import Event, Semaphore
 
 import pytest
 
+from flows.core.settings import Settings
 from flows.images.grafting.graft import FILE, FOLDER, SYMLINK, Entry, Layer, merge, reach
 from flows.images.grafting.layers import Stored, Trees, _remembered
-from flows.images.registry import Manifest, Registry, canonical
-from flows.settings import Settings
+from flows.images.manifests import Manifest, canonical
+from flows.images.registry import Registry
 from tests.conftest import PATIENCE
 
 FOLDER_OF_ROOT = Entry(FOLDER, 0o755, 0, 0)
@@ -82,23 +83,23 @@ PATHS = {"etc/passwd": True, "etc/group": False, "srv": True, "srv/old/file": Fa
 
 def test_paths_of_an_image_are_told_again_without_loading_its_layers(tmp_path: Path, layers: dict[str, Layer]) -> None:
     first, second = _Trees(tmp_path, layers), _Trees(tmp_path, layers)
-    spots = {path: first.entry("stages", _image(layers), path) for path in PATHS}
+    spots = {path: first.finder("stages", _image(layers))(path) for path in PATHS}
     assert {path: entry is not None for path, entry in spots.items()} == PATHS
     assert spots == {path: merge(list(layers.values())).get(path) for path in PATHS}
     assert set(first.loaded) == set(layers)
-    assert {path: second.entry("stages", _image(layers), path) for path in PATHS} == spots
+    assert {path: second.finder("stages", _image(layers))(path) for path in PATHS} == spots
     assert not second.loaded
 
 
 def test_half_a_line_of_a_killed_process_is_found_out_anew(tmp_path: Path, layers: dict[str, Layer]) -> None:
     first = _Trees(tmp_path, layers)
-    spots = {path: first.entry("stages", _image(layers), path) for path in PATHS}
+    spots = {path: first.finder("stages", _image(layers))(path) for path in PATHS}
     for file in tmp_path.rglob("*.spots.*"):
         file.write_bytes(file.read_bytes()[:-9])
     for _ in range(3):
-        assert {path: _Trees(tmp_path, layers).entry("stages", _image(layers), path) for path in PATHS} == spots
+        assert {path: _Trees(tmp_path, layers).finder("stages", _image(layers))(path) for path in PATHS} == spots
     last = _Trees(tmp_path, layers)
-    assert {path: last.entry("stages", _image(layers), path) for path in PATHS} == spots
+    assert {path: last.finder("stages", _image(layers))(path) for path in PATHS} == spots
     assert not last.loaded
 
 
@@ -106,7 +107,7 @@ def test_half_a_line_of_a_killed_process_is_found_out_anew(tmp_path: Path, layer
     "damage", [b"", b"\xff\xfe", b"[1]", b"{}", b'["etc/passwd", 7, true]', b'["etc/passwd"', b"[[],[],[]]"]
 )
 def test_damaged_lines_say_nothing(tmp_path: Path, layers: dict[str, Layer], damage: bytes) -> None:
-    whole = _Trees(tmp_path, layers).entry("stages", _image(layers), "etc/passwd")
+    whole = _Trees(tmp_path, layers).finder("stages", _image(layers))("etc/passwd")
     for file in tmp_path.rglob("*.spots.*"):
         file.write_bytes(damage + b"\n")
-    assert _Trees(tmp_path, layers).entry("stages", _image(layers), "etc/passwd") == whole
+    assert _Trees(tmp_path, layers).finder("stages", _image(layers))("etc/passwd") == whole

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from flows.migrations.move import Code, Entry, Phase
-from flows.migrations.unseen import TEXTS, alone, since
+from flows.migrations.unattended import TEXTS, alone, since
 from flows.sessions.model import Container, Running
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flows.catalog.model import Access
 from flows.cli.tables import had
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.sessions.containers.podman import mount_option
 from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users

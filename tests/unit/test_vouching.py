@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows import doctor
 from flows.cli.main import app
-from flows.database import open_database
-from flows.images.registry import CONFIG, MANIFEST, Registry, canonical, descriptor, digest_of
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.images.manifests import CONFIG, MANIFEST, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.signatures import NotPublished, Publications
-from flows.settings import Settings
+from flows.services import doctor
 from tests.unit.test_referrers import IMAGES, Fake
 from tests.unit.test_registry import client, server
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.documents import Mistakes
+from flows.core.documents import Mistakes
+from flows.core.settings import Settings
 from flows.locks import vulnerabilities
 from flows.locks.policy import Bounds
 from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
-from flows.settings import Settings
 from tests.conftest import free_port, serving
 
 RECORD = {

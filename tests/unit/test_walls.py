@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import doctor
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.services import doctor
 from flows.sessions.containers import walls
 from flows.sessions.containers.walls import Wall, Walls, bridge_of, free_subnet, resolvers, table, with_bridge
-from flows.settings import Settings
 
 WALL = Wall("0123456789ab", (5432, 8080))
 

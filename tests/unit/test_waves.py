@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.core.policy import RolloutPolicy
 from flows.migrations.planning.rollout import Health
 from flows.migrations.planning.waves import Approval, Tally, Trial, canary, gates, judge, position, title, wave
-from flows.policy import RolloutPolicy
 
 NOW, HOUR = datetime(2026, 11, 21, 9, tzinfo=UTC), timedelta(hours=1)
 PERCENTS = (1.0, 10.0, 50.0, 100.0)

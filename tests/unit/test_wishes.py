@@ -11,15 +11,17 @@ from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from flows.catalog.model import Access
-from flows.database import now, open_database
-from flows.errors import RefitError, UnknownName
-from flows.history import EventRow, History, Kind
-from flows.hours import read_hours
-from flows.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.hours import read_hours
+from flows.core.policy import Freeze, Mode, RolloutPolicy, SessionPolicy
+from flows.core.settings import Span
+from flows.sessions.events import Kind
+from flows.sessions.history import EventRow, History
 from flows.sessions.model import Session
+from flows.sessions.preferences import Wish, chosen_hours, chosen_mode, read_duration
 from flows.sessions.store import Store
-from flows.sessions.wishes import Wish, Wishes, chosen_hours, chosen_mode, read_duration
-from flows.settings import Span
+from flows.sessions.wishes import Wishes
 
 
 @pytest.fixture

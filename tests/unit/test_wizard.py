@@ -14,7 +14,7 @@ from flows.catalog import load
 from flows.catalog.choices import Option
 from flows.catalog.model import Catalog
 from flows.cli import wizard
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from tests.terminal import Terminal
 from tests.unit.test_choices import FILE, catalog
 

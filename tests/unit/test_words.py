@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.words import first_sentence, short, some
+from flows.core.formatting import first_sentence, short, some
 
 
 @pytest.mark.parametrize(

@@ -16,16 +16,18 @@ from typing import IO, ParamSpec, TypeVar
 from cachetools import LRUCache, cached
 from isal import igzip_threaded
 
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.grafting import graft
 from flows.images.grafting.configuration import Config, written
 from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Spot, Tree
-from flows.images.registry import CONFIG, MANIFEST, Manifest, Registry, canonical, descriptor, digest_of
+from flows.images.grafting.lookups import Find
+from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.registry import Registry
 from flows.images.stages import Difference
-from flows.images.workshop.workspace import alone
-from flows.settings import Settings
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -121,16 +123,18 @@ class Trees:
         """The files of an image; raises as `layer` does."""
         return self._tree(repository, _stack(image))
 
-    def entry(self, repository: str, image: Manifest, path: str) -> Entry | None:
-        """What stands at a path of an image; none: nothing. Raises as `layer` does."""
-        places = frozenset((path, *graft.ancestors(path)))
-        for part in reversed(_stack(image)):
-            if not graft.may_meet(self._regions(repository, part), places):
-                continue
-            spot = self._spot(repository, part, path)
-            if spot.hidden:
-                return spot.entry
-        return None
+    def finder(self, repository: str, image: Manifest) -> Find:
+        """What tells what stands at a path of an image; each answer raises as `layer` does."""
+        stack = [(part, self._regions(repository, part)) for part in reversed(_stack(image))]
+
+        def find(path: str) -> Entry | None:
+            places = frozenset((path, *graft.ancestors(path)))
+            for part, regions in stack:
+                if graft.may_meet(regions, places) and (spot := self._spot(repository, part, path)).hidden:
+                    return spot.entry
+            return None
+
+        return find
 
     def differing(self, repository: str, old: Manifest, new: Manifest) -> frozenset[str]:
         """All paths in which the files of two images differ, and maybe some more; raises as `layer` does.
@@ -160,7 +164,7 @@ class Trees:
         note = self._note(part)
         if known := _kept(note):
             return known
-        with alone(self._settings, f"tree-{part.digest.removeprefix('sha256:')}"):
+        with one_at_a_time(self._settings.folder("locks") / f"tree-{part.digest.removeprefix('sha256:')}"):
             if known := _kept(note):
                 return known
             found = self._read(repository, part)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import to_json, to_jsonable_python
 
-from flows.documents import Mistake, Mistakes, bounds, unreadable
+from flows.core.documents import Mistake, Mistakes, bounds, unreadable
 from flows.images.rendering.process import RENDERER, Ended
 
 # Of a catalog, those that have templates.

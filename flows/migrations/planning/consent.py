@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from flows import hours
-from flows.hours import Hours
+from flows.core import hours
+from flows.core.hours import Hours
+from flows.core.policy import Mode
 from flows.migrations.planning.rollout import Candidate, Reason, Rollout
 from flows.migrations.planning.timetable import Calendar
-from flows.policy import Mode
-from flows.sessions.watching.activity import Verdict
-from flows.sessions.watching.probes import Seen
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import Verdict
 
 UNTOLD = "no notice was delivered, so its deadline doesn't count"
 _DAY, _HOUR = 86_400, 3600

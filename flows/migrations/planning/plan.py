@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from flows.catalog.model import Access
-from flows.errors import RefitError, UnknownName
+from flows.core.errors import RefitError, UnknownName
 from flows.migrations.planning import waves
 from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Candidate, Decision, Gate, Reason, Rollout

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, takewhile
 
+from flows.core.policy import SessionPolicy
 from flows.migrations.planning import waves
 from flows.migrations.planning.consent import Terms, terms, zone_of
 from flows.migrations.planning.rollout import (
@@ -30,7 +31,6 @@ from flows.migrations.planning.rollout import (
     Way,
 )
 from flows.migrations.planning.timetable import Calendar, Seats, first
-from flows.policy import SessionPolicy
 
 _NEVER = sys.maxsize
 Judge = Callable[[Mapping[tuple[str, int], int]], Mapping[tuple[str, int], Gate]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flows.catalog.load import load_catalog
+from flows.core.policy import SessionPolicy
+from flows.core.settings import Settings
 from flows.migrations.planning.rollout import ImageKey
-from flows.policy import SessionPolicy
-from flows.settings import Settings
 
 
 def policies(settings: Settings) -> Mapping[ImageKey, SessionPolicy]:

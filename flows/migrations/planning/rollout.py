@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from flows.core.policy import RolloutPolicy, SessionPolicy
 from flows.migrations.move import Consent
-from flows.policy import RolloutPolicy, SessionPolicy
+from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session
-from flows.sessions.watching.probes import Seen
-from flows.sessions.wishes import Wish
+from flows.sessions.preferences import Wish
 
 ImageKey = tuple[str, str]
 """Profile (the stem of its tag) and release."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from zoneinfo import ZoneInfo
 
-from flows import hours
-from flows.hours import Hours
+from flows.core import hours
+from flows.core.hours import Hours
+from flows.core.policy import Freeze
 from flows.migrations.planning.rollout import Reason
-from flows.policy import Freeze
 
 # Days that are looked through for an hour in which a session may be moved.
 HORIZON = 90

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from flows.core.policy import RolloutPolicy
 from flows.migrations.planning.rollout import Gate, Health
-from flows.policy import RolloutPolicy
 
 VOLUNTEERS = 0
 Approval = tuple[int, datetime]

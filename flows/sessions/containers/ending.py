@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import command, fence
+from flows.core import command, fence
 
 # What its own SIGTERM didn't end has this long to go after SIGKILL (seconds).
 KILLED_SECONDS = 10.0

@@ -18,15 +18,16 @@ from functools import partial
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from flows import command, containers, host
-from flows.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
-from flows.errors import RefitError
-from flows.files import kept_secret
+from flows.core import command
+from flows.core.atomic_files import kept_secret
+from flows.core.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.images.registry import Registry
-from flows.sessions.containers import by_hand, ending, slot
+from flows.sessions.containers import drift, ending, slot
 from flows.sessions.containers.walls import Walls
 from flows.sessions.model import HOME, USER, Container, Running, Session, Volume, session_of
-from flows.settings import Settings
 
 logger = logging.getLogger("refit.sessions")
 
@@ -128,7 +129,7 @@ class Podman:
             self._slots.make(session.container)
         if (found := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
-            options = by_hand.marked(self._options(session))
+            options = drift.marked(self._options(session))
             self._podman("create", "--replace", *options, self._reference(session.image))
             found = self._find(session)
         if found is None or found.made_from != session:
@@ -268,7 +269,7 @@ class Podman:
         if (found := next(made, None)) is None:
             return ()
         (told,) = json.loads(self._podman("container", "inspect", found.name).stdout)
-        return by_hand.changes(told)
+        return drift.changes(told)
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
@@ -364,14 +365,14 @@ class Podman:
         """
         # What conmon would have left: without it, 4.3.1 waits for it, or takes the container as "stopping" for ever.
         asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
-        left = host.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
+        left = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
         command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", left], root=True)
         self._podman("stop", "--ignore", "--time", "1", container, accepted=(0, 125))
         self._podman("container", "cleanup", container, accepted=(0, 125))
         self._dead.discard(container)
 
     def _call(self, *words: str) -> list[str]:
-        return [*host.podman(self._settings), *words]
+        return [*tools.podman(self._settings), *words]
 
     def _podman(
         self, *words: str, accepted: Sequence[int] = (0,), stdin: str = "", limit: float = _QUICK
@@ -385,10 +386,10 @@ class Podman:
 
     def _resource_limits(self, session: Session) -> list[str]:
         """What it may take of the machine, where that can be seen to."""
-        memory = session.memory or host.session_memory(self._settings)
+        memory = session.memory or tools.session_memory(self._settings)
         shares = self._settings.session_cpu_shares
-        limits = [*host.resource_limits(memory, session.cpus), *([f"--cpu-shares={shares}"] if shares else [])]
-        if limits and (problem := host.facts(self._settings).limits_problem):
+        limits = [*tools.resource_limits(memory, session.cpus), *([f"--cpu-shares={shares}"] if shares else [])]
+        if limits and (problem := tools.facts(self._settings).limits_problem):
             logger.warning(
                 "%s has no limits of memory and CPU, for containers can't have any: %s", session.name, problem
             )
@@ -410,10 +411,10 @@ class Podman:
             f"--user={session.uid}:0",
             "--cap-drop=all",
             "--security-opt=no-new-privileges",
-            *([] if session.access.user_namespaces else host.call_filter(self._settings)),
+            *([] if session.access.user_namespaces else tools.call_filter(self._settings)),
             f"--pids-limit={PROCESSES}",
             *self._walls.options(session.access.machine_ports),
-            *host.run_limits(self._settings),
+            *tools.run_limits(self._settings),
             *self._resource_limits(session),
             # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.
             "--log-driver=k8s-file",
@@ -444,7 +445,7 @@ def _filter_input(network: str, shut: Sequence[int] = ()) -> None:
 
 def restoring() -> list[str]:
     """What changes the rules of the network that it runs in to those of `input_rules`."""
-    return [host.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
+    return [tools.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
 
 
 def input_rules(shut: Sequence[int]) -> str:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
-from flows import command, host
-from flows.images.registry import NoAnswer, Registry
-from flows.settings import Settings
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.images.registry import Registry
+from flows.images.registry_errors import NoAnswer
 
 _GONE = 125  # of the images that were listed, one was removed meanwhile
 
@@ -44,9 +46,9 @@ def missing(sizes: Sequence[int], layers: Sequence[str], here: Collection[str]) 
 
 def _layers_here(settings: Settings) -> frozenset[str]:
     """Digests of the unpacked layers of all images in Podman's storage."""
-    if not host.containers(settings).is_dir():
+    if not tools.containers(settings).is_dir():
         return frozenset()
-    podman = host.podman(settings)
+    podman = tools.podman(settings)
     if not (ids := command.run([*podman, "images", "--quiet", "--no-trunc"], root=True).stdout.split()):
         return frozenset()
     shape = "{{json .RootFS.Layers}}"

@@ -18,13 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-from flows import command, containers, fence, host
-from flows.alone import one_at_a_time
-from flows.command import ProgramFailed
-from flows.errors import RefitError
-from flows.files import write_whole
+from flows.core import command, fence
+from flows.core.atomic_files import write_whole
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
+from flows.host import containers, tools
 from flows.sessions.model import Container, Running, Session, session_of
-from flows.settings import Settings
 
 PARENT, NAME = "/home", "dev"
 # Set in containers whose home comes later: their start command waits for it, after every start.
@@ -173,7 +174,7 @@ class Slots:
 
     def works(self) -> bool:
         """Whether what is bound into a slot appears in a container that runs: tried out once for each boot."""
-        facts = host.facts(self._settings)
+        facts = tools.facts(self._settings)
         known = {"boot": facts.boot, "asked": facts.asked}
         file = self._settings.home / "slots.json"
         with suppress(OSError, ValueError):
@@ -186,7 +187,7 @@ class Slots:
     def _tried(self) -> bool:
         trial = f"trial-{uuid4().hex[:12]}"
         try:
-            with host.trial_tree(self._settings) as tree, TemporaryDirectory() as home:
+            with tools.trial_tree(self._settings) as tree, TemporaryDirectory() as home:
                 return self._try(trial, tree, Path(home))
         except ProgramFailed:
             return False
@@ -195,9 +196,9 @@ class Slots:
                 self.remove(trial)
 
     def _try(self, trial: str, tree: Path, home: Path) -> bool:
-        podman, name = host.podman(self._settings), f"refit-{trial}"
+        podman, name = tools.podman(self._settings), f"refit-{trial}"
         options = ["--detach", "--name", name, "--label", f"{containers.LABEL}={containers.creator()}"]
-        alone = ["--network", "none", "--cap-drop", "all", *host.run_limits(self._settings)]
+        alone = ["--network", "none", "--cap-drop", "all", *tools.run_limits(self._settings)]
         start = ["--mount", mount(self.make(trial)), "--rootfs", str(tree), "/bin/catatonit", "-P"]
         try:
             command.run([*podman, "run", *options, *alone, *start], root=True, limit=_QUICK)
@@ -219,14 +220,14 @@ class Slots:
 
     def _places(self) -> tuple[Path, ...]:
         """Where in slots something is bound."""
-        return tuple(point for point in host.mounts_below(self._folder) if point.parent.parent == self._folder)
+        return tuple(point for point in tools.mounts_below(self._folder) if point.parent.parent == self._folder)
 
     def _share(self) -> None:
         """Let containers see what is mounted below the folder of all slots, and nobody else."""
         if self._shared():
             return
         with one_at_a_time(self._settings.folder() / "slots.lock"):
-            if self._folder not in host.mounts_below(self._folder):
+            if self._folder not in tools.mounts_below(self._folder):
                 command.run(["install", "-d", "-m", "0755", self._folder], root=True)
                 command.run(["mount", "--bind", self._folder, self._folder], root=True, limit=_QUICK)
             if not self._shared():
@@ -246,7 +247,9 @@ def mount(slot: Path) -> str:
 
 def mounted(lines: str) -> tuple[Mounted, ...]:
     """What `/proc/<pid>/mountinfo` says. Pure."""
-    return tuple(Mounted(host.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines())
+    return tuple(
+        Mounted(tools.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines()
+    )
 
 
 def _bind(source: Path, place: Path) -> None:

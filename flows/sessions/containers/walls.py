@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import command, host
-from flows.alone import one_at_a_time
-from flows.command import ProgramFailed
-from flows.errors import RefitError
-from flows.files import write_whole
-from flows.settings import Settings
+from flows.core import command
+from flows.core.atomic_files import write_whole
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
+from flows.host import tools
 
 ANNOTATION = "io.refit.network"
 # Where CNI keeps the addresses that it has given to containers of a network.
@@ -66,7 +67,7 @@ class Walls:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._networks, self._hooks = host.networks(settings), host.hooks(settings)
+        self._networks, self._hooks = tools.networks(settings), tools.hooks(settings)
 
     def wall(self, ports: Iterable[int]) -> Wall:
         """The wall of sessions that may reach these ports of this machine."""
@@ -127,13 +128,13 @@ class Walls:
         if not self._files(wall):
             subnet = self._settings.session_subnet or free_subnet(wall, _taken())
             called = ["network", "create", "--disable-dns", "--subnet", str(subnet), wall.network]
-            command.run([*host.podman(self._settings), *called], root=True, limit=_QUICK)
+            command.run([*tools.podman(self._settings), *called], root=True, limit=_QUICK)
         for file in self._files(wall):
             write_whole(file, json.dumps(with_bridge(json.loads(file.read_text()), wall.bridge), indent=2))
 
 
 def _nft() -> str:
-    if path := host.program("nft"):
+    if path := tools.program("nft"):
         return path
     raise RefitError(
         "The program 'nft' is not installed.",

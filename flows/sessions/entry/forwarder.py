@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows import fence
-from flows.alone import one_at_a_time
-from flows.errors import RefitError
-from flows.files import write_whole
-from flows.settings import Settings
+from flows.core import fence
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
 
 WAIT = "5s"
 RELOAD_SECONDS = 10.0

@@ -11,16 +11,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import command, forwarding
-from flows.alone import one_at_a_time
-from flows.command import ProgramFailed
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
+from flows.host import forwarding
 from flows.sessions.engine import Engine
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import PublicKey, read_keys
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
 from flows.sessions.store import Exhausted, is_free
-from flows.settings import Settings
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.
 START = "/usr/local/bin/start-session"

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.documents import Mistakes, parse_plain, parse_plain_json
-from flows.errors import RefitError
+from flows.core.documents import Mistakes, parse_plain, parse_plain_json
+from flows.core.errors import RefitError
 
 _EVERYTHING = "all"  # what the tools that write specifications call all devices of a machine together
 

@@ -16,12 +16,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows import command
-from flows.database import Instant, Table, now, still_ours
-from flows.documents import bounds, text_of
-from flows.errors import RefitError, UnknownName
+from flows.core import command
+from flows.core.database import Instant, Table, now, still_ours
+from flows.core.documents import bounds, text_of
+from flows.core.errors import RefitError, UnknownName
+from flows.core.settings import Settings
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, count_free, free_from, gpus_among, nodes_of, read_spec
-from flows.settings import Settings
 
 _ATTEMPTS, _LOOK_SECONDS, _FIND_SECONDS = 100, 0.5, 60.0
 

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from flows import command, host
-from flows.command import Completed, OutOfTime, ProgramFailed
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.command import Completed, OutOfTime, ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line
+from flows.host import tools
 from flows.sessions.homes import contents, enclosed
-from flows.sessions.homes.room import SPARE, NoRoom, mb
-from flows.words import on_a_line
+from flows.sessions.homes.space_reservation import SPARE, NoRoom, mb
 
 Call = Sequence[str | Path]
 
@@ -118,7 +119,7 @@ def refuse_mounts(home: Path) -> None:
     Raises:
         RefitError: another file system is mounted inside.
     """
-    if inside := [point for point in host.mounts_below(home) if point != home.resolve()]:
+    if inside := [point for point in tools.mounts_below(home) if point != home.resolve()]:
         raise RefitError(
             f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
             why="What is in them is not in the snapshots of the home, and couldn't be brought back.",

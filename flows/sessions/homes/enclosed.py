@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flows import command
-from flows.command import Completed, ProgramFailed
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.command import Completed, ProgramFailed
+from flows.core.errors import RefitError
 
 # What it takes to read, write and give away what belongs to others, and to make what is there, all within the folders.
 _CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "CHOWN", "FOWNER", "FSETID", "SETFCAP")

@@ -15,16 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows import command
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
 from flows.sessions.homes import copying
+from flows.sessions.homes.btrfs_send import only_within
 from flows.sessions.homes.copying import Extent
 from flows.sessions.homes.pool import Pool
-from flows.sessions.homes.room import SPARE, NoRoom, lacking, mb, reserved
-from flows.sessions.homes.sent import only_within
+from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, mb, reserved
 from flows.sessions.homes.volumes import Part, Wanted, is_own, parts
 from flows.sessions.model import Session, Volume, check_name
-from flows.settings import Settings
 
 # What is made in a folder with this default is its group's to write: one entry for user, group and others each.
 _ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))

@@ -16,15 +16,16 @@ from tempfile import TemporaryDirectory
 
 from pydantic import TypeAdapter, ValidationError
 
-from flows import command, host
-from flows.alone import one_at_a_time
 from flows.catalog.model import Size
-from flows.command import ProgramFailed
-from flows.errors import RefitError
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
+from flows.core.formatting import on_a_line, some
+from flows.core.settings import Settings
+from flows.host import tools
 from flows.sessions.homes import subvolumes
-from flows.sessions.homes.sent import touched
-from flows.settings import Settings
-from flows.words import on_a_line, some
+from flows.sessions.homes.btrfs_send import touched
 
 logger = logging.getLogger("refit.sessions")
 
@@ -83,7 +84,7 @@ class Pool:
                 command.run(["install", "-m", "0600", "/dev/null", draft], root=True)  # everybody's homes are in it
                 command.run(["fallocate", "--length", str(size), draft], root=True, limit=_MAKE_SECONDS)
                 command.run(
-                    [host.program("mkfs.btrfs") or "mkfs.btrfs", "--quiet", draft], root=True, limit=_MAKE_SECONDS
+                    [tools.program("mkfs.btrfs") or "mkfs.btrfs", "--quiet", draft], root=True, limit=_MAKE_SECONDS
                 )
                 self._mount(draft)
                 for folder, mode in ((self.homes, "0755"), (self.snapshots, "0755"), (self.rehearsals, "0700")):
@@ -247,7 +248,7 @@ class Pool:
             )
 
     def _check(self, size: int) -> None:
-        if host.program("mkfs.btrfs") is None:
+        if tools.program("mkfs.btrfs") is None:
             raise RefitError("The program 'mkfs.btrfs' is not installed.", fix="install the package btrfs-progs.")
         if self.exists:
             raise RefitError(f"There is a pool already: {self._file}.", fix="`refit home pool` shows it.")
@@ -267,7 +268,7 @@ class Pool:
             )
 
     def _mounted(self) -> bool:
-        return self.folder in host.mounts_below(self.folder)
+        return self.folder in tools.mounts_below(self.folder)
 
     def _mount(self, file: Path) -> None:
         if not self._mounted():

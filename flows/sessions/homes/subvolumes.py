@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows import command, fence
+from flows.core import command, fence
 
 # From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
 _CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D

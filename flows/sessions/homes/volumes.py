@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path, PurePosixPath
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
 from flows.sessions.model import HOME, Session, Volume, check_name
 
 # What the image, the engine and Refit themselves have there.

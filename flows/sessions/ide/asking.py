@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from flows import outside
-from flows.command import FOREIGN_OUTPUT
+from flows.core import outside
+from flows.core.command import FOREIGN_OUTPUT
 
 _LONGEST = 60.0  # seconds
 _OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")

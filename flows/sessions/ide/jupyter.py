@@ -16,9 +16,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
-from flows import fence
-from flows.command import FOREIGN_OUTPUT
-from flows.errors import RefitError
+from flows.core import fence
+from flows.core.command import FOREIGN_OUTPUT
+from flows.core.errors import RefitError
 from flows.sessions.ide import asking
 from flows.sessions.ide.asking import ask
 from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages

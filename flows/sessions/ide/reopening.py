@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from flows.errors import RefitError
+from flows.core.errors import RefitError
+from flows.sessions.activity.verdict import Evidence
 from flows.sessions.engine import Engine
 from flows.sessions.ide import opened
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import Evidence
 
 _SCRIPT = Path(opened.__file__)
 _LIMIT = 15.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flows.core.formatting import printable
+from flows.sessions.activity.probes import Manner, see
+from flows.sessions.activity.verdict import SSHD, Look, Process
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
-from flows.sessions.watching.activity import SSHD, Look, Process
-from flows.sessions.watching.probes import Manner, see
-from flows.words import printable
 
 LEFT = ".local/state/refit/notice"
 """The file in a home that holds the last notice: snippets/base/files/profile.sh shows it."""

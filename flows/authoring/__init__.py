@@ -1,0 +1,1 @@
+"""Help for people who write a catalog: lint, and the import of others' catalogs."""

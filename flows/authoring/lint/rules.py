@@ -1,0 +1,152 @@
+"""What a catalog's texts must not say, whatever they are rendered to. Pure: texts in, mistakes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.core.documents import Mistake
+
+_RECURSIVE = re.compile(r"\b(chmod|chown|chgrp)\s+(-\w*R|--recursive)|\bfix-permissions\b")
+_DATED = re.compile(r"\bdate\b|\brelease\b|(?<!\d)20\d{2}-?\d{2}-?\d{2}(?!\d)", re.IGNORECASE)
+_ELSEWHERE = r"\bhttps?://(?!localhost\b|127\.0\.0\.1\b|\[::1\])"
+_FETCHES = re.compile(
+    rf"\b(curl|wget|aria2c)\b[^;|&]*?{_ELSEWHERE}|\b(curl|wget|aria2c)\s+[^;|&]*?(\"?\$|\{{\{{)"
+    rf"|\b(rpm|dnf|yum|apt|apt-get|dpkg)\b[^;|&]*?{_ELSEWHERE}"
+    r"|\b(urlopen|urlretrieve|requests\.get|httpx\.(get|stream)|download\.file)\s*\("
+)
+_CHECKED = re.compile(
+    r"\bsha(256|384|512)sum\b|\bgpg\s+(--\S+\s+)*--verify\b|\bopenssl\s+dgst\b|\bhashlib\.(sha(256|384|512)|file_digest)\b"
+)
+_INSTALLS = (
+    (
+        re.compile(r"\bpip[\d.]*\s+(-\S+\s+)*install\b(?![^;|&]*--require-hashes)"),
+        "put the package into the Pipfile",
+    ),
+    (re.compile(r"\bnpm\s+(install|i|add)\b|\bnpx\b|\byarn\s+add\b"), "lock it, and take `npm ci`"),
+    (re.compile(r"\bgit\s+(clone|submodule\s+update)\b"), "take an archive of one commit, and check its sha256sum"),
+    (
+        re.compile(
+            r"\b(install\.packages|install_(github|gitlab|bitbucket|git|url|version|cran|bioc)|BiocManager::install"
+            r"|pak::\w+)\s*\(|\b(go|cargo|gem|conda|mamba|pipx|uv\s+tool)\s+install\b"
+        ),
+        "take a package whose hash is known",
+    ),
+)
+_IN_CONFIGURATION = re.compile(
+    r"^\s*(ENV|ARG)\s.*(PASSWORD|PASSWD|TOKEN|SECRET|API_?KEY)\w*[= ]\s*[\"']?[^\s\"'{$]{4,}", re.IGNORECASE
+)
+_SYSTEM = re.compile(r"\b(dnf|yum|microdnf|apt|apt-get|apk)\s+(-\S+\s+)*install\b(?![^;|&]*https?://)")
+_SECRETS = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"), "a private key"),
+    (re.compile(r"\b(AKIA|ASIA)[0-9A-Z]{16}\b"), "a key of Amazon's"),
+    (re.compile(r"\b(gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|glpat-[\w-]{20,})"), "a token of a git server"),
+    (re.compile(r"\b(xox[abprs]-[\w-]{10,}|sk-[A-Za-z0-9_-]{20,}|pypi-[\w-]{30,}|npm_[A-Za-z0-9]{30,})"), "a token"),
+    (re.compile(r"://[^\s/:@\"'{}$]+:[^\s/@\"'{}$]+@"), "a password in an address"),
+    (_IN_CONFIGURATION, "a secret in the image's configuration"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction of a Containerfile's template: its name in capitals, the lines that it has, and its first."""
+
+    name: str
+    line: int
+    text: str
+
+    def line_of(self, found: re.Match[str]) -> int:
+        """The line, from 1, on which a match in its text begins."""
+        return self.line + self.text.count("\n", 0, found.start())
+
+
+def secrets(file: Path, text: str) -> Iterator[Mistake]:
+    """What looks like a secret; its text is in no message."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, what in _SECRETS:
+            if pattern.search(line):
+                yield Mistake(file, number, f"this looks like {what}", "everybody can read an image: take it out")
+
+
+def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) -> Iterator[Mistake]:
+    """What instructions must not do.
+
+    Args:
+        file: the template.
+        text: what stands in it.
+        upper: whether it makes layers above a base, which would carry a copy of all files that they touch.
+        shared: whether it is one of the snippets that install what was locked.
+    """
+    steps = list(_steps(text))
+    last_run = max((number for number, step in enumerate(steps) if step.name == "RUN"), default=-1)
+    for number, step in enumerate(steps):
+        for found in _RECURSIVE.finditer(step.text) if upper else ():
+            what = f"{found[0]!r} copies all files below into this layer, changed or not"
+            yield Mistake(file, step.line_of(found), what, "change only those that need it: find … ! -perm … -exec …")
+        if step.name == "LABEL" and number < last_run and _DATED.search(step.text):
+            what = "with this label, all that follows is built again each time it changes"
+            yield Mistake(file, step.line, what, "Refit labels images itself; put other labels last")
+        yield from _downloads(file, step)
+        for found in _SYSTEM.finditer(step.text) if not shared and step.name in ("RUN", "") else ():
+            what = f"what {found[0]!r} brings is locked by nothing"
+            yield Mistake(file, step.line_of(found), what, "name the packages in os/os-packages.txt")
+
+
+def script(file: Path, text: str) -> Iterator[Mistake]:
+    """What a shell's script must not bring, wherever it runs; `file` has that text."""
+    text = "\n".join("" if line.lstrip().startswith("#") else line for line in text.splitlines())
+    yield from _downloads(file, Step("RUN", 1, text))
+    for found in _SYSTEM.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Mistake(file, line, f"what {found[0]!r} brings is locked by nothing", "name it in os/os-packages.txt")
+
+
+def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
+    if step.name == "ADD" and (found := re.search(r"https?://", step.text)):
+        what = "what this downloads is checked by nothing"
+        yield Mistake(file, step.line_of(found), what, "download it in a RUN, and check its sha256sum there")
+    if step.name not in ("RUN", ""):
+        return
+    for found in _unchecked(step.text):
+        what = "what this downloads is checked by nothing"
+        yield Mistake(file, step.line_of(found), what, "check its sha256sum right there, each one's by itself")
+    for pattern, fix in _INSTALLS:
+        for found in pattern.finditer(step.text):
+            yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", fix)
+
+
+def _unchecked(text: str) -> list[re.Match[str]]:
+    """The downloads that no check follows which isn't that of an earlier one."""
+    found = [*_FETCHES.finditer(text), *_CHECKED.finditer(text)]
+    waiting: list[re.Match[str]] = []
+    # Stable: of what stands in one line, the downloads come first, as in `sha256(urlopen(…))`.
+    for match in sorted(found, key=lambda match: text.count("\n", 0, match.start())):
+        if match.re is _FETCHES:
+            waiting.append(match)
+        elif waiting:
+            waiting.pop(0)
+    return waiting
+
+
+def _steps(text: str) -> Iterator[Step]:
+    """The instructions of a template; what a macro says outside of any has no name. Comments are left out."""
+    text = re.sub(r"\{#.*?#\}", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
+    lines: list[str] = []
+    first = 1
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#") or (not line.strip() and not lines):
+            continue
+        first = first if lines else number
+        lines.append(line)
+        if not line.rstrip().endswith("\\") and not line.lstrip().startswith("{%"):
+            yield _step(first, lines)
+            lines = []
+    if lines:
+        yield _step(first, lines)
+
+
+def _step(line: int, lines: list[str]) -> Step:
+    name = re.match(r"\s*([A-Z]+)\s", next((text for text in lines if not text.lstrip().startswith("{%")), ""))
+    return Step(name[1] if name else "", line, "\n".join(lines))

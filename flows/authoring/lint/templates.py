@@ -1,0 +1,66 @@
+"""Templates: whether they can be read, what they name that nobody gives them, and what they give to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from flows.catalog.release import nearest
+from flows.core.documents import Mistake, Mistakes
+from flows.images.rendering.templates import Facts, Templates
+
+
+def mistakes(templates: Templates, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+    """The mistakes of all templates.
+
+    Args:
+        templates: those of a catalog.
+        known: path → the variables that a template is given. What it includes has them, too; of a template that was
+            neither rendered nor included, it can't be said what is undefined in it.
+    """
+    seen = {path: _seen(templates, path) for path in templates.texts}
+    facts = {path: found for path, found in seen.items() if isinstance(found, Facts)}
+    known = _with_included(facts, known)
+    for path, found in seen.items():
+        if isinstance(found, Mistakes):
+            yield from found.mistakes
+            continue
+        if path in known:
+            yield from _undefined(templates.root / path, found, known[path])
+        yield from _unused(templates.root / path, found)
+
+
+def _seen(templates: Templates, path: str) -> Facts | Mistakes:
+    try:
+        return templates.facts(path)
+    except Mistakes as mistakes:
+        return mistakes
+
+
+def _with_included(facts: Mapping[str, Facts], known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    whole = {path: set(names) for path, names in known.items()}
+    pending = [path for path in whole if path in facts]
+    while pending:
+        path = pending.pop()
+        for other in facts[path].references:
+            if other in facts and not whole[path] <= whole.setdefault(other, set()):
+                whole[other] |= whole[path]
+                pending.append(other)
+    return whole
+
+
+def _undefined(file: Path, facts: Facts, known: Collection[str]) -> Iterator[Mistake]:
+    unknown = facts.undeclared - set(known)
+    for name, line, _ in facts.names:
+        if name in unknown:
+            yield Mistake(file, line, f"{name!r} is not defined", nearest(name, sorted(known)))
+
+
+def _unused(file: Path, facts: Facts) -> Iterator[Mistake]:
+    used = {name for name, _, how in facts.names if how == "load"}
+    for target, line in facts.imports:
+        if target not in used:
+            yield Mistake(file, line, f"{target!r} is imported and not used", "take it out")
+    for name, line, how in facts.names:
+        if how == "store" and name not in used:
+            yield Mistake(file, line, f"{name!r} is set and not used", "take it out")

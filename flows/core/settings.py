@@ -1,0 +1,401 @@
+"""How Refit is configured: `settings.yaml` in its home, overridden by `REFIT_…` variables.
+
+A relative path in `settings.yaml` starts at that file. Settings are what a person chose; what a run finds out (the
+container runtime that works here) is in `host`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, ValidationError
+
+from flows.core import command, documents
+from flows.core.documents import Mistake, Mistakes
+from flows.core.policy import RolloutPolicy
+
+SHIPPED_CATALOG = Path(__file__).resolve().parents[2]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+# The login of the embedded registry that is made up where nobody chose one; the password's file is below the home.
+REGISTRY_USER, REGISTRY_PASSWORD = "refit", Path("services", "registry", "password")
+
+
+def default_home() -> Path:
+    """`REFIT_HOME`, else `refit` in the XDG state folder: Refit's database, logs, storage and homes of sessions."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(os.environ.get("REFIT_HOME") or Path(state) / "refit").absolute()
+
+
+def default_catalog() -> Path:
+    """The working directory where it is a catalog, or a part of one; else the one that came with this Refit.
+
+    Of a part, it is said what it lacks: whoever stands in it doesn't mean another one.
+    """
+    here = Path.cwd()
+    is_meant = (here / "releases").is_dir() or ((here / "bundles").is_dir() and (here / "ides").is_dir())
+    return here if is_meant else SHIPPED_CATALOG
+
+
+class Span(documents.Document):
+    """A range of whole numbers, both ends included."""
+
+    first: int = Field(ge=1)
+    last: int
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and self.first <= number <= self.last
+
+
+class Settings(documents.Document):
+    """All settings. Each can be a key in `settings.yaml` or a variable: `registry_port` is `REFIT_REGISTRY_PORT`.
+
+    The home itself is `REFIT_HOME`: the folder in which `settings.yaml` lies can't stand in it.
+    """
+
+    home: Path = Field(default_factory=default_home, exclude=True)
+    catalog: Path = Field(
+        default_factory=default_catalog,
+        description="The folder with base/, bundles/, ides/, snippets/ and releases/.",
+    )
+
+    registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
+    registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
+    registry_user: str = Field("", description="Whom it lets in; the embedded one: made up, where nobody is named.")
+    registry_password: SecretStr = Field(
+        SecretStr(""), description="The password of `registry_user`; empty: made up for the embedded registry."
+    )
+    registry_read_port: int = Field(
+        0, ge=0, le=65535, description="Loopback port at which all may read the embedded registry; 0: there is none."
+    )
+    registry_tls: bool | None = Field(None, description="Speak https to the registry; unset: unless it is on loopback.")
+    registry_realms: tuple[Annotated[str, Field(pattern=r"^https?://[^/@\s]+$")], ...] = Field(
+        (),
+        description="Token services beside the registry itself that may be told its password: https://auth.docker.io.",
+    )
+    registry_wait: float = Field(180.0, ge=0, description="Seconds for which a registry is waited for that is busy.")
+    registry_rate: float = Field(
+        0.25, gt=0, description="MB a second: what a registry gives or takes more slowly is given up in the end."
+    )
+    repository: str = Field(
+        "workbench-images",
+        pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
+        description="Name of the repository in the registry that holds all images.",
+    )
+
+    signing_key: str = Field(
+        "", description="PEM file of the key that signs what was tested, or its PKCS#11 URI; empty: one is made up."
+    )
+    trusted_keys: tuple[str, ...] = Field(
+        (), description="Public keys, PEM or files of it, of other Refits whose images and stages count here."
+    )
+
+    database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the home.")
+
+    prefect_port: Port = Field(4200, description="Loopback port of the embedded Prefect server.")
+    prefect_server: str = Field(
+        "", pattern="^(|https?://.*[^/])$", description="URL of a Prefect server elsewhere; empty: the embedded one."
+    )
+    listen: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
+    auth: SecretStr = Field(
+        SecretStr(""), description="user:password of the Prefect server; empty: made up, unless it is elsewhere."
+    )
+    host_names: tuple[str, ...] = Field(
+        (), description="Names besides its host name by which others call this machine; Prefect answers to no others."
+    )
+
+    gateway: bool = Field(True, description="Let `refit up` start the gateway, through which new sessions are reached.")
+    gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `listen`.")
+    gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
+
+    metrics_port: int = Field(
+        0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
+    )
+
+    metrics_token: SecretStr = Field(
+        SecretStr(""), description="Bearer token that it wants to see; empty: everybody on this machine is answered."
+    )
+
+    session_uids: Span = Field(
+        Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
+    )
+    session_ports: Span = Field(
+        Span(first=18_000, last=18_999), description="Loopback ports of sessions that are made without the gateway."
+    )
+    ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
+    stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
+    lease_seconds: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds after which a run that stands still has lost its session to others.",
+    )
+    ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
+    quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
+    keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
+
+    copy_limit: float = Field(60.0, gt=0, description="Minutes that a copy of a home, or its way back, may take.")
+    compare_limit: float = Field(
+        15.0, gt=0, description="Minutes in which a home is compared with its snapshot; after that nobody knows."
+    )
+    home_files: int = Field(
+        3_000_000, gt=0, description="Files that a home outside the pool may have, with its volumes, to be moved."
+    )
+    session_memory: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
+        "50%",
+        description="Memory (swap included) that a session may take whose profile has no `resources.memory`: GB, "
+        "or a share of the machine's, like 50%; 0: as much as there is.",
+    )
+    session_cpu_shares: int = Field(
+        512, ge=0, description="Weight of a session where cores are short; other programs have 1024. 0: Podman's own."
+    )
+
+    session_home: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
+        "25%",
+        description="Room that a home in the pool may take, and each volume of its session: GB, or a share of the "
+        "pool, like 25%; 0: as much as there is.",
+    )
+    walls: bool = Field(
+        True,
+        description="Sessions reach neither each other nor this machine, except for the `machine_ports` of their "
+        "profile; false: they have Podman's default network.",
+    )
+    session_subnet: str = Field(
+        "",
+        pattern=r"^([0-9.]+/[0-9]+)?$",
+        description="IPv4 subnet of the network of sessions; empty: one that is free.",
+    )
+
+    rehearsal_copy: float = Field(10.0, ge=0, description="GB that a rehearsal's copy of a home may take on the disk.")
+    rehearsal_memory: float = Field(2.0, gt=0, description="GB of memory that a rehearsal may take.")
+    rehearsal_cpus: float = Field(1.0, gt=0, description="Cores that a rehearsal may take.")
+
+    warm_containers: int = Field(
+        8, ge=0, description="Containers that may wait, with their IDE imported, until the old ones stop; 0: none."
+    )
+    warm_memory: float = Field(0.5, ge=0, description="GB of memory that has to be free for each of them.")
+
+    cdi_folders: tuple[Path, ...] = Field(
+        (Path("/etc/cdi"), Path("/run/cdi")), description="Where CDI specifications name this machine's GPUs."
+    )
+    gpu_kinds: tuple[str, ...] = Field((), description="Which devices there are GPUs; empty: all like nvidia.com/gpu.")
+    gpu_share: int = Field(1, ge=1, description="Sessions that may have the same GPU; 1: each has its own.")
+    gpu_wait: float = Field(0.0, ge=0, description="Seconds for which a session that starts waits for a GPU.")
+
+    migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
+
+    ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
+    pip_index_url: SecretStr = Field(SecretStr(""), description="Index to use in the place of PyPI.")
+    wheel_folders: tuple[Path, ...] = Field((), description="Folders of further wheels (pip's find-links).")
+    osv_file: Path | None = Field(None, description="Known vulnerabilities of PyPI, as OSV publishes them (all.zip).")
+    osv_service: str = Field(
+        "https://api.osv.dev",
+        pattern="^(|https?://.*[^/])$",
+        description="Who is asked for them where there is no such file; empty: nobody.",
+    )
+    installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
+    npm_registry: str = Field("", description="Registry of npm packages to use in the place of npm's own.")
+    apt_proxy: str = Field("", description="HTTP proxy through which apt downloads packages; empty: none.")
+    debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
+
+    machine: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="This machine's name; empty: its host name.")
+    builders: int = Field(
+        0, ge=0, description="Machines that share a build, for each operating system; 0: the run builds by itself."
+    )
+    builder_wait: float = Field(300.0, gt=0, description="Seconds that a stage waits for a builder that is not there.")
+    builds_at_once: int = Field(0, ge=0, description="Stages built at once; 0: as the machine lets.")
+    builds_for: tuple[str, ...] = Field((), description="Systems that builds are made for here; empty: all that can.")
+    offers: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
+    build_limit: float = Field(10_800.0, gt=0, description="Seconds that a program of a stage's build may take.")
+    keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
+    keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
+    keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
+
+    notify: tuple[SecretStr, ...] = Field((), description="Apprise URLs to which bad news of nights and rollouts go.")
+    notify_owners: dict[str, tuple[SecretStr, ...]] = Field(
+        {}, description="Session or owner, or * for all → Apprise URLs at which they are told that it is to move."
+    )
+
+    cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
+
+    oci_runtime: str = Field("", description="runc or crun; empty: the first that works on this machine.")
+    isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: what works here.")
+
+    @property
+    def registry_host(self) -> str:
+        """host:port of the registry in use."""
+        return self.registry or f"127.0.0.1:{self.registry_port}"
+
+    @property
+    def registry_is_secure(self) -> bool:
+        """Whether the registry is spoken to by https."""
+        if self.registry_tls is not None:
+            return self.registry_tls
+        return self.registry_host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]")
+
+    @property
+    def registry_login(self) -> tuple[str, str]:
+        """User and password for the registry in use; both empty where there are none."""
+        if self.registry_user:
+            return self.registry_user, self.registry_password.get_secret_value()
+        made_up = self.home / REGISTRY_PASSWORD
+        return (REGISTRY_USER, made_up.read_text()) if not self.registry and made_up.is_file() else ("", "")
+
+    @property
+    def database(self) -> str:
+        """SQLAlchemy URL of Refit's database."""
+        return self.database_url or f"sqlite:///{self.home / 'refit.db'}"
+
+    @property
+    def machine_name(self) -> str:
+        """The name of this machine among those that share a Prefect server."""
+        return self.machine or socket.gethostname()
+
+    @property
+    def prefect_url(self) -> str:
+        """URL of the Prefect server's UI."""
+        if self.prefect_server:
+            return self.prefect_server
+        return f"http://{self._seen_from_here}:{self.prefect_port}"
+
+    @property
+    def prefect_api(self) -> str:
+        """URL of the Prefect server's API."""
+        return f"{self.prefect_url}/api"
+
+    @property
+    def gateway_url(self) -> str:
+        """URL of the gateway in front of sessions."""
+        return f"http://{self._seen_from_here}:{self.gateway_port}"
+
+    @property
+    def _seen_from_here(self) -> str:
+        everywhere = self.listen in ("0.0.0.0", "::")
+        return "127.0.0.1" if everywhere else f"[{self.listen}]" if ":" in self.listen else self.listen
+
+    def folder(self, *names: str) -> Path:
+        """A folder inside the home, made if need be: its owner's alone, and so is the home."""
+        path = self.home.joinpath(*names)
+        if not path.is_dir():
+            self.home.parent.mkdir(parents=True, exist_ok=True)
+            for depth in range(len(names) + 1):  # `parents` would make those in between as the umask lets
+                self.home.joinpath(*names[:depth]).mkdir(exist_ok=True, mode=0o700)
+        return path
+
+
+def load() -> Settings:
+    """The settings in force; their secrets are kept out of logs from now on.
+
+    Raises:
+        Mistakes: `settings.yaml` or a `REFIT_…` variable has a value that can't be.
+    """
+    file = default_home() / "settings.yaml"
+    written = documents.read(file, Settings) if file.exists() else Settings()
+    chosen = {name: _from_folder(getattr(written, name), file.parent) for name in written.model_fields_set}
+    if "ca_bundle" not in chosen and (bundle := os.environ.get("SSL_CERT_FILE")):
+        chosen["ca_bundle"] = Path(bundle).absolute()
+    try:
+        settings = Settings.model_validate({**chosen, **_variables()})
+    except ValidationError as error:
+        raise Mistakes(
+            Mistake(Path(f"REFIT_{str(detail['loc'][0]).upper()}"), 0, detail["msg"]) for detail in error.errors()
+        ) from None
+    if relative := tuple(_relative(settings)):
+        raise Mistakes(relative)
+    if settings.ca_bundle and not settings.ca_bundle.is_file():
+        raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
+    for secret in _secrets(settings):
+        command.protect(secret.get_secret_value())
+    command.protect(settings.registry_login[1])
+    for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
+        command.protect(urlsplit(url).password or "")
+    return settings
+
+
+def _secrets(settings: Settings) -> Iterator[SecretStr]:
+    yield from (settings.registry_password, settings.auth, settings.metrics_token, settings.pip_index_url)
+    yield from settings.notify
+    for urls in settings.notify_owners.values():
+        yield from urls
+
+
+def _from_folder(value: object, folder: Path) -> object:
+    """A relative path in `settings.yaml` means the same for whoever reads it, wherever they are."""
+    if isinstance(value, tuple):
+        return tuple(_from_folder(part, folder) for part in value)
+    return folder / value if isinstance(value, Path) else value
+
+
+def _relative(settings: Settings) -> Iterator[Mistake]:
+    """The paths that would be another one in another working directory: the worker's, for instance."""
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    if home := os.environ.get("REFIT_HOME"):
+        values["home"] = Path(home)
+    if file := re.match(r"sqlite[^:]*:///([^/:].*)", settings.database_url):
+        values["database_url"] = Path(file[1])
+    for name, value in values.items():
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and not path.is_absolute():
+                yield Mistake(Path(f"REFIT_{name.upper()}"), 0, f"{str(path)!r} is relative", "write the whole path")
+
+
+def authorities(settings: Settings) -> ssl.SSLContext:
+    """Whom TLS trusts: the authorities of `ca_bundle`, else those of the system.
+
+    Raises:
+        Mistakes: the file holds no certificates.
+    """
+    try:
+        return _trusting(settings.ca_bundle, settings.ca_bundle.stat().st_mtime_ns if settings.ca_bundle else 0)
+    except OSError as error:
+        file = settings.ca_bundle or Path(ssl.get_default_verify_paths().openssl_cafile)
+        what = f"`ca_bundle` names this file, which can't be used: {error}"
+        raise Mistakes([Mistake(file, 0, what, "let it name a PEM file of certificates")]) from None
+
+
+@lru_cache(maxsize=4)
+def _trusting(file: Path | None, _written: int) -> ssl.SSLContext:
+    """To read a hundred certificates takes longer than most questions that are asked with them."""
+    return ssl.create_default_context(cafile=file)
+
+
+def variables(settings: Settings) -> dict[str, str]:
+    """The `REFIT_…` variables with which another process loads the same settings; secrets are among them."""
+    chosen = {"home", "catalog", *settings.model_fields_set}
+    return {f"REFIT_{name.upper()}": _text(getattr(settings, name)) for name in sorted(chosen)}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, documents.Document):
+        return value.model_dump_json(exclude_unset=True)
+    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=_text)
+
+
+def _variables() -> dict[str, object]:
+    """The fields that a `REFIT_…` variable sets; lists and ranges are written as YAML."""
+    found: dict[str, object] = {}
+    for name, field in Settings.model_fields.items():
+        text = os.environ.get(f"REFIT_{name.upper()}")
+        if text and name != "home":
+            plain = field.annotation in (str, Path, SecretStr)
+            found[name] = text if plain else _from_yaml(name, text)
+    return found
+
+
+def _from_yaml(name: str, text: str) -> object:
+    """Its text is not repeated, for a secret may be in it; a variable has no lines."""
+    try:
+        return documents.parse_plain(text, Path(f"REFIT_{name.upper()}"))
+    except Mistakes as found:
+        raise Mistakes(replace(mistake, line=0) for mistake in found.mistakes) from None

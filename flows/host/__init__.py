@@ -1,0 +1,1 @@
+"""What is true of this machine, and how its programs are called."""

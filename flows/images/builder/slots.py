@@ -1,0 +1,83 @@
+"""How many stages are built here at once, whichever runs want them: each build holds a slot.
+
+A slot is a locked file, free at once when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.file_locks import if_alone
+from flows.core.settings import Settings
+
+# The first look again comes soon, because it is mostly another thread of this run that is about to take its own.
+_FIRST_PAUSE, _PAUSE = 0.001, 0.1
+
+
+@contextmanager
+def slot(settings: Settings, count: int, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold a slot inside the `with` block, waiting for one as long as it takes.
+
+    Args:
+        settings: where the slots are.
+        count: how many there are, if nothing is built here now; else as many as there were when that began.
+        on_wait: called if that takes more than a moment.
+
+    Raises:
+        RefitError: the run is over, and nothing is to be built any more.
+    """
+    folder = settings.folder("locks", "slots")
+    with ExitStack() as stack:
+        # Who waits goes before who comes: a run whose stages follow each other would keep all slots for itself.
+        with _first_free([folder / "next"], on_wait) as note:
+            slots = [folder / str(number) for number in range(_agreed(note, folder, count))]
+            stack.enter_context(_first_free(slots, on_wait))
+        yield
+
+
+def _agreed(note: IO[str], folder: Path, count: int) -> int:
+    """How many slots there are; memory that builds have taken meanwhile makes them no fewer."""
+    note.seek(0)
+    if (known := note.read()) and not all(map(_is_free, folder.glob("[0-9]*"))):
+        return int(known)
+    note.truncate(0)
+    note.write(str(count))
+    note.flush()
+    return count
+
+
+def _is_free(path: Path) -> bool:
+    with if_alone(path) as free:
+        return free
+
+
+@contextmanager
+def _first_free(paths: Sequence[Path], on_wait: Callable[[], None]) -> Iterator[IO[str]]:
+    """Lock the first of some files that nobody holds."""
+    pause = _FIRST_PAUSE
+    while (held := next(filter(None, map(_locked, paths)), None)) is None:
+        if command.is_over():
+            raise RefitError("The run is over; nothing is built any more.")
+        time.sleep(pause)
+        if pause < _PAUSE <= 2 * pause:
+            on_wait()
+        pause = min(2 * pause, _PAUSE)
+    with held:
+        yield held
+
+
+def _locked(path: Path) -> IO[str] | None:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file

@@ -1,0 +1,391 @@
+"""How one stage is made on this machine, with mmdebstrap and buildah, in a storage of its own.
+
+A layer depends on nothing but what is in the stage's key.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import platform
+import re
+import shlex
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from random import random
+
+from flows.core import command, progress
+from flows.core.atomic_files import write_whole
+from flows.core.errors import RefitError, Vanished
+from flows.core.file_locks import one_at_a_time
+from flows.core.progress import State
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.images.builder.cache import take_back
+from flows.images.builder.context import BUILT, MOUNT, own_things, uv_program, write_files
+from flows.images.builder.log_stream import Live
+from flows.images.builder.slots import slot
+from flows.images.builder.workspace import workspace
+from flows.images.grafting.configuration import TIMESTAMP
+from flows.images.manifests import Manifest, canonical, digest_of
+from flows.images.registry import Registry
+from flows.images.stages import WHEELS, Kind, Stage, local_name
+from flows.locks import apt
+
+logger = logging.getLogger("refit.build")
+_PROGRAMS = {
+    Kind.bootstrap: ("mmdebstrap", "buildah"),
+    Kind.instructions: ("buildah",),
+    Kind.closed: ("buildah",),
+    Kind.wheels: ("buildah",),
+}
+# What turns what was built into wheels alone.
+_WHEELS_ALONE = f"FROM scratch\nCOPY --from=0 {WHEELS}/ /\n"
+# Bootstrapping copies these from the machine that it runs on, and openssh-server makes keys when it is installed:
+# every session in the world would have the same. Whose apt's own folders are depends on who started it.
+_NEUTRAL = (
+    'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list.d/*; '
+    'install -d -o 0 -g 0 -m 0700 "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial; '
+    'for copied in resolv.conf hostname; do rm -f "$1/etc/$copied"; install -m 644 /dev/null "$1/etc/$copied"; done'
+)
+_NO_SPACE = re.compile(r"[Nn]o space left on device|[Dd]isk quota exceeded")
+_VANISHED = re.compile(r"Version '([^']+)' for '([^']+)' was not found")
+_UNMATCHED = re.compile(r"^Error: Unable to find a match: (.+)$", re.MULTILINE)
+_UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by the snippets that install packages
+_PAUSES = (1.0, 4.0)  # seconds, and up to twice that, before what speaks to a registry is tried again
+_FULL = "as much is built here as the machine lets"
+_STEP = re.compile(r"^STEP \d+/\d+: ")
+
+
+@dataclass
+class _Watcher:
+    """Follows buildah's output: reports each step, and remembers the last for the error."""
+
+    stage: str
+    step: str = field(default="")
+
+    def __call__(self, line: str) -> None:
+        if _STEP.match(line):
+            self.step = " ".join(line.split())
+            progress.report(self.stage, State.running, self.step[:80])
+
+
+class Maker:
+    """Makes stages and keeps what came out in the registry."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._settings, self._registry = settings, registry
+        self._version = cache(partial(_version, settings=settings))
+        self._at_once = tools.builds_at_once(settings)
+        self._here = set[str]()  # parents that lie in the storage under their names
+
+    def tools(self, stage: Stage) -> Mapping[str, str]:
+        """What beside the stage itself can change the output: its name and version."""
+        rules = f"{TIMESTAMP} {MOUNT} {_NEUTRAL}"
+        installers = {"uv": self._version(uv_program())} if f"{MOUNT}/uv " in stage.text else {}
+        return {
+            "architecture": platform.machine(),
+            "rules": hashlib.sha256(rules.encode()).hexdigest(),
+            **{name: self._version(_path_of(name)) for name in _PROGRAMS[stage.kind]},
+            **installers,
+        }
+
+    def make(self, stage: Stage, parent: str | None, log: Path, wheels: str | None = None) -> Manifest:
+        """Make a stage on the parent with this digest, and push it; nobody finds it by its key yet.
+
+        It waits as long as other runs build here as much as the machine lets.
+
+        Args:
+            stage: what is made.
+            parent: digest of what it stands on; none for a base.
+            log: where the output of all programs goes; it goes live to the Prefect run as well.
+            wheels: digest of the stage of its wheels.
+
+        Raises:
+            RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
+        """
+        watcher = _Watcher(stage.name)
+        with (
+            command.logged(log, Live(stage.name)),
+            _explained(self._settings, stage, watcher, log),
+            slot(self._settings, self._at_once, partial(progress.report, stage.name, State.waiting, _FULL)),
+            workspace(self._settings) as work,
+        ):
+            if wheels:
+                self._unpack(wheels, work / "own" / BUILT)
+            image = self._build(stage, parent, work, watcher)
+            progress.report(stage.name, State.running, "pushing")
+            return self._push(image, work)
+
+    def _build(self, stage: Stage, parent: str | None, work: Path, watcher: _Watcher) -> str:
+        """Build a stage into the private storage; returns the id of the image."""
+        progress.report(stage.name, State.running, "starts")
+        context, own, image = work / "context", work / "own", work / "image"
+        (work / "tmp").mkdir()
+        write_files(context, stage.files)
+        write_files(own / "files", stage.files)
+        if stage.kind is Kind.bootstrap:
+            progress.report(stage.name, State.running, "installing system packages")
+            self._bootstrap(stage, work, context / "base.tar")
+        origin = self._origin(stage, parent, work)
+        suite = stage.suite if stage.family == "deb" else ""
+        last = _WHEELS_ALONE if stage.kind is Kind.wheels else ""
+        (work / "Containerfile").write_text(f"FROM {origin}\n{stage.text}\n{last}")
+        oci_runtime = tools.runtime(self._settings)
+        options = [
+            *("--isolation", tools.isolation(self._settings)),
+            *("--runtime", tools.program(oci_runtime) or oci_runtime),
+            *("--timestamp", str(TIMESTAMP)),
+            *("--layers=false", "--no-cache", "--force-rm", "--pull-never"),
+            *(word for volume in own_things(own, self._settings, suite) for word in ("--volume", volume)),
+            *("--iidfile", str(image), "--file", str(work / "Containerfile")),
+        ]
+        self._buildah(work, "build", *options, str(context), watcher=watcher)
+        take_back(own, self._settings)
+        return image.read_text().strip()
+
+    def _unpack(self, wheels: str, folder: Path) -> None:
+        """Write the files of a stage of wheels into a folder."""
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        manifest = self._registry.manifest(self._registry.stages, wheels)
+        for layer in manifest.document["layers"]:
+            with tempfile.TemporaryFile(dir=folder.parent) as file:
+                self._registry.get_file(self._registry.stages, layer["digest"], file, int(layer["size"]))
+                with tarfile.open(fileobj=file) as tar:
+                    tar.extractall(folder, filter="data")
+
+    def _bootstrap(self, stage: Stage, work: Path, tar: Path) -> None:
+        lines, status = work / "sources.list", work / "status"
+        lines.write_text(apt.sources(stage.suite, self._settings.debian_mirror))
+        hook = f"download /var/lib/dpkg/status {shlex.quote(str(status))}"
+        argv = bootstrap(stage, str(tar), str(lines), hook)
+        epoch = {"SOURCE_DATE_EPOCH": str(TIMESTAMP), "TMPDIR": str(work / "tmp"), **apt.proxy(self._settings)}
+        with apt.trust(self._settings) as trusted:
+            command.run([*argv, *trusted], root=True, env=epoch, limit=self._settings.build_limit)
+        _verify(stage, installed(status.read_text()))
+
+    def _origin(self, stage: Stage, parent: str | None, work: Path) -> str:
+        """What a build starts from."""
+        if parent:
+            return self._parent(stage, parent, work)
+        return self._public(stage, work) if stage.image else "scratch"
+
+    def _public(self, stage: Stage, work: Path) -> str:
+        """The local name of the public image that a base stands on; pulled if need be."""
+        digest = stage.image.rpartition("@")[2]
+        name = f"localhost/refit/image:{digest.removeprefix('sha256:')}"
+        with one_at_a_time(self._settings.folder("locks") / f"pull-{digest.removeprefix('sha256:')}"):
+            if self._buildah(work, "inspect", "--type", "image", name, accepted=(0, 1, 125)).exit_code:
+                progress.report(stage.name, State.running, f"pulling {stage.image}")
+                secure = not stage.image.startswith(("127.0.0.1:", "localhost:"))
+                try:
+                    self._copy(f"docker://{stage.image}", name, work, f"--src-tls-verify={str(secure).lower()}")
+                except command.ProgramFailed as error:
+                    raise _no_image(stage, error) from None
+        return name
+
+    def _parent(self, stage: Stage, parent: str, work: Path) -> str:
+        """The local name of the parent, the same on every machine because history records it; pulled if need be."""
+        name = local_name(parent)
+        wanted = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
+        with one_at_a_time(self._settings.folder("locks") / f"pull-{parent.removeprefix('sha256:')}"):
+            # Once is enough: as long as something is built, nobody removes anything from the storage.
+            if name not in self._here and self._buildah(work, "tag", wanted, name, accepted=(0, 1, 125)).exit_code:
+                progress.report(stage.name, State.running, f"pulling {stage.parent}")
+                self._pull(parent, name, work)
+            self._here.add(name)
+        return name
+
+    def _pull(self, digest: str, name: str, work: Path) -> None:
+        """Not with `buildah pull`: history and annotations of what is built on it would tell where it came from."""
+        source = f"docker://{self._registry.host}/{self._registry.stages}@{digest}"
+        tls = f"--src-tls-verify={str(self._registry.secure).lower()}"
+        self._copy(source, name, work, tls, f"--src-authfile={self._login(work)}", look=self._registry.ping)
+
+    def _copy(
+        self, source: str, name: str, work: Path, *options: str, look: Callable[[], object] = lambda: None
+    ) -> None:
+        """Copy an image from a registry into the private storage; `look` is that of `again`."""
+        runroot = tools.runtime_folder(self._settings) / "builds"
+        store = f"containers-storage:[overlay@{tools.builds(self._settings)}+{runroot}]{name}"
+        argv = ["skopeo", "copy", "--quiet", *options, source, store]
+        env, limit = self._environment(work), self._settings.build_limit
+        again(lambda: command.run(argv, root=True, env=env, limit=limit), look)
+
+    def _push(self, image: str, work: Path) -> Manifest:
+        """Push an image among the stages; its manifest is the same from whichever machine."""
+        target = f"docker://{self._registry.host}/{self._registry.stages}:unfinished"
+        tls = f"--tls-verify={str(self._registry.secure).lower()}"
+        options = [tls, "--authfile", str(self._login(work)), "--format", "oci", "--digestfile", str(work / "digest")]
+        self._registry.see_where_uploads_go(self._registry.stages)
+        try:
+            again(lambda: self._buildah(work, "push", *options, image, target), self._registry.try_storing)
+        except command.ProgramFailed as error:
+            if _NO_SPACE.search(error.tail):
+                raise
+            self._registry.try_storing()
+            raise self._registry.broken(error.tail) from None
+        pushed = self._registry.manifest(self._registry.stages, (work / "digest").read_text().strip())
+        # buildah annotates how the parent was stored on this machine; no other would get the same digest.
+        content = canonical({name: part for name, part in pushed.document.items() if name != "annotations"})
+        made = Manifest(digest_of(content), pushed.media_type, content)
+        self._registry.keep_manifest(self._registry.stages, made)
+        return made
+
+    def _login(self, work: Path) -> Path:
+        auth = work / "auth.json"
+        auth.touch(mode=0o600)
+        auth.write_bytes(self._registry.credentials())
+        return auth
+
+    def _environment(self, work: Path) -> Mapping[str, str]:
+        authorities = {"SSL_CERT_FILE": str(self._settings.ca_bundle)} if self._settings.ca_bundle else {}
+        return {"TMPDIR": str(work / "tmp"), **authorities}
+
+    def _buildah(
+        self, work: Path, *words: str, watcher: _Watcher | None = None, accepted: tuple[int, ...] = (0,)
+    ) -> command.Completed:
+        argv = [*tools.buildah(self._settings), *words]
+        env, limit = self._environment(work), self._settings.build_limit
+        return command.run(argv, root=True, env=env, limit=limit, accepted=accepted, on_line=watcher)
+
+
+def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: None) -> None:
+    """Let a program that speaks to a registry try several times: it may have been busy, or a connection broke.
+
+    Args:
+        attempt: runs it.
+        look: sees before another attempt whether the registry does its part, and waits while that is busy.
+
+    Raises:
+        ProgramFailed: of the last attempt, or at once where it ran out of time or nothing is to be started any more.
+        RegistryError: as `look` says.
+    """
+    for pause in _PAUSES:
+        try:
+            attempt()
+        except command.OutOfTime:
+            raise
+        except command.ProgramFailed as error:
+            if command.is_over():
+                raise
+            look()
+            logger.warning("%s failed; it is tried again", Path(error.argv[0]).name)
+            time.sleep(pause * (1 + random()))
+        else:
+            return
+    attempt()
+
+
+def bootstrap(stage: Stage, tar: str, sources: str, *hooks: str) -> list[str]:
+    """The command that writes a base's packages to `tar`, from the mirrors in the file `sources`. Pure."""
+    return [
+        *("mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(stage.system)}"),
+        *(f"--customize-hook={hook}" for hook in (_NEUTRAL, *hooks)),
+        *(stage.suite, tar, sources),
+    ]
+
+
+def installed(status: str) -> tuple[str, ...]:
+    """The packages in dpkg's status file, as `name=version`, sorted. Pure."""
+    records = (dict(re.findall(r"^(Package|Status|Version): (.+)$", part, re.M)) for part in status.split("\n\n"))
+    return tuple(
+        sorted(f"{r['Package']}={r['Version']}" for r in records if r.get("Status", "").endswith(" installed"))
+    )
+
+
+def _verify(stage: Stage, found: tuple[str, ...]) -> None:
+    if found != tuple(sorted(stage.system)):
+        raise _unlike(stage, sorted(set(found) ^ set(stage.system)))
+
+
+def _unlike(stage: Stage, differing: Sequence[str]) -> Vanished:
+    return Vanished(
+        f"The system packages of stage {stage.name!r} are not those that were resolved.",
+        why=f"They differ in {', '.join(differing[:10])}: the mirror changed meanwhile.",
+        fix="run it again; it resolves them anew.",
+    )
+
+
+@cache
+def _path_of(program: str) -> Path:
+    path = tools.program(program)
+    if path is None:
+        raise command.ProgramMissing(program)
+    return Path(path)
+
+
+def _version(program: Path, settings: Settings) -> str:
+    """What a program says of its version; asked once per file, so that a run with nothing to do starts nothing."""
+    status = program.stat()
+    identity = hashlib.sha256(f"{program} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
+    note = settings.folder("cache", "versions") / f"{program.name}-{identity}"
+    if not note.exists():
+        write_whole(note, command.run([program, "--version"]).stdout.strip())
+    return note.read_text()
+
+
+@contextmanager
+def _explained(settings: Settings, stage: Stage, watcher: _Watcher, log: Path) -> Iterator[None]:
+    """Report a failed build, and say of it what a person needs to know."""
+    try:
+        yield
+    except BaseException as error:
+        progress.report(stage.name, State.failed, str(error).partition("\n")[0])
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(settings, stage, str(error)) from None
+        if isinstance(error, command.ProgramFailed):
+            raise _failure(settings, stage, watcher.step, error, log) from None
+        raise
+
+
+def _failure(settings: Settings, stage: Stage, step: str, error: command.ProgramFailed, log: Path) -> RefitError:
+    if _NO_SPACE.search(error.tail):
+        return _disk_full(settings, stage, error.tail.splitlines()[-1])
+    if isinstance(error, command.OutOfTime):
+        return RefitError(
+            f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
+            f"was ended after {settings.build_limit:g} s.",
+            why=error.why,
+            fix=f"see in {log} what it waits for, or raise `build_limit` in settings.yaml.",
+        )
+    vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
+    if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
+        return Vanished(
+            f"The mirror has no longer what stage {stage.name!r} was resolved to.",
+            why=", ".join(vanished),
+            fix="run it again; it resolves them anew.",
+        )
+    if differing := _UNLIKE.search(error.tail):
+        return _unlike(stage, differing[1].split())
+    return RefitError(
+        f"Stage {stage.name!r} can't be built: {step or Path(error.argv[0]).name} failed.",
+        why=error.why,
+        fix=f"the whole output is in {log}.",
+    )
+
+
+def _no_image(stage: Stage, error: command.ProgramFailed) -> RefitError:
+    return RefitError(
+        f"The public image of stage {stage.name!r} can't be had.",
+        why=error.why,
+        fix=f"check that {stage.image.partition('/')[0]} is reached from here, or let the base's `image` name a copy.",
+    )
+
+
+def _disk_full(settings: Settings, stage: Stage, said: str) -> RefitError:
+    free = shutil.disk_usage(settings.home).free
+    return RefitError(
+        f"The disk is full: stage {stage.name!r} can't be built.",
+        why=f"{settings.home} has {free / 1e6:.0f} MB left. {said.strip()}",
+        fix="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
+    )

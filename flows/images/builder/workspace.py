@@ -1,0 +1,115 @@
+"""Where one build happens, so that nothing of it stays: not after success, not after failure, not after `kill -9`.
+
+Each build has a folder `running/build-…` in the home, with the name of the process that owns it and of the programs
+that it started. All builders hold one lock together; whoever gets it alone may clear buildah's storage of what dead
+builds left in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import geteuid, getpid
+from pathlib import Path
+from uuid import uuid4
+
+from flows.core import command, fence
+from flows.core.command import ProcessId
+from flows.core.file_locks import one_at_a_time
+from flows.core.settings import Settings
+from flows.host import tools
+
+_RECOVERY = "recovery"  # the lock of whoever looks into folders that others remove
+
+
+@contextmanager
+def workspace(settings: Settings) -> Iterator[Path]:
+    """A folder for one build; programs that run inside the `with` block are known to `recover`."""
+    folder = settings.folder("running") / f"build-{uuid4().hex[:16]}"
+    try:
+        with _lock(settings, fcntl.LOCK_SH):
+            _make(folder)
+            with command.recorded(folder / "processes"):
+                yield folder
+    except BaseException:
+        (folder / "owner").unlink(missing_ok=True)
+        with fence.lifted():  # a folder of our own, and what dead builds have left
+            recover(settings)
+        raise
+    with one_at_a_time(settings.folder("locks") / _RECOVERY), fence.lifted():
+        _remove(folder)
+    recover(settings)  # what failed beside it could not be cleared as long as this was built
+
+
+def _make(folder: Path) -> None:
+    """Make the folder of a build; there is no moment in which it seems to have no owner."""
+    draft = folder.with_name(f"new-{folder.name}")
+    draft.mkdir(mode=0o700)
+    me = ProcessId.of(getpid())
+    (draft / "owner").write_text(f"{me.pid} {me.boot} {me.started}" if me else "")
+    draft.rename(folder)
+
+
+def recover(settings: Settings) -> int:
+    """End what dead builds left running, and remove their containers, mounts and folders; returns how many they were.
+
+    While other builds run, containers and folders stay for the next call.
+    """
+    with one_at_a_time(settings.folder("locks") / _RECOVERY):
+        dead = [folder for folder in sorted(settings.folder("running").glob("build-*")) if not _owned(folder)]
+        for folder in dead:
+            command.end_recorded(folder / "processes")
+        if dead:
+            with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
+                if held:
+                    _clear_storage(settings)
+                    for folder in (*dead, *settings.folder("running").glob("new-build-*")):
+                        _remove(folder)
+    return len(dead)
+
+
+@contextmanager
+def no_builds(settings: Settings) -> Iterator[None]:
+    """Wait until nothing is built on this machine, and let nothing begin inside the `with` block."""
+    with _lock(settings, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _lock(settings: Settings, how: int) -> Iterator[bool]:
+    with (settings.folder("locks") / "builds").open("w") as file:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _owned(folder: Path) -> bool:
+    try:
+        pid, boot, started = (folder / "owner").read_text().split()
+    except (OSError, ValueError):
+        return False
+    return ProcessId(int(pid), boot, started).alive
+
+
+def _clear_storage(settings: Settings) -> None:
+    if tools.builds(settings).is_dir():
+        command.run([*tools.buildah(settings), "rm", "--all"], root=True)
+    for mount in mounts(settings):
+        command.run(["umount", "--lazy", mount], root=True)
+
+
+def mounts(settings: Settings) -> tuple[Path, ...]:
+    """The root filesystems of working containers that are mounted now."""
+    return tuple(point for point in tools.mounts_below(tools.builds(settings) / "overlay") if point.name == "merged")
+
+
+def _remove(folder: Path) -> None:
+    if geteuid() == 0 and not tools.mounts_below(folder):  # to start a program takes longer than this
+        shutil.rmtree(folder)
+    else:  # programs that ran as root left files of root's
+        command.run(["rm", "-rf", "--one-file-system", folder], root=True)

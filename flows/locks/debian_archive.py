@@ -1,0 +1,182 @@
+"""A Debian archive by its own indexes: which packages of one suite it offers, and in which versions."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import IO
+
+import httpx
+
+from flows.core.documents import Document
+from flows.core.errors import RefitError
+from flows.core.outside import Bounds, Client
+from flows.core.settings import Settings, authorities
+
+Offers = Mapping[str, tuple[str, ...]]
+
+_INDEX_BOUNDS = Bounds(size=16 << 20, seconds=60.0)
+_LIST_BOUNDS = Bounds(size=256 << 20, seconds=900.0)  # packed; Debian's has some 10 MB
+_CHUNK = 1 << 20
+_MOST_UNPACKED = 4 << 30  # bytes
+_MOST_MEMORY = 256 << 20  # bytes that unpacking may take
+_LONGEST_STANZA = 16 << 20  # bytes
+_INDEX = r"^ ([0-9a-f]{64}) +\d+ (main/binary-%s/Packages\.xz)$"
+_FIELD = re.compile(rb"^(Package|Version|SHA256|Depends|Pre-Depends|Provides|Essential): (.*)$", re.MULTILINE)
+_NAME = re.compile(r"(?:^|[,|])\s*([^\s,|(:]+)")
+
+
+class Release(Document):
+    """One state of a suite: hash and address of its list of packages, as its signed index names them."""
+
+    digest: str
+    packages: str
+
+
+class ArchiveError(RefitError):
+    """An archive that doesn't answer, or with something else than its indexes say."""
+
+
+@contextmanager
+def connection(settings: Settings) -> Iterator[Client]:
+    """A client that reaches the mirror as apt does."""
+    with Client(authorities(settings), proxy=settings.apt_proxy) as client:
+        yield client
+
+
+def releases(client: Client, urls: Sequence[str], architecture: str) -> dict[str, Release]:
+    """The states of several suites, asked at once: address of the `InRelease` → state. Raises as `release` does."""
+    with ThreadPoolExecutor(len(urls)) as pool:
+        return dict(zip(urls, pool.map(partial(release, client, architecture=architecture), urls), strict=True))
+
+
+def release(client: Client, url: str, architecture: str) -> Release:
+    """The state of the suite whose `InRelease` is at `url`.
+
+    Raises:
+        ArchiveError: it doesn't answer, or it names no list of packages.
+    """
+    with download(client, url, bounds=_INDEX_BOUNDS) as file:
+        content = file.read()
+    index = re.search(_INDEX % re.escape(architecture), content.decode(errors="replace"), re.MULTILINE)
+    if index is None:
+        raise ArchiveError(f"{url} names no list of packages for {architecture}.")
+    folder, _, name = index[2].rpartition("/")
+    by_hash = b"\nAcquire-By-Hash: yes" in content
+    packages = f"{folder}/by-hash/SHA256/{index[1]}" if by_hash else f"{folder}/{name}"
+    return Release(digest=index[1], packages=f"{url.rpartition('/')[0]}/{packages}")
+
+
+@contextmanager
+def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_BOUNDS) -> Iterator[IO[bytes]]:
+    """What is at `url`, in a temporary file; where `digest` is given, it is checked.
+
+    Raises:
+        ArchiveError: it can't be had whole.
+    """
+    found = hashlib.sha256()
+
+    def keep(piece: bytes) -> None:
+        found.update(piece)
+        file.write(piece)
+
+    with tempfile.TemporaryFile() as file:
+        try:
+            answer = client.fetch("GET", url, bounds, sink=keep)
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise ArchiveError(f"{url} doesn't answer.", why=str(error) or type(error).__name__) from None
+        if answer.status != 200:
+            raise ArchiveError(f"{url} answers {answer.status}.")
+        if digest and found.hexdigest() != digest:
+            raise ArchiveError(f"{url} is not what the archive's index says.")
+        file.seek(0)
+        yield file
+
+
+def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
+    """What a list of packages offers that concerns `names`: package → `version sha256` of each file, sorted.
+
+    That is the packages of these names, those that say that they provide one of them, and the essential ones, which
+    every system has. A file's hash stands for its dependencies, too: they are written inside.
+    """
+    wanted = frozenset(names)
+    found: dict[str, set[str]] = {}
+    for stanza in _stanzas(packages):
+        if _name(stanza) in wanted or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
+            fields = _fields(stanza)
+            if not {"Package", "Version", "SHA256"} <= fields.keys():
+                continue
+            own = {fields["Package"], *_mentioned(fields.get("Provides", ""))}
+            if own & wanted or fields.get("Essential") == "yes":
+                found.setdefault(fields["Package"], set()).add(f"{fields['Version']} {fields['SHA256']}")
+    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+
+
+def needed(packages: IO[bytes], names: Collection[str]) -> frozenset[str]:
+    """All names that the dependencies of the packages `names` mention: alternatives and virtual packages, too."""
+    wanted = frozenset(names)
+    found: set[str] = set()
+    for fields in (_fields(stanza) for stanza in _stanzas(packages) if _name(stanza) in wanted):
+        found |= _mentioned(fields.get("Depends", "")) | _mentioned(fields.get("Pre-Depends", ""))
+    return frozenset(found)
+
+
+def together(parts: Iterable[Offers]) -> Offers:
+    """What several suites offer, as one."""
+    found: dict[str, set[str]] = {}
+    for part in parts:
+        for name, files in part.items():
+            found.setdefault(name, set()).update(files)
+    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+
+
+def _stanzas(packages: IO[bytes]) -> Iterator[bytes]:
+    """The stanzas of a compressed list, one after the other: the whole one would take 50 MB.
+
+    Raises:
+        ArchiveError: it can't be unpacked, or holds more than any list does.
+    """
+    packages.seek(0)
+    rest = b""
+    try:
+        for piece in _unpacked(packages):
+            *whole, rest = (rest + piece).split(b"\n\n")
+            if len(rest) > _LONGEST_STANZA:
+                raise ArchiveError("The archive's list of packages is none.", why="One of its packages has no end.")
+            yield from whole
+    except lzma.LZMAError as error:
+        raise ArchiveError("The archive's list of packages can't be unpacked.", why=str(error)) from None
+    yield rest
+
+
+def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
+    left, unpacker = _MOST_UNPACKED, lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    while left > 0:
+        packed = file.read(_CHUNK) if unpacker.needs_input else b""
+        if unpacker.needs_input and not packed:
+            raise lzma.LZMAError("it has no end")
+        piece = unpacker.decompress(packed, _CHUNK)
+        left -= len(piece)
+        yield piece
+        if unpacker.eof:
+            return
+    raise lzma.LZMAError(f"unpacked it has more than {_MOST_UNPACKED} bytes")
+
+
+def _name(stanza: bytes) -> str:
+    first = stanza.partition(b"\n")[0]
+    return first.removeprefix(b"Package: ").decode(errors="replace")
+
+
+def _fields(stanza: bytes) -> dict[str, str]:
+    return {key.decode(): value.decode(errors="replace") for key, value in _FIELD.findall(stanza)}
+
+
+def _mentioned(relations: str) -> set[str]:
+    return set(_NAME.findall(relations))

@@ -1,0 +1,373 @@
+"""Carrying moves out: each step is announced in the journal before it is done, and written down afterwards.
+
+What fails is written down as well, and `decide` finds the way back; what is interrupted is found by `resume_all`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache, partial
+from threading import Event
+
+from sqlalchemy import Connection
+
+from flows.core import command
+from flows.core.database import Lease, LeaseTaken, now, open_database
+from flows.core.errors import RefitError, UnknownName
+from flows.core.formatting import some
+from flows.core.progress import State as Shown
+from flows.core.progress import report
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.migrations import previous_containers, unattended
+from flows.migrations.failure_attribution import puts_off
+from flows.migrations.journal import Journal
+from flows.migrations.move import (
+    FINAL,
+    Code,
+    Consent,
+    Do,
+    End,
+    Entry,
+    GiveUp,
+    Move,
+    Next,
+    Phase,
+    Seen,
+    State,
+    Undo,
+    committed,
+    decide,
+    downtime,
+    given_up,
+    unsettled,
+)
+from flows.migrations.planning.plan import moved
+from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.results import Deferred, NotResumed, Result, Unproven
+from flows.migrations.rollouts import Standings
+from flows.migrations.steps import Steps
+from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
+from flows.sessions.gpus.gpu import NoGpu
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Container, Running, Session
+from flows.sessions.store import record
+from flows.sessions.wishes import caller
+
+logger = logging.getLogger("refit.migrations")
+
+# The steps after which the world is known for an instant.
+WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
+LEFT = "its run was told to end"
+# A session is stopped only as long as the last look at it is younger than this.
+LOOK_AGE = timedelta(seconds=30)
+
+
+class Carrier:
+    """Carries moves out, one per session at a time."""
+
+    def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
+        self._settings, self.sessions, self.journal = settings, sessions, journal
+        self._access = cache(partial(access_of, registry=Registry(settings)))  # what a digest stands for stays
+        self._publications = Publications(settings, journal.database)
+        self.steps = Steps(settings, sessions, journal)
+        self._seen: dict[str, Seen] = {}
+        self._leaves = Event()
+        self._logs = settings.folder("logs", "moves")
+
+    @classmethod
+    def open(cls, settings: Settings) -> Carrier:
+        """A carrier for the sessions of these settings."""
+        database = open_database(settings.database)
+        return cls(settings, Sessions.open(settings, database), Journal(database))
+
+    def carry_out(
+        self, decision: Decision, packages: str = "", becomes: Callable[[Session], Session] = lambda after: after
+    ) -> Result:
+        """Move one session, or say why it isn't moved; a move that fails is undone.
+
+        Args:
+            decision: the line of the plan.
+            packages: what changes between the images, in words.
+            becomes: what else than its image is another one afterwards: its profile, for instance.
+
+        Raises:
+            NotPublished: the new image doesn't count; nothing was begun.
+            RefitError: another run holds the session, the new image doesn't fit it, or registry or database don't do
+                their part; nothing was begun.
+        """
+        stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
+        if decision.action is not Action.migrate:
+            return replace(stays, reason=decision.why)
+        with self.sessions.alone(decision.session) as held:
+            if (found := self.sessions.store.find(decision.session)) is None:
+                return replace(stays, reason="the session was deleted meanwhile")
+            before, wanted = found
+            if reason := self._outdated(decision, before):
+                return replace(stays, reason=reason)
+            self._publications.require(decision.new)
+            after = becomes(moved(before, decision.new, self._access(decision.new)))
+            try:
+                after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
+            except NoGpu as error:
+                return replace(stays, reason=f"{Reason.gpu.text}; {error.why}")
+            after = self._had(after, before) or after
+            consent, wave = decision.consent, decision.wave
+            move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
+            return self._drive(held, move, (True, wanted))
+
+    def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
+        """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
+
+        They go side by side: whatever befalls one of them, or however long it takes, is no other's.
+
+        Args:
+            moves: those to see to; all, if not given.
+
+        Raises:
+            NotResumed: some could not be resumed just now; it was tried with all.
+        """
+        found = tuple(self.journal.unfinished() if moves is None else moves)
+        if not found:
+            return ()
+        with ThreadPoolExecutor(min(len(found), self.sessions.engine.at_once)) as pool, self.leaving():
+            ended = tuple(pool.map(self._resumed, found))
+        results = tuple(end for end in ended if isinstance(end, Result))
+        if problems := {move.before.name: end for move, end in zip(found, ended, strict=True) if isinstance(end, str)}:
+            raise NotResumed(problems, results)
+        return results
+
+    def _resumed(self, move: Move) -> Result | str | None:
+        """As `resume`; why it can't be done, in words."""
+        try:
+            return self.resume(move)
+        except RefitError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("%s could not be resumed", move.id)
+            return f"{type(error).__name__}: {error}"
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Begin no further step, and go back, once the `with` block is left since this process was told to end."""
+        with command.ending_all():
+            try:
+                yield
+            except Exception:
+                raise
+            except BaseException:
+                self._leaves.set()  # before anything that runs is ended
+                raise
+
+    def resume(self, move: Move) -> Result | None:
+        """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
+
+        Raises:
+            RefitError: that can't be done just now.
+        """
+        try:
+            with self.sessions.alone(move.before.name, wait=0) as held:
+                if (move := self.journal.take_over(move.id)).state in FINAL:
+                    return None
+                step, happened = unsettled(self.journal.entries(move)), self._unseen(move)
+                if step or happened:
+                    note = unattended.TEXTS[happened] if happened else "what still ran of it was ended"
+                    self.journal.write(held, move, Entry(step, Phase.interrupted, note, code=happened))
+                return self._drive(held, move, self._on_record(move))
+        except LeaseTaken:
+            return None
+
+    def reopen(self, session: str) -> Result | None:
+        """Try once more to end the held move of a session; none if its latest move is not held.
+
+        Raises:
+            UnknownName: it was never moved.
+            RefitError: another run holds the session.
+        """
+        with self.sessions.alone(session) as held:
+            if (move := self.journal.last(session)) is None:
+                raise UnknownName("move of a session", session, self.journal.latest())
+            if move.state is not State.held:
+                return None
+            happened = self._unseen(move)
+            note = unattended.TEXTS[happened] if happened else ""
+            self.journal.write(held, move, Entry("", Phase.reopened, note, code=happened))
+            return self._drive(held, move, self._on_record(move))
+
+    def _had(self, after: Session, before: Session) -> Session | None:
+        """The session in a container that it has had and that is as it was made, if that fits."""
+        had = previous_containers.had(after, self.steps.containers(before.name), before.generation)
+        return None if had is None or self.sessions.engine.by_hand(had) else had
+
+    def _outdated(self, decision: Decision, session: Session) -> str:
+        """What has changed since the plan was made; empty: nothing that matters."""
+        last = self.journal.last(decision.session)
+        if session.image != decision.old:
+            return "it was given another image meanwhile"
+        if changes := self.sessions.engine.by_hand(session):
+            return f"its container was changed by hand: {some(changes)}"
+        way = Standings(self.journal.database).way(decision.new)
+        if way is not Way.running and not decision.agreed:
+            return f"the rollout is {way}"
+        return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
+
+    def _unseen(self, move: Move) -> Code | None:
+        """What may have happened in the new container since the last line was written; none: nothing."""
+        entries = self.journal.entries(move)
+        if not unattended.begun(entries, "start"):
+            return None
+        found = self.steps.containers(move.before.name)
+        return unattended.since(entries, next((each for each in found if each.name == move.after.container), None))
+
+    def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
+        """Take the next step until there is none.
+
+        What is on record (`recorded`) nobody else changes for as long as this run holds the session.
+        """
+        interrupted: BaseException | None = None
+        while not isinstance(chosen := self._next(move, recorded), End):
+            try:
+                self._turn(held, move, chosen)
+            except (KeyboardInterrupt, SystemExit) as error:
+                if interrupted:
+                    raise
+                interrupted = error  # the way back is short, and somebody waits
+        result = self._end(held, move, chosen)
+        if interrupted:
+            raise interrupted
+        return result
+
+    def _next(self, move: Move, recorded: tuple[bool, bool]) -> Next:
+        """What comes next; a run that was told to end goes back, unless the session is on its new image for good."""
+        chosen = self._decide(move, recorded)
+        if not self._leaves.is_set() or not isinstance(chosen, Do) or committed(self.journal.entries(move)):
+            return chosen
+        return GiveUp(chosen.step, Phase.deferred, LEFT)
+
+    def _turn(self, held: Lease, move: Move, chosen: Do | Undo | GiveUp) -> None:
+        if isinstance(chosen, GiveUp):
+            self.journal.write(held, move, Entry(chosen.step.name, chosen.phase, chosen.reason))
+            return
+        name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
+        report(move.before.name, Shown.running, name)
+        self.journal.write(held, move, Entry(name, Phase.intent))
+        try:
+            with command.logged(self._logs / f"{move.before.name}.log"):
+                outcome = self.steps.effects[name](move)
+        except Deferred as error:
+            self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
+            return
+        except BaseException as error:
+            self.journal.write(held, move, self._failed(move, name, error))
+            if not isinstance(error, RefitError):
+                logger.exception("%s: the step %r failed", move.id, name)
+            if not isinstance(error, Exception):
+                raise
+            return
+
+        def commit(connection: Connection) -> None:
+            record(connection, move.after)
+
+        done = Entry(name, Phase.done, outcome.note, code=outcome.code, data=outcome.data)
+        if name == "commit":
+            self.journal.write(held, move, done, commit)
+        else:
+            self.journal.note(held, move, done)
+
+    def _failed(self, move: Move, step: str, error: BaseException) -> Entry:
+        why = str(error) or type(error).__name__
+        if self._leaves.is_set() or isinstance(error, KeyboardInterrupt | SystemExit):  # and what ran with it
+            entries = self.journal.entries(move)
+            forward = not given_up(entries) and not committed(entries)
+            return Entry(step, Phase.deferred if forward else Phase.interrupted, LEFT)
+        if puts_off(step, error, move, self.journal.history(move.before.name)):
+            return Entry(step, Phase.deferred, f"it couldn't be moved just now: {why}", code=Code.put_off)
+        return Entry(step, Phase.failed, why, code=error.code if isinstance(error, Unproven) else None)
+
+    def _end(self, held: Lease, move: Move, end: End) -> Result:
+        kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
+        advice = self._advice(move) if end.state is State.held else ""
+        reason = "\n".join(filter(None, (end.reason, kept, advice)))
+        damaged = end.state is State.held or bool(kept)
+        ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
+        if (move.before.gpus or move.after.gpus) and end.state is not State.held:
+            self.sessions.settle_gpus(move.before.name)
+        done = end.state in (State.cleaned, State.deferred)
+        told = f"{end.state}: {end.reason}" if self._leaves.is_set() and end.reason else end.state
+        report(move.before.name, Shown.done if done else Shown.failed, told)
+        return self.result(ended)
+
+    def result(self, move: Move) -> Result:
+        """What the journal knows of a move that has ended."""
+        down = downtime(self.journal.entries(move))
+        before, after = move.before, move.after
+        how, why = move.state, move.reason
+        return Result(
+            before.name,
+            before.image,
+            after.image,
+            move.packages,
+            down,
+            how,
+            why,
+            damaged=move.damaged,
+            put_off=move.code is Code.put_off,
+        )
+
+    def _advice(self, move: Move) -> str:
+        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
+        return (
+            f"Nothing was removed: the containers {move.before.container} and {move.after.container} and the snapshot "
+            f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
+        )
+
+    def _decide(self, move: Move, recorded: tuple[bool, bool]) -> Next:
+        entries = self.journal.entries(move)
+        if given_up(entries) or committed(entries):  # only that matters then which is on record
+            return decide(entries, Seen(*recorded, old=None, new=None))
+        return decide(entries, self._foreseen(move, entries) or self._look(move, entries, recorded))
+
+    def _foreseen(self, move: Move, entries: Sequence[Entry]) -> Seen | None:
+        """What the world says while people wait, without asking the engine, which takes longer than the steps.
+
+        This run has just seen or done it itself; an old container that gets started meanwhile finds no home in its
+        slot. None: the engine has to be asked.
+        """
+        last, known = next(reversed(entries), None), self._seen.get(move.id)
+        if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
+            return None
+        old = known.old if last.step == "look" else Running.stopped
+        return replace(known, old=old, fresh=_is_fresh(entries))
+
+    def _on_record(self, move: Move) -> tuple[bool, bool]:
+        """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
+        session, wanted = self.sessions.store.find(move.before.name) or (None, False)
+        return session == move.before, session == move.before and wanted
+
+    def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
+        before, after = move.before, move.after
+        found = {container.name: container for container in self.steps.containers(before.name)}
+        fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
+        old, new = (found[name].running if name in found else None for name in (before.container, after.container))
+        seen = Seen(*recorded, old, new, fresh, starts=move.consent is Consent.starts, again=again)
+        if before.late_home:
+            self._seen[move.id] = seen
+        return seen
+
+
+def _is_fresh(entries: Sequence[Entry]) -> bool:
+    """Whether the last look is young enough for a stop."""
+    looks = [entry.at for entry in entries if (entry.step, entry.phase) == ("look", Phase.done) and entry.at]
+    return bool(looks) and now() - looks[-1] <= LOOK_AGE
+
+
+def _started_again(old: Container | None, entries: Sequence[Entry]) -> bool:
+    """Whether somebody has started the old container since its stop began."""
+    begun = unattended.begun(entries, "stop")
+    return bool(begun and old and old.started and old.started > begun)

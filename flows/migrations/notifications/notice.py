@@ -1,0 +1,233 @@
+"""What owners of sessions are told before these move: what changes, what would end, when, and how to answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from flows.core.formatting import short
+from flows.core.policy import Mode
+from flows.migrations.planning.rollout import Action, Decision, Reason
+from flows.sessions.events import Event, Kind
+from flows.sessions.preferences import Wish, chosen_mode, read_duration
+
+AGREES = "now"
+ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
+"""What an owner may answer by a button in any case, and what that is called."""
+PIN = "pin "  # and the first day on which it may move
+PIN_DAYS = 7
+# Whoever can't move for these is told when that is over.
+_SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the owner of a session is told.
+
+    Attributes:
+        session: its name.
+        image: digest of the image that it is to have.
+        changes: what that changes, in words.
+        ends: what would end, as it was seen.
+        seconds: how long it is foreseen to be away at most.
+        quiet: after how many minutes without a key nobody works in it.
+        keeps: hours for which what a stop would end is kept then.
+        when: when it moves, in words.
+        deadline: when it is moved whatever works in it, were this delivered now; none: never.
+        left: hours that are left until then, if this is a reminder.
+        answers: what may be answered by a button, and what that is called.
+    """
+
+    session: str
+    image: str
+    changes: str
+    ends: tuple[str, ...]
+    seconds: float
+    quiet: float
+    keeps: float
+    when: str
+    deadline: datetime | None
+    left: float | None = None
+    answers: tuple[tuple[str, str], ...] = ANSWERS
+
+    @property
+    def title(self) -> str:
+        """One line."""
+        if self.left is not None:
+            return f"The session {self.session} gets a new image within {self.left:g} h"
+        return f"The session {self.session} is to get a new image"
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        name = self.session
+        last = f"On {self.deadline:%Y-%m-%d %H:%M} UTC it moves whatever works in it." if self.deadline else ""
+        return "\n".join(
+            filter(
+                None,
+                (
+                    f"{self.title} ({short(self.image)}). Its home stays as it is.",
+                    f"It moves {self.when}, and is away for less than {self.seconds:.0f} s. {last}".rstrip(),
+                    f"What changes: {self.changes or 'nothing that is known'}.",
+                    f"What would end: {'; '.join(self.ends)}." if self.ends else "",
+                    f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
+                    f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
+                    f"At once: refit migrate --session {name}. Later: refit session snooze {name} 2h.",
+                    f"Not before a day: refit session mode {name} pin 2026-12-31. More: refit session wish {name}.",
+                    "From inside the session: write 2h, and why, into ~/.config/refit/hold.",
+                ),
+            )
+        )
+
+
+def when(line: Decision) -> str:
+    """When a session moves of itself, in words. Pure."""
+    if line.reason in (Reason.ask, Reason.blocked):
+        return f"once you agree ({line.why})"
+    if line.reason is Reason.next_start:
+        return "when it is started the next time"
+    if line.at and not line.forced:
+        return f"at {line.at:%Y-%m-%d %H:%M} UTC, if nobody works in it then"
+    return "when nobody works in it"
+
+
+def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+    """Those that are to move, and whose owners don't know of this image yet. Pure."""
+    known = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
+    return [line for line in decisions if _waits(line) and known.get((line.session, line.new)) is not Kind.noticed]
+
+
+def to_be_shown(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
+    """Those that wait until their owners, who were told in another way, see the notice in the session itself. Pure."""
+    known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
+    return [line for line in decisions if line.reason is Reason.untold and (line.session, line.new) in known]
+
+
+def to_be_reminded(
+    decisions: Iterable[Decision],
+    told: Iterable[Event],
+    wishes: Mapping[str, Wish],
+    steps: Collection[float],
+    now: datetime,
+) -> list[tuple[Decision, float]]:
+    """Those whose deadline is near, and how many hours before it that is; each step comes once for each deadline.
+
+    Whoever has put it off or pinned it has answered, and isn't reminded as long as that holds.
+
+    Args:
+        decisions: a plan.
+        told: the notices that were delivered, and the reminders that were sent.
+        wishes: session → what its owner wants.
+        steps: hours before a deadline.
+        now: when.
+    """
+    events = list(told)
+    marks = {
+        (event.session, event.image, event.data["hours"], event.data["deadline"])
+        for event in events
+        if event.kind is Kind.reminded
+    }
+    noticed = {(event.session, event.image): event.at for event in events if event.kind is Kind.noticed}
+    found = []
+    for line in decisions:
+        if not _waits(line) or not line.deadline or line.deadline <= now or _answered(wishes.get(line.session), now):
+            continue
+        # Who was asleep over a step isn't told of two at once.
+        step = min((hours for hours in steps if line.deadline - timedelta(hours=hours) <= now), default=None)
+        last = noticed.get((line.session, line.new))
+        if step is None or (last and last >= line.deadline - timedelta(hours=step)):
+            continue
+        if (line.session, line.new, *reminder(line, step).values()) not in marks:
+            found.append((line, step))
+    return found
+
+
+def to_be_untold(told: Iterable[Event], images: Mapping[str, str], image: str) -> tuple[str, ...]:
+    """The sessions whose owners were told of an image, or tried to be, and that don't have it. Pure.
+
+    Args:
+        told: the notices, delivered or not.
+        images: session → the image that it has.
+        image: the one that isn't to come any more.
+    """
+    names = {event.session for event in told if event.image == image}
+    return tuple(sorted(name for name in names if images.get(name, image) != image))
+
+
+def called_off(session: str, image: str) -> tuple[str, str]:
+    """Title and text for an owner who was told of an image that isn't to come any more. Pure."""
+    return f"The session {session} stays as it is", f"Its move to the new image {short(image)} was called off."
+
+
+def mark(line: Decision, step: float) -> str:
+    """What is written down of a reminder, for people. Pure."""
+    return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
+
+
+def reminder(line: Decision, step: float) -> dict[str, Any]:
+    """What is written down of a reminder so that it isn't sent again: hours before the deadline, and that. Pure."""
+    return {"hours": float(step), "deadline": f"{line.deadline:%Y-%m-%dT%H:%M}"}
+
+
+def latest_pin(line: Decision, wish: Wish, deadline: datetime | None, now: datetime) -> date | None:
+    """Until which day an owner may pin a session by a button; none: not at all. Pure.
+
+    No button takes back that somebody is to be asked, or has set a date for force.
+    """
+    if wish.mode not in (None, Mode.when_idle, Mode.pin) or line.reason in (Reason.ask, Reason.next_start):
+        return None
+    week = now + timedelta(days=PIN_DAYS)
+    # The day before a deadline has begun by then on every clock on which its owner may read it.
+    until = (min(week, deadline - timedelta(days=1)) if deadline else week).date()
+    return until if until > (now + timedelta(days=1)).date() else None
+
+
+def answers(pin: date | None) -> tuple[tuple[str, str], ...]:
+    """What an owner may answer who may pin the session until that day. Pure."""
+    return (*ANSWERS, (f"{PIN}{pin}", f"Not before {pin}")) if pin else ANSWERS
+
+
+def wish_of(answer: str, image: str, now: datetime, pin: date | None = None) -> dict[str, Any]:
+    """The fields of a wish that an answer sets; none for what isn't an answer. Pure.
+
+    Args:
+        answer: what a page says: whoever owns the home may have written anything.
+        image: digest of the image that is to come.
+        now: when it was heard.
+        pin: until which day the session may be pinned now; none: not at all.
+    """
+    if answer.startswith(PIN) and pin:
+        with suppress(ValueError):
+            return chosen_mode(Mode.pin, str(min(date.fromisoformat(answer.removeprefix(PIN)), pin)))
+    if answer not in dict(ANSWERS):
+        return {}
+    return {"agreed": image} if answer == AGREES else {"snoozed_until": now + read_duration(answer)}
+
+
+def _waits(line: Decision) -> bool:
+    return line.action in (Action.later, Action.wait) and line.reason not in _SILENT
+
+
+def _answered(wish: Wish | None, now: datetime) -> bool:
+    if wish is None:
+        return False
+    return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)
+
+
+def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], datetime]:
+    """Session and the image that it has → when it first happened that a notice of this kind came. Pure.
+
+    Args:
+        events: the history, or what of it is of that kind or takes notices back.
+        kind: `noticed` for notices that were delivered, `seen` for those that somebody has seen.
+    """
+    found: dict[tuple[str, str], datetime] = {}
+    for event in events:
+        if event.kind is Kind.withdrawn:
+            found = {key: at for key, at in found.items() if key[0] != event.session}
+        elif event.kind is kind:
+            found.setdefault((event.session, event.data["from"]), event.at)
+    return found

@@ -1,0 +1,89 @@
+"""Moves whose run was killed: nobody gets into their sessions, or these are away, and nobody is there to end that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from flows.core.database import LeaseTaken, held
+from flows.core.errors import RefitError
+from flows.migrations.executor import LOOK_AGE, Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.results import Result
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+
+logger = logging.getLogger("refit.migrations")
+
+# Whoever has killed a run may be about to begin the next, which goes on at once.
+PATIENCE = timedelta(seconds=60)
+
+
+def left_closed(entries: Sequence[Entry], at: datetime) -> bool:
+    """Whether a move on which nobody works has closed its session, and may neither stop it now nor has opened it. Pure.
+
+    Whoever takes the move up again has to look anew, and so to close it anew: to open it meanwhile harms nobody.
+    """
+    begun = {entry.step for entry in entries if entry.phase is Phase.intent}
+    opened = Entry("reopen", Phase.done) in entries
+    last = max((entry.at for entry in entries if entry.step == "look" and entry.at), default=at)
+    return "look" in begun and "stop" not in begun and not opened and at - last > LOOK_AGE
+
+
+def left_away(entries: Sequence[Entry], at: datetime) -> bool:
+    """Whether a move on which nobody works has stopped its session, and nothing has come of it for a while. Pure."""
+    stopped = Entry("stop", Phase.intent) in entries
+    last = max((entry.at for entry in entries if entry.at), default=at)
+    return stopped and at - last > PATIENCE
+
+
+def end_abandoned(journal: Journal, carrier: Callable[[], Carrier], at: datetime) -> tuple[Result, ...]:
+    """End the moves that have left their sessions away, forwards or backwards; those of others wait for the next run.
+
+    Raises:
+        RefitError: one could not be ended just now; the others were tried.
+    """
+    left = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
+    return carrier().resume_all(left) if left else ()
+
+
+class Doors:
+    """Opens such sessions again, each once: what comes of their moves is left to the next run."""
+
+    def __init__(self, sessions: Sessions, journal: Journal) -> None:
+        self._sessions, self._journal = sessions, journal
+        self._opened: set[tuple[str, int]] = set()
+
+    def open(self, at: datetime) -> tuple[str, ...]:
+        """Open those that are closed at that moment; the names of those that are open again."""
+        return tuple(move.before.name for move in interrupted(self._journal) if self._open(move, at))
+
+    def _open(self, move: Move, at: datetime) -> bool:
+        entries, name = self._journal.entries(move), move.before.name
+        if (move.id, len(entries)) in self._opened or not left_closed(entries, at):
+            return False
+        try:
+            with self._sessions.alone(name, wait=0):
+                if self._journal.entries(move) != entries:  # somebody has gone on with it until just now
+                    return False
+                if self._runs(move):
+                    self._sessions.engine.let_in(move.before.container)
+        except LeaseTaken:
+            return False
+        except RefitError as error:
+            logger.warning("%s can't be opened again: %s", name, error)
+            return False
+        self._opened.add((move.id, len(entries)))
+        return True
+
+    def _runs(self, move: Move) -> bool:
+        found = self._sessions.engine.containers(move.before.name)
+        return any(each.name == move.before.container and each.running is Running.running for each in found)
+
+
+def interrupted(journal: Journal) -> tuple[Move, ...]:
+    """The moves that have not ended and on which nobody works, oldest first."""
+    at_work = held(journal.database, "session ")
+    return tuple(move for move in journal.unfinished() if f"session {move.before.name}" not in at_work)

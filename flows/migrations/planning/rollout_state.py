@@ -1,0 +1,32 @@
+"""Where a rollout stands: plain data. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flows.migrations.planning.rollout import Way
+from flows.migrations.planning.waves import Approval
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the rollout of one image stands.
+
+    Attributes:
+        image: its digest.
+        profile: stem of the profile's tag.
+        release: e.g. `2026a`.
+        begun: when; what happened to this image before doesn't count.
+        canary: the session that goes first; empty: there are enough in the first wave.
+        way: whether it goes on.
+        approved: the last wave that a person has approved, and when; none: none.
+    """
+
+    image: str
+    profile: str
+    release: str
+    begun: datetime
+    canary: str
+    way: Way
+    approved: Approval | None = None

@@ -1,0 +1,80 @@
+"""Snapshots of homes that moves have kept: what they might not take back by themselves, a person may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from flows.core.errors import RefitError, UnknownName
+from flows.core.progress import reported
+from flows.migrations.journal import Journal
+from flows.migrations.move import FINAL
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A snapshot of the home of a session, with its own volumes, from right after a move had stopped it.
+
+    Attributes:
+        session: its name.
+        id: of the snapshot, and of the move.
+        at: when the move began.
+        why: how that ended.
+        folder: where it is.
+    """
+
+    session: str
+    id: str
+    at: datetime
+    why: str
+    folder: Path
+
+
+def kept(sessions: Sessions, journal: Journal, name: str = "") -> tuple[Kept, ...]:
+    """The snapshots of a session, or of all, oldest first; none of those that a move is still about."""
+    homes = sessions.homes
+    return tuple(
+        Kept(session, move.id, move.created, move.reason, homes.snapshot(session, move.id))
+        for move in journal.history(name)
+        if move.state in FINAL and homes.has_snapshot(session := move.before.name, move.id)
+    )
+
+
+def take_back(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
+    """Make home and volumes of a session that is stopped what they are in a snapshot; what came later is lost.
+
+    The snapshot stays, so that whoever is interrupted does it again.
+
+    Raises:
+        UnknownName: there is no such session, or no such snapshot of it.
+        RefitError: it runs, or a move of it is not finished.
+    """
+    session = sessions.store.session(name)
+    with sessions.alone(name), reported(name, "taking its home back"):
+        _check(sessions, journal, name, id)
+        if any(found.running is Running.running for found in sessions.engine.containers(name)):
+            raise RefitError(f"The session {name!r} runs.", fix=f"stop it first: `refit session stop {name}`.")
+        sessions.homes.restore(session, id)
+
+
+def drop(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
+    """Remove a snapshot for good.
+
+    Raises:
+        UnknownName: there is none of that name.
+        RefitError: a move of the session is not finished.
+    """
+    with sessions.alone(name):
+        _check(sessions, journal, name, id)
+        sessions.homes.forget(name, id)
+
+
+def _check(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
+    if journal.unfinished(name):
+        raise RefitError(f"A move of {name!r} is not finished.", fix="finish it: `refit migrate resume`.")
+    known = [one.id for one in kept(sessions, journal, name)]
+    if id not in known:
+        raise UnknownName("snapshot", id, known, where=f"what was kept of {name}")

@@ -1,0 +1,76 @@
+"""Around the stop of a session: warn who is in it, write down what ends, and open again afterwards what can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.migrations.journal import Journal
+from flows.migrations.move import Entry, Phase, State
+from flows.sessions.activity.probes import LAST, see
+from flows.sessions.activity.verdict import judge
+from flows.sessions.ide import reopening, terminals
+from flows.sessions.ide.pages import Windows
+from flows.sessions.ide.reopening import Opened
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+
+MOVES_NOW = "This session moves onto another image now. Its home stays as it is; programs that run in it end."
+
+
+def warn(sessions: Sessions, session: Session) -> None:
+    """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
+    with suppress(RefitError):
+        terminals.write_to_all(sessions.engine, session, f"{MOVES_NOW} It can be reached again within a minute.")
+    with suppress(RefitError):
+        if pages := sessions.pages(session):
+            pages.leave_notice("moves", f"The session {session.name} moves", f"{MOVES_NOW} {pages.comes_back}")
+
+
+def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
+    """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
+    with suppress(RefitError):
+        seen = see(sessions.engine, session, LAST)
+        running = judge(seen, session.access.helpers, settings.quiet * 60).ending
+        return reopening.look(sessions.engine, session, running)
+    return Opened()
+
+
+def ended_by(entries: Sequence[Entry]) -> Opened:
+    """What was open in a session before its move stopped it, by its last look. Pure."""
+    looks = [entry.data for entry in entries if (entry.step, entry.phase) == ("look", Phase.done)]
+    return Opened.from_json(looks[-1]) if looks else Opened()
+
+
+def aftermath(journal: Journal, session: str) -> str:
+    """What the last move of a session has ended, and what was opened again, as its person was told; empty: nothing."""
+    moves = journal.history(session)
+    if not moves or moves[-1].state is not State.cleaned:
+        return ""
+    lines = reversed(journal.entries(moves[-1]))
+    return next((entry.note for entry in lines if (entry.step, entry.phase) == ("clean", Phase.done)), "")
+
+
+def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:
+    """Prepare a session that is back for the pages that were open: they ask for their terminals at once."""
+    if ended.terminals and session.access.protocol == "jupyter":
+        with suppress(RefitError):  # then the tabs of its terminals are closed, and `reopen` opens them anew
+            sessions.jupyter(session).await_terminals(ended.terminals)
+
+
+def reopen(sessions: Sessions, session: Session, ended: Opened, title: str) -> str:
+    """Open again what can be in a session that is back, and tell its person; returns what they are told."""
+    told = reopening.told(ended, Opened())
+    with suppress(RefitError):
+        terminals.leave(sessions.engine, session, "")
+        if isinstance(pages := sessions.pages(session), Windows):
+            pages.remove()
+    if session.access.protocol != "jupyter":
+        return told
+    with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing
+        jupyter = sessions.jupyter(session)
+        if told := reopening.told(ended, reopening.reopen(jupyter, ended)):
+            jupyter.leave_notice("moved", title, told)
+    return told

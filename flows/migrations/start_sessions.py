@@ -1,0 +1,80 @@
+"""Starting sessions: one that waits for a new image until its next start gets it then, before anybody is in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.migrations.executor import Carrier
+from flows.migrations.move import Move
+from flows.migrations.results import Result
+from flows.migrations.session_planner import Planning
+from flows.sessions.model import Running, Session
+
+logger = logging.getLogger("refit.migrations")
+
+
+def start_session(settings: Settings, name: str) -> tuple[Session, Result | None]:
+    """Start a session and wait until it is ready; also what became of its move, if it had to move first.
+
+    Whatever keeps it from moving, it starts: on the image that it had.
+
+    Raises:
+        UnknownName: there is no such session.
+        RefitError: it doesn't get ready, or a move of it is not finished.
+    """
+    carrier = Carrier.open(settings)
+    result = _moved(settings, carrier, name)
+    return carrier.sessions.start(name), result
+
+
+def start_all(settings: Settings) -> Mapping[str, str]:
+    """End the moves that were cut short, and start all sessions that ought to run and don't, as after a reboot.
+
+    They go side by side, each for itself: a move that was cut short has the say of its session, and of no other.
+
+    Returns:
+        what keeps a session from it, by its name.
+    """
+    carrier = Carrier.open(settings)
+    moves = {move.before.name: move for move in carrier.journal.unfinished()}
+    down = {one.session.name for one in carrier.sessions.all() if one.wanted and one.running is not Running.running}
+    names = sorted({*moves, *down})
+    if not names:
+        return {}
+    with ThreadPoolExecutor(min(len(names), carrier.sessions.engine.at_once)) as pool, carrier.leaving():
+        problems = list(pool.map(partial(_brought, settings, carrier, moves), names))
+    return {name: problem for name, problem in zip(names, problems, strict=True) if problem}
+
+
+def _brought(settings: Settings, carrier: Carrier, moves: Mapping[str, Move], name: str) -> str:
+    """Why a session can't be brought to where it ought to be; empty: it is there."""
+    try:
+        if name in moves:
+            carrier.resume(moves[name])
+        session, wanted = carrier.sessions.store.find(name) or (None, False)
+        if session and wanted and carrier.sessions.running(session) is not Running.running:
+            start_session(settings, name)
+    except RefitError as error:
+        return str(error)
+    except Exception as error:
+        logger.exception("%s could not be started", name)
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _moved(settings: Settings, carrier: Carrier, name: str) -> Result | None:
+    carrier.sessions.store.session(name)
+    try:
+        decision = Planning(settings).at_start(name)
+        if decision is None:
+            return None
+        carrier.sessions.store.want(name, True)
+        return carrier.carry_out(decision)
+    except RefitError as error:
+        logger.warning("%s keeps its image: %s", name, error)
+        return None

@@ -1,0 +1,126 @@
+"""Giving a session another profile, or the image that it had: moves like every other, for which a person asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from flows.catalog import load
+from flows.catalog.model import Profile
+from flows.compatibility.obstacles import obstacles
+from flows.core.errors import RefitError
+from flows.core.policy import Mode
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.migrations.executor import Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.move import State
+from flows.migrations.results import Result
+from flows.migrations.session_planner import Planning
+from flows.publishing import evidence
+from flows.publishing.signatures import Publications
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+from flows.sessions.model import Session
+from flows.sessions.wishes import Wishes, caller
+
+
+def switch_session(settings: Settings, name: str, profile: str, release: str, *, anyway: bool = False) -> Result:
+    """Move a session that runs to another profile at once: whoever asks for it agrees to be interrupted.
+
+    Address, token, home and volumes stay; GPUs, memory and cores are what the other profile says. What fails is undone.
+
+    Args:
+        settings: those in force.
+        name: the session.
+        profile: stem of the other profile, e.g. `runtime-minimal-deb12-py311`.
+        release: its release.
+        anyway: whether it moves where something in its home would stop working.
+
+    Raises:
+        RefitError: there is no such session, profile or image, it can't be moved, or its home doesn't fit.
+    """
+    registry, planning = Registry(settings), Planning(settings)
+    chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
+    session = planning.sessions.store.session(name)
+    image = Publications(settings, planning.database, registry).newest(chosen.stem, release)
+    if image is None:
+        raise RefitError(
+            f"There is no tested image of {chosen.stem} in release {release}.",
+            fix=f"`refit build {release} --profile {chosen.stem}` makes it.",
+        )
+    return _move(settings, planning, session, image, anyway, lambda after: of_profile(after, chosen))
+
+
+def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
+    """Move a session that runs back to the image and the profile that it had before its last move.
+
+    Its home stays as it is now. From then on it isn't moved again before its owner is asked.
+
+    Args:
+        settings: those in force.
+        name: the session.
+        anyway: whether it moves where something in its home would stop working.
+
+    Raises:
+        RefitError: there is no such session, it was never moved, or its image of then is gone; or as `switch_session`.
+    """
+    planning = Planning(settings)
+    session = planning.sessions.store.session(name)
+    moves = Journal(planning.database).history(name)
+    had = [one.before for one in moves if one.state is State.cleaned and one.after.image == session.image]
+    if not had:
+        raise RefitError(f"The session {name!r} has the image that it was made with.")
+    result = _move(settings, planning, session, had[-1].image, anyway, lambda after: as_before(after, had[-1]))
+    if result.moved:
+        _leave_alone(planning, session)
+    return result
+
+
+def _move(
+    settings: Settings,
+    planning: Planning,
+    session: Session,
+    image: str,
+    anyway: bool,
+    becomes: Callable[[Session], Session],
+) -> Result:
+    name, registry = session.name, Registry(settings)
+    if not anyway and (why := obstacles(settings, {name: (session, image)}).get(name)):
+        raise RefitError(
+            f"What is in the home of {name!r} doesn't go together with the image {image}.",
+            why=why,
+            fix="mend it first, or say `--anyway`.",
+        )
+    decision = planning.to_image(name, image)
+    changes = evidence.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))
+    return Carrier.open(settings).carry_out(decision, str(changes), becomes)
+
+
+def _leave_alone(planning: Planning, session: Session) -> None:
+    """Let a session that went back from an image be moved there only if its owner says so, or a new deadline comes."""
+    by, wishes = caller(), Wishes(planning.database)
+    History(planning.database).add(
+        Kind.withdrawn, session=session.name, image=session.image, by=by, what="it went back"
+    )
+    if wishes.of(session.name).mode in (None, Mode.when_idle):
+        wishes.change(session.name, by, mode=Mode.ask, agreed="")
+
+
+def as_before(session: Session, before: Session) -> Session:
+    """A session with the profile that it had, and what that may take of the machine. Pure."""
+    same = ("profile", "release", "gpus", "memory", "cpus")
+    return replace(session, **{name: getattr(before, name) for name in same})
+
+
+def of_profile(session: Session, profile: Profile) -> Session:
+    """A session as one of this profile. Pure."""
+    resources = profile.resources
+    return replace(
+        session,
+        profile=profile.stem,
+        release=profile.release,
+        gpus=resources.gpus,
+        memory=resources.memory or 0,
+        cpus=resources.cpus or 0.0,
+    )

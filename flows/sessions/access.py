@@ -1,0 +1,146 @@
+"""The way into sessions: where their IDEs are, with which token, whether they answer, and who is turned away.
+
+All of it is asked of the engine and the gateway; what is on record about a session is none of this module's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.gateway.proxy import Gateway
+from flows.sessions.engine import Engine
+from flows.sessions.entry.ssh import Ssh
+from flows.sessions.ide import end_kernels
+from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
+from flows.sessions.ide.pages import Pages, Windows
+from flows.sessions.model import Running, Session
+
+_END_KERNELS = Path(end_kernels.__file__)
+
+
+class Entrance:
+    """How people, and Refit itself, get into the sessions of an engine."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self.engine = engine
+        self.ssh = Ssh(settings, engine)
+        self.gateway = Gateway(settings)
+        self._settings = settings
+
+    def running(self, session: Session) -> Running | None:
+        """What the engine says of a session's container; none: it has none."""
+        found = {container.name: container.running for container in self.engine.containers(session.name)}
+        return found.get(session.container)
+
+    def url(self, session: Session) -> str:
+        """Where a person finds the IDE of a session, without the token; empty: nowhere."""
+        return self.urls([session])[session.name]
+
+    def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
+        """Session → `url`. Behind a gateway that doesn't run, it is the address of its container, if that runs."""
+        known = tuple(sessions)
+        led = any(session.behind_gateway for session in known) and self.gateway.runs
+        return {session.name: self._url(session, led) for session in known}
+
+    def _url(self, session: Session, led: bool) -> str:
+        if session.behind_gateway and led:
+            return self.gateway.url(session.path)
+        with suppress(RefitError):
+            return self.direct_url(session)
+        return ""
+
+    def direct_url(self, session: Session) -> str:
+        """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none."""
+        if not session.behind_gateway:
+            return session.url
+        host, port = self.engine.address(session.container, session.access.port or 0)
+        return f"http://{host}:{port}{session.path}"
+
+    def token(self, session: Session) -> str:
+        """The session's token; kept out of logs from now on."""
+        try:
+            token = session.token_file.read_text(encoding="ascii").strip()
+        except OSError:  # nobody but root may, and it says better what is wrong
+            token = command.run(["cat", "--", session.token_file], root=True, secret=True).stdout.strip()
+        command.protect(token)
+        return token
+
+    def jupyter(self, session: Session) -> Jupyter:
+        """The session's Jupyter server."""
+        return Jupyter(self.direct_url(session), self.token(session))
+
+    def pages(self, session: Session) -> Pages | None:
+        """Where the IDE of a session shows notices; none: nowhere."""
+        if session.access.protocol == "jupyter":
+            return self.jupyter(session)
+        return Windows(self.engine, session) if session.access.notices else None
+
+    def wait_ready(self, session: Session) -> float:
+        """Wait until the IDE of a session that was started answers, and let people in; returns the seconds it took.
+
+        Raises:
+            JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
+        """
+        seconds = self.wait_answering(session)
+        self.let_people_in(session)
+        return seconds
+
+    def wait_answering(self, session: Session) -> float:
+        """As `wait_ready`, without letting anybody in; at a port of its own, people get in as soon as it answers."""
+
+        def alive() -> bool:
+            return self.running(session) is Running.running
+
+        limit, health = self._settings.ready_limit * session.access.patience, session.access.health
+        seconds = 0.0
+        url = self.direct_url(session)
+        if session.access.protocol == "jupyter":
+            seconds = Jupyter(url, self.token(session)).wait_ready(health, limit, alive)
+        elif session.access.port:
+            seconds = wait_answer(url + health, limit, alive)
+            self._check_page(session, url)
+        elif not alive():
+            raise JupyterError(f"The session {session.name!r} has ended.")
+        return seconds
+
+    def _check_page(self, session: Session, url: str) -> None:
+        """Open the page as its person would, if it takes a token, and as somebody else would."""
+        if "{token}" in (page := session.access.page):
+            check_page(url, page, self.token(session))
+
+    def let_people_in(self, session: Session) -> None:
+        """Lead those who come to a session to its container: by ssh, and through the gateway."""
+        self.ssh.open(session)
+        if session.behind_gateway:
+            self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
+
+    @contextmanager
+    def turned_away(self, session: Session) -> Iterator[None]:
+        """Stop the container of a session in the `with` block: who comes, or still waits, hears from the porter why."""
+        led = self.gateway.turn_away(session.name) if session.behind_gateway else ""
+        yield
+        if led:
+            with suppress(RefitError):  # then they wait until the system gives up
+                _hang_up(urlsplit(led))
+
+    def end_kernels(self, session: Session) -> int:
+        """End the kernels of a session that runs Jupyter; returns how many there were.
+
+        Raises:
+            RefitError: its server doesn't answer.
+        """
+        call = ["python3", "-I", "-", str(session.access.port)]
+        script = _END_KERNELS.read_text(encoding="utf-8")
+        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace))
+
+
+def _hang_up(place: SplitResult) -> None:
+    """End the connections of this machine to a place that is gone, where nobody would ever answer that it is."""
+    ended = ["ss", "--kill", "--no-header", "--numeric", "--tcp", "state", "connected"]
+    command.run([*ended, "dst", str(place.hostname), "dport", "=", f":{place.port}"], root=True, limit=10)

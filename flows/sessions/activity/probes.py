@@ -1,0 +1,193 @@
+"""Looks at sessions, and remembers since when each of them is as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock, Timer
+
+from pydantic import TypeAdapter, ValidationError
+
+from flows.core.atomic_files import write_whole
+from flows.core.database import now
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.sessions.activity import inspect_processes
+from flows.sessions.activity.seen import Seen
+from flows.sessions.activity.verdict import PROBE, Activity, Look, Memory, Verdict, judge, remembered, unknown
+from flows.sessions.engine import Engine
+from flows.sessions.model import Session, check_name
+
+AT_ONCE = 8
+
+_SCRIPT = Path(inspect_processes.__file__)
+_LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a session is looked at.
+
+    Attributes:
+        seconds: for how long: what works shows in what changes meanwhile.
+        limit: seconds after which the look has failed, because the machine or the container hangs.
+    """
+
+    seconds: float = 1.0
+    limit: float = 30.0
+
+
+# Right before a stop, while people are kept waiting.
+LAST = Manner(seconds=0.2, limit=10.0)
+# So long a session is closed for each attempt at a last look. The first finds who works there, also if it ends late:
+# behind a door that is closed for longer, nobody was a moment before.
+CLOSED_SECONDS = (1.0, 2.0, 4.0)
+
+
+@contextmanager
+def ready_to_look(engine: Engine, session: Session, manner: Manner = Manner()) -> Iterator[Callable[[], Look]]:
+    """Start what looks at a session that runs: it begins to look when what the `with` block gets is called.
+
+    Raises:
+        RefitError: nothing can be seen; on the call as well.
+    """
+    access = session.access
+    asked = {
+        "seconds": manner.seconds,
+        "port": access.port,
+        "protocol": access.protocol,
+        "heartbeat": access.heartbeat,
+    }
+    with engine.dialogue(session.container, PROBE, manner.limit) as ask:
+        ask(f"exec({_SCRIPT.read_text(encoding='utf-8')!a})")
+        yield lambda: _read_look(session, ask(json.dumps(asked)))
+
+
+def _read_look(session: Session, told: str) -> Look:
+    try:
+        return _LOOK.validate_json(told)
+    except ValidationError as error:
+        raise RefitError(f"What was seen in {session.name!r} can't be read.", why=str(error)) from None
+
+
+def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
+    """Look at a session that runs; doesn't count as activity.
+
+    Raises:
+        RefitError: nothing could be seen.
+    """
+    with ready_to_look(engine, session, manner) as look:
+        return look()
+
+
+def probe(engine: Engine, session: Session, quiet: float, manner: Manner = Manner()) -> Activity:
+    """The verdict on a session that runs; busy if it can't be looked at. `quiet` as in `judge`."""
+    return _judged(partial(see, engine, session, manner), session, quiet)
+
+
+def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activity:
+    begun = now()
+    try:
+        return judge(look(), session.access.helpers, quiet)
+    except RefitError as error:
+        return unknown(begun, error.brief)
+
+
+class _Door:
+    """The way into a session, closed to new input for some seconds at most."""
+
+    def __init__(self, engine: Engine, session: Session, seconds: float) -> None:
+        self._lock, self._opened = Lock(), False
+        self._timer = Timer(seconds, copy_context().run, [self.open])
+        self._let_in = engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+        if session.doors:
+            self._timer.start()
+
+    def open(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if not self._opened:
+                self._let_in()
+                self._opened = True
+
+    def stays_closed(self) -> bool:
+        """Close it for good, unless its time was up."""
+        self._timer.cancel()
+        with self._lock:
+            return not self._opened
+
+
+class Watch:
+    """Looks at sessions, and remembers what it saw in a folder of this machine."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings, self._engine, self._folder = settings, engine, settings.folder("activity")
+        self._quiet = settings.quiet * 60
+
+    def look(self, session: Session) -> Seen:
+        """Look at a session that runs, and remember what was seen."""
+        return self._remember(session, probe(self._engine, session, self._quiet))
+
+    def look_last(self, session: Session, objection: Callable[[Seen], str]) -> str:
+        """Close a session to new input and look a last time, right before it is stopped.
+
+        It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
+        or a look takes longer, it is open again within about a second, and what was typed meanwhile arrives late. Who
+        was not seen then is looked at again.
+
+        Args:
+            session: one that runs.
+            objection: says why it isn't to be stopped after all; empty: it is.
+
+        Returns:
+            that objection.
+        """
+        for seconds in CLOSED_SECONDS:
+            why, closed = self._look_closed(session, objection, seconds)
+            if why or closed:
+                return why
+        return f"what works in it can't be seen within {CLOSED_SECONDS[-1]:g} s"
+
+    def _look_closed(self, session: Session, objection: Callable[[Seen], str], seconds: float) -> tuple[str, bool]:
+        """The objection to what is seen, and whether the session was closed all the time, and is."""
+        with ExitStack() as started:
+            try:
+                look = started.enter_context(ready_to_look(self._engine, session, LAST))
+            except RefitError:  # maybe another one can be started, else that one says why not
+                look = partial(see, self._engine, session, LAST)
+            door = _Door(self._engine, session, seconds)
+            try:
+                why = objection(self._remember(session, _judged(look, session, self._quiet)))
+            except BaseException:
+                door.open()
+                raise
+            if why:
+                door.open()
+            return why, door.stays_closed()
+
+    def _remember(self, session: Session, activity: Activity) -> Seen:
+        file = self._folder / f"{check_name(session.name)}.json"
+        memory = remembered(activity, _read(file))
+        write_whole(file, _MEMORY.dump_json(memory), private=True)
+        free = activity.verdict is Verdict.idle
+        return Seen(session.name, activity.verdict, memory.since, free, activity.evidence)
+
+
+def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:
+    """Look at sessions that run, some at the same time."""
+    watch = Watch(settings, engine)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(watch.look, sessions))
+
+
+def _read(file: Path) -> Memory | None:
+    try:
+        return _MEMORY.validate_json(file.read_bytes())
+    except (FileNotFoundError, ValidationError):  # nobody has looked yet, or another version of Refit has
+        return None

@@ -1,0 +1,56 @@
+"""What an event in the history tells: plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """What an event tells."""
+
+    move_begun = "move begun"
+    move_ended = "move ended"
+    noticed = "notice delivered"
+    not_noticed = "notice not delivered"
+    seen = "notice seen"
+    withdrawn = "notice withdrawn"
+    reminded = "owner reminded"
+    rollout_begun = "rollout begun"
+    superseded = "rollout superseded"
+    paused = "rollout paused"
+    resumed = "rollout resumed"
+    aborted = "rollout aborted"
+    approved = "rollout approved"
+    judged = "wave judged"
+    wished = "wish changed"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event.
+
+    Attributes:
+        number: 1, 2, …, without a gap.
+        at: when.
+        kind: what it tells.
+        session: whom it is about; empty: a rollout.
+        image: the digest that a session was to move to.
+        by: who did it.
+        what: more of it, for people; nothing is decided by it.
+        digest: of all this and of the digest before.
+        data: what later decisions rest on, as plain JSON: texts, numbers, yes and no.
+    """
+
+    number: int
+    at: datetime
+    kind: Kind
+    session: str
+    image: str
+    by: str
+    what: str
+    digest: str
+    data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,33 @@
+"""Runs the porter at the socket that the gateway knows, in the working directory: `refit up` starts it there."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+import uvicorn
+
+from flows.core.settings import load
+from flows.waiting_page.app import Porter, door, start_minding
+
+
+def main() -> None:
+    """Answer until this process is told to end."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    porter = Porter.open(load())
+    start_minding(porter)
+    # No log of accesses, for addresses hold tokens. A websocket is answered like everything else: not now.
+    config = uvicorn.Config(door(porter), ws="none", access_log=False, log_level="error", server_header=False)
+    uvicorn.Server(config).run(sockets=[_listening()])
+
+
+def _listening() -> socket.socket:
+    """uvicorn would let everybody on this machine write to it."""
+    Path("socket").unlink(missing_ok=True)
+    os.umask(0o077)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    return listener
+
+
+main()

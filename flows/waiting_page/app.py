@@ -1,0 +1,166 @@
+"""The porter answers in the place of sessions that are away, and tells a gateway that has begun anew where they are.
+
+It also brings sessions back that a run has left closed, or away, when it was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import Engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flows.core.database import held, now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.gateway import routes
+from flows.migrations import previous_containers
+from flows.migrations.executor import Carrier
+from flows.migrations.journal import Journal
+from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
+from flows.sessions.lifecycle import Sessions
+from flows.waiting_page import page
+from flows.waiting_page.status import Seen, Story, Why, tell
+
+logger = logging.getLogger("refit.porter")
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+LOOK_SECONDS = 2.0
+LONGEST_SECONDS = 60.0
+# How often it is looked for containers that sessions had before, and whose time is over.
+FORMER_SECONDS = 600.0
+# How often it is looked whether a session that ought to run has come back by itself.
+AGAIN_SECONDS = 5.0
+# A story is told so long: everybody's browser asks, and not every answer needs the database.
+TOLD_SECONDS = 0.5
+LATELY = 20
+
+
+@dataclass(frozen=True)
+class _Told:
+    story: Story
+    at: float
+
+
+class Porter:
+    """Knows of all sessions why they are away."""
+
+    def __init__(self, settings: Settings, database: Engine) -> None:
+        self._settings, self._database = settings, database
+        self._sessions, self._journal = Sessions.open(settings, database), Journal(database)
+        self._doors, self._begun = Doors(self._sessions, self._journal), now()
+        self._told: dict[str, _Told] = {}
+        self._looked: dict[str, float] = {}
+
+    @classmethod
+    def open(cls, settings: Settings) -> Porter:
+        """The porter of these settings."""
+        return cls(settings, open_database(settings.database))
+
+    def story(self, name: str) -> Story:
+        """Why a session is away."""
+        known = self._told.get(name)
+        if known is None or time.monotonic() > known.at + TOLD_SECONDS:
+            known = self._told[name] = _Told(tell(self._seen(name)), time.monotonic())
+            if known.story.why is Why.missing:
+                self._look_for(name)
+        if known.story.why is Why.unknown:
+            self._told.pop(name, None)  # anybody can think of names
+        return known.story
+
+    def mind_gateway(self) -> None:
+        """Tell a gateway where all sessions are if it has begun anew, and of those that died."""
+        table = self._sessions.gateway.table()
+        if table is not None and routes.COMPLETE not in table:
+            self._sessions.tell_gateway()
+        for name in knocked_at(table or {}):
+            self._look_for(name)
+
+    def mind_moves(self) -> None:
+        """See to the sessions that a run which was killed has left closed, or away; `refit up` does so itself first."""
+        if now() - self._begun < PATIENCE:
+            return
+        for name in self._doors.open(now()):
+            logger.warning("%s is open again: the run that looked at it a last time was killed", name)
+        for result in end_abandoned(self._journal, lambda: Carrier.open(self._settings), now()):
+            logger.warning("the move of %s, whose run was killed, has ended: %s", result.session, result.state)
+
+    def mind_former(self) -> None:
+        """Remove the containers that sessions had before they moved, when their time is over."""
+        previous_containers.clear(self._sessions, self._journal, self._settings.migration.keep_hours)
+
+    def _look_for(self, name: str) -> None:
+        if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
+            return
+        self._looked[name] = time.monotonic()
+        try:
+            self._sessions.tell_gateway_of(name)
+        except RefitError as error:
+            logger.warning("%s could not be looked for: %s", name, error)
+
+    def _seen(self, name: str) -> Seen:
+        if (intent := self._sessions.store.intent(name)) is None:
+            return Seen(name, None)
+        wanted, asked = intent
+        busy = f"session {name}" in held(self._database, f"session {name}")
+        for move in self._journal.unfinished(name):
+            downtimes = self._journal.downtimes(LATELY)
+            return Seen(name, wanted, asked, busy, move, self._journal.entries(move), downtimes)
+        return Seen(name, wanted, asked, busy)
+
+
+def knocked_at(table: routes.Table) -> tuple[str, ...]:
+    """The sessions to which the gateway wants to connect just now: with one that died, nobody says that it did."""
+    places = {
+        f"http://{each.raddr.ip}:{each.raddr.port}"
+        for each in psutil.net_connections("tcp")
+        if each.raddr and each.status == psutil.CONN_SYN_SENT
+    }
+    return tuple(filter(None, (routes.session(path) for path, target in table.items() if target in places)))
+
+
+def answer(story: Story, *, html: bool) -> Response:
+    """What goes back to whoever came."""
+    content = page.as_html(story) if html else page.as_json(story)
+    kind = "text/html" if html else "application/json"
+    return Response(content, page.status(story), page.headers(story), kind)
+
+
+def door(porter: Porter) -> Starlette:
+    """The application: every path of every session. The gateway also asks for those whose request has broken off."""
+
+    def health(_: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    def away(request: Request) -> Response:
+        wants_page = "text/html" in request.headers.get("accept", "")
+        return answer(porter.story(routes.session(request.url.path)), html=wants_page)
+
+    return Starlette(routes=[Route("/health", health), Route("/{path:path}", away, methods=METHODS)])
+
+
+def start_minding(porter: Porter) -> None:
+    """Let the porter mind its tasks for as long as this process lives; none of them waits for another."""
+    tasks = {porter.mind_gateway: LOOK_SECONDS, porter.mind_moves: LOOK_SECONDS, porter.mind_former: FORMER_SECONDS}
+    for task, seconds in tasks.items():
+        threading.Thread(target=_again_and_again, args=(task, seconds), daemon=True).start()
+
+
+def _again_and_again(task: Callable[[], None], seconds: float) -> None:
+    pause = seconds
+    while True:
+        try:
+            task()
+            pause = seconds
+        except Exception:
+            logger.exception("the porter can't see to everything")
+            pause = max(seconds, min(2 * pause, LONGEST_SECONDS))
+        time.sleep(pause)

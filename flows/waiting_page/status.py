@@ -1,0 +1,109 @@
+"""What is told to people who come to a session that is away. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from statistics import median
+
+from flows.core.formatting import short
+from flows.migrations.move import Entry, Move, Phase, State
+
+
+class Why(StrEnum):
+    """Why nobody gets into a session."""
+
+    moving = "moving"
+    interrupted = "interrupted"
+    starting = "starting"
+    stopped = "stopped"
+    missing = "missing"
+    unknown = "unknown"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a session that is away.
+
+    Attributes:
+        name: of the session.
+        wanted: whether it ought to run; none: there is no such session.
+        asked: since when that is so.
+        busy: somebody acts on it now.
+        move: its move that has not ended.
+        entries: the lines of that move.
+        downtimes: seconds that sessions were away when they were moved lately.
+    """
+
+    name: str
+    wanted: bool | None
+    asked: datetime | None = None
+    busy: bool = False
+    move: Move | None = None
+    entries: Sequence[Entry] = ()
+    downtimes: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a person is told.
+
+    Attributes:
+        session: its name.
+        why: in one word.
+        headline: in one line.
+        text: what happens next, and what the person can do.
+        since: since when it is away, where that is known.
+        expected: seconds that it is away altogether, where that is known.
+        again: seconds after which to ask again.
+    """
+
+    session: str
+    why: Why
+    headline: str
+    text: str
+    since: datetime | None = None
+    expected: float | None = None
+    again: float = 1.0
+
+
+HOME_STAYS = "The home stays as it is, with everything in it."
+COMES_BACK = "This page opens the session by itself as soon as it is back."
+
+
+def tell(seen: Seen) -> Story:
+    """The story of a session that is away."""
+    name = seen.name
+    if seen.wanted is None:
+        return Story(name, Why.unknown, "There is no such session", "Maybe it was removed, or its name is another.")
+    if seen.move and seen.wanted:
+        return _moving(seen, seen.move)
+    if not seen.wanted:
+        text = f"`refit session start {name}` starts it again. {COMES_BACK}"
+        return Story(name, Why.stopped, f"{name} was stopped by its owner", text, since=seen.asked, again=5)
+    if seen.busy:
+        return Story(name, Why.starting, f"{name} is being started", COMES_BACK, since=seen.asked)
+    text = f"It ought to run. `refit session start {name}` starts it again. {COMES_BACK}"
+    return Story(name, Why.missing, f"{name} doesn't answer", text, again=2)
+
+
+def _moving(seen: Seen, move: Move) -> Story:
+    since = next((entry.at for entry in seen.entries if (entry.step, entry.phase) == ("stop", Phase.intent)), None)
+    usual = round(median(seen.downtimes), 1) if seen.downtimes else None
+    if not seen.busy:
+        mended = "That is mended within two minutes, and by `refit migrate resume` at once."
+        text = f"What moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
+        return Story(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
+    if move.state is State.rolling_back:
+        text = f"The new image didn't do what it should. {HOME_STAYS} {COMES_BACK}"
+        return Story(seen.name, Why.moving, f"{seen.name} goes back to the image that it had", text, since, usual)
+    text = f"{HOME_STAYS} {COMES_BACK}"
+    return Story(seen.name, Why.moving, f"{seen.name} is being moved onto {_onto(move)}", text, since, usual)
+
+
+def _onto(move: Move) -> str:
+    after, before = move.after, move.before
+    what = "another image" if after.profile == before.profile else after.profile
+    return f"{what} ({short(after.image)})"
