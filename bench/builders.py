@@ -20,8 +20,8 @@ from bench.results import Row
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
-from flows.images.distributed.builder import Taker
-from flows.images.distributed.coordinator import Handover
+from flows.images.distributed.builder import BuildWorker
+from flows.images.distributed.coordinator import RemoteBuilder
 from flows.images.stages import Graph, Kind, Stage
 from tests.conftest import wait_until
 from tests.machine import private_home, serve_registry
@@ -92,7 +92,7 @@ def _chain(tree: bytes) -> Graph:
 
 def _hand_over(graph: Graph, builders: Sequence[Settings]) -> Handed:
     """Have a graph built by builders that are there already."""
-    handover = Handover(builders[0], dict.fromkeys(graph.stages, SYSTEM), {}, graft=True)
+    handover = RemoteBuilder(builders[0], dict.fromkeys(graph.stages, SYSTEM), {}, graft=True)
     start = get_context("spawn").Process
     with ThreadPoolExecutor(len(graph.stages)) as pool, handover.going_on():
         processes = [start(target=_serve, args=(settings, handover.jobs.run)) for settings in builders]
@@ -110,7 +110,7 @@ def _hand_over(graph: Graph, builders: Sequence[Settings]) -> Handed:
     return Handed(seconds, handed)
 
 
-def _awaited(handover: Handover, stage: Stage, parent: Future[tuple[float, Built]] | None) -> tuple[float, Built]:
+def _awaited(handover: RemoteBuilder, stage: Stage, parent: Future[tuple[float, Built]] | None) -> tuple[float, Built]:
     below = parent.result()[1] if parent else None
     started = monotonic()
     built = handover.build(stage, below)
@@ -118,7 +118,7 @@ def _awaited(handover: Handover, stage: Stage, parent: Future[tuple[float, Built
 
 
 def _serve(settings: Settings, run: str) -> None:
-    Taker(settings, run, [SYSTEM]).serve()
+    BuildWorker(settings, run, [SYSTEM]).serve()
 
 
 def _executions(settings: Settings) -> int:

@@ -34,7 +34,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations import rehearsal
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, Move, State
 from flows.migrations.planning.rollout import Action, Decision
@@ -157,7 +157,7 @@ class _Session:
         settings = self._careful if within and self._chance.random() < REHEARSED else self._settings
         home, begun = manifest(session.home), len(self._journal.history(self._name))
         decision = Decision(self._name, Action.migrate, session.image, image)
-        seconds = self._attempt(lambda: Carrier.open(settings).carry_out(decision), within)
+        seconds = self._attempt(lambda: MoveExecutor.open(settings).carry_out(decision), within)
         if len(history := self._journal.history(self._name)) > begun:
             if seconds and history[-1].state is State.cleaned:
                 self.longest = seconds
@@ -187,7 +187,7 @@ class _Session:
         until = time.monotonic() + FINAL_SECONDS
         while self._journal.move(move.id).state not in FINAL and time.monotonic() < until:
             again = self._chance.random() < KILLED_AGAIN
-            self._attempt(lambda: Carrier.open(settings).resume_all(), self.longest if again else FINAL_SECONDS)
+            self._attempt(lambda: MoveExecutor.open(settings).resume_all(), self.longest if again else FINAL_SECONDS)
 
     def _step(self, move: Move) -> str:
         """The step that was interrupted."""

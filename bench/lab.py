@@ -27,7 +27,7 @@ from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import system
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
@@ -40,7 +40,7 @@ from tests.real.variants import sign, variant
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "2026a"
-GATEWAY = ("gateway", "porter")
+GATEWAY = ("gateway", "waiting-page")
 EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
 SEEN_SECONDS = 60.0
@@ -72,7 +72,7 @@ class Lab:
         decision = Decision(name, Action.migrate, self.sessions.store.session(name).image, image, agreed=agreed)
         until = time.monotonic() + SEEN_SECONDS
         while True:
-            result = Carrier.open(self.settings).carry_out(decision)
+            result = MoveExecutor.open(self.settings).carry_out(decision)
             if result.state is not State.deferred or time.monotonic() > until:  # it has still to do with its start
                 return result
 

@@ -18,7 +18,7 @@ from flows.core.database import now, open_database
 from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.build import Builder
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.ledger import StageRow
 from flows.images.manifests import MANIFEST, canonical, descriptor, digest_of
 from flows.images.plan import Action, Plan
@@ -72,7 +72,7 @@ def generate(folder: Path, *, bundles: int, ides: int) -> None:
 
 def pretend(graph: Graph, settings: Settings) -> Plan:
     """Let registry and ledger have something under the key of each stage: planning looks no further."""
-    registry, maker = Registry(settings), Maker(settings, Registry(settings))
+    registry, maker = Registry(settings), StageBuilder(settings, Registry(settings))
     registry.put_blob(registry.stages, _CONFIG)
     digests: dict[str, str] = {}
     made: dict[str, bytes] = {}

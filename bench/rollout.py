@@ -12,12 +12,12 @@ from bench.results import Row
 from flows.catalog.model import Access
 from flows.core.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning.plan import plan_after
-from flows.migrations.planning.rollout import Candidate, Host, Rollout
+from flows.migrations.planning.rollout import Candidate, Host, PlanInput
 from flows.migrations.planning.waves import Trial
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW = "sha256:old", "sha256:new"
@@ -52,7 +52,7 @@ def world(number: int) -> list[Candidate]:
                 owner=f"o{n // OF_AN_OWNER}",
                 host=f"h{n // ON_A_HOST}",
                 policy=chance.choice(policies),
-                wish=Wish(mode, date(2026, 12, 1) if mode is Mode.pin else None),
+                wish=UpdatePreferences(mode, date(2026, 12, 1) if mode is Mode.pin else None),
                 seen=_seen(session.name, chance.choice((Verdict.idle, Verdict.idle, Verdict.busy))),
                 notified=NOW - timedelta(days=1) if chance.random() < 0.7 else None,
             )
@@ -69,7 +69,7 @@ def _seen(name: str, verdict: Verdict) -> Seen:
 def _planned(number: int, goal: float) -> Row:
     sessions, hosts = world(number), {f"h{n}": Host({NEW: 10**9}) for n in range(number // ON_A_HOST)}
     policy = RolloutPolicy(unavailable=Unavailable(rollout=number // 50), bake_minutes=30)
-    rollout = Rollout(NOW, {(f"p{n}", "2026a"): NEW for n in range(PROFILES)}, policy, hosts=hosts)
+    rollout = PlanInput(NOW, {(f"p{n}", "2026a"): NEW for n in range(PROFILES)}, policy, hosts=hosts)
     moved = [Trial(NEW, wave, NOW - timedelta(hours=1), moved=True) for wave in range(1, len(policy.waves) + 1)]
     gc.collect()
     started = monotonic()

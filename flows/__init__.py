@@ -1,9 +1,19 @@
 """Refit: images from a catalog, and sessions that move onto new ones.
 
-Imports point downwards only. From the top: `cli` parses, calls and prints; the verbs (`build_profiles`,
-`create_session`, `migrate_sessions` …) are flows of Prefect; below them are the rooms, each of which says in its
-`__init__` what it is about: `services`, `migrations`, `sessions`, `publishing`, `images`, `locks`, `catalog`. At the
-bottom stand the modules that all others may use: `settings`, `database`, `command`, `documents`, `errors`.
+A file in this folder is a flow of Prefect, and nothing else is. All other modules stand in rooms, and each room says in
+its `__init__` what it is about. Imports point downwards only; from the top:
+
+* `cli`: the `refit` command.
+* The flows: `nightly`, `build_profiles`, `migrate_sessions` and the others.
+* `orchestration`: what Prefect is told. Prefect is imported here and in the flows alone. `metrics` stands beside it.
+* `services`, `waiting_page`: what runs all the time.
+* `migrations`, and below it `compatibility`: moving sessions from one image to another.
+* `sessions`: the environments of developers. `releases` stands beside it: what a release is planned and reported as.
+* `publishing`, and below it `images` and `locks`: from exact versions to images in a registry. `authoring` helps people
+  who write a catalog.
+* `catalog`, `gateway`, `host`, `signing`: what is read, what leads to sessions, this machine, and trust.
+* `core`: settings, database, programs, documents, errors.
+
 `tests/unit/test_architecture.py` has the whole order, and holds it.
 """
 

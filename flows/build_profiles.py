@@ -31,7 +31,7 @@ from flows.images import graph_drawing
 from flows.images.build import Builder, Built
 from flows.images.builder.build_lock import building
 from flows.images.builder.workspace import recover
-from flows.images.distributed.coordinator import Handover
+from flows.images.distributed.coordinator import RemoteBuilder
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, jobs, together, urgency
@@ -70,7 +70,7 @@ def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, setti
 
 @task(task_run_name="stage {stage.name}", cache_policy=NO_CACHE)
 def build_stage(
-    stage: Stage, parent: Built | None, builder: Builder | Handover, above: Sequence[Stage] = ()
+    stage: Stage, parent: Built | None, builder: Builder | RemoteBuilder, above: Sequence[Stage] = ()
 ) -> Mapping[str, Built]:
     """Find the stage by its key, or build it; then graft those above it, for a task takes as long as a graft.
 
@@ -179,14 +179,14 @@ def build_profiles(
     )
     if not share.profiles:
         return BuildReport((), (), {}, share.left)
-    with building(database.open_database(settings.database)), command.ending_all():
+    with building(database.open_database(settings.database)), command.terminating_children():
 
         def attempt(stems: Sequence[str]) -> Attempt:
             planned = make_plan(release, stems, catalog, settings)
             show_plan(planned, release)
             return planned, carry_out(planned, date or due_date(), settings, graft=graft)
 
-        attempts = insist(attempt, [profile.stem for profile in share.profiles])
+        attempts = retry_vanished(attempt, [profile.stem for profile in share.profiles])
         report = replace(whole(attempts), left=share.left)
     _show(report, release)
     if has_failed(report, named=bool(profiles)):
@@ -194,7 +194,7 @@ def build_profiles(
     return report
 
 
-def insist(attempt: Callable[[Sequence[str]], Attempt], profiles: Sequence[str]) -> tuple[Attempt, ...]:
+def retry_vanished(attempt: Callable[[Sequence[str]], Attempt], profiles: Sequence[str]) -> tuple[Attempt, ...]:
     """Plan and carry out; once more for the profiles of which something went from the mirror in between."""
     first = attempt(profiles)
     if not (gone := _gone(first)):
@@ -259,7 +259,7 @@ def carry_out(
     def fits(job: str) -> bool:
         return not is_ours(job) or sum(map(is_ours, running)) < here
 
-    def submit(job: str, builder: Builder | Handover) -> PrefectFuture[Any]:
+    def submit(job: str, builder: Builder | RemoteBuilder) -> PrefectFuture[Any]:
         if stage := stages.get(job):
             parent = cast("Built | None", outcomes.get(stage.parent or ""))
             return build_stage.submit(stage, parent, builder, above.get(job, ()))
@@ -296,14 +296,14 @@ def _count(outcomes: Mapping[str, object], settings: Settings) -> None:
 @contextmanager
 def _building(
     missing: Collection[str], planned: ReleasePlan, settings: Settings, graft: bool
-) -> Iterator[Builder | Handover]:
+) -> Iterator[Builder | RemoteBuilder]:
     """Who builds the stages that are missing: this machine, or those that are called for it."""
     if not settings.builders or not missing:
         yield Builder(settings, Registry(settings), graft=graft)
         return
     chains = ((profile.base.name, planned.graph.tops[profile.stem]) for profile in planned.profiles)
     systems = {stage.name: system for system, top in chains for stage in planned.graph.made_of(top)}
-    handover = Handover(settings, systems, urgency(planned.graph, planned.plan), graft=graft)
+    handover = RemoteBuilder(settings, systems, urgency(planned.graph, planned.plan), graft=graft)
     with handover.going_on():
         called = call_builders(handover.jobs.run, {systems[name] for name in missing}, settings)
         get_run_logger().info("Called as builders: %s", called)

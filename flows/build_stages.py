@@ -15,7 +15,7 @@ from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.host import containers
 from flows.images.builder.workspace import recover
-from flows.images.distributed.builder import Taker
+from flows.images.distributed.builder import BuildWorker
 from flows.orchestration.queues import machines, pool_of
 
 
@@ -37,7 +37,7 @@ def build_stages(run: str, systems: list[str]) -> tuple[str, ...]:
         run: What the release's run is called among builders.
         systems: Operating systems to build for, e.g. deb12.
     """
-    return Taker(load_settings(), run, systems).serve()
+    return BuildWorker(load_settings(), run, systems).serve()
 
 
 def call_builders(run: str, systems: Iterable[str], settings: Settings) -> dict[str, tuple[str, ...]]:

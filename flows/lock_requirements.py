@@ -149,7 +149,7 @@ def lock_requirements(
     chosen = load.release(recipes, release)
     refuse_expired(chosen, recipes.root, now().date())
     wanted = targets([chosen], bundles)
-    with building(open_database(settings.database)), command.ending_all():
+    with building(open_database(settings.database)), command.terminating_children():
         looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, settings)
         outcomes = carry_out(wanted, looks, recipes, settings, thorough=True)
     write_down(chosen, wanted, outcomes, recipes.root)

@@ -22,21 +22,21 @@ from flows.core.formatting import as_cells, short
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.images.registry import Registry
-from flows.migrations.concurrency import Caps, Shared, side_by_side
-from flows.migrations.executor import Carrier
+from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.reconcile import ROUNDS, Course, Doubts, follow, foreseen
+from flows.migrations.reconcile import ROUNDS, Course, FailureBudget, follow, foreseen
 from flows.migrations.results import NotResumed, Result
 from flows.migrations.session_planner import Planning, steer
 from flows.publishing import evidence
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.preferences import Wish
-from flows.sessions.wishes import Wishes, caller
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore, caller
 
 # How often those who wait ask whether anything has happened.
 POLL_SECONDS = 2.0
@@ -45,12 +45,14 @@ HEAR_SECONDS = 30.0
 
 
 @task(task_run_name="moves {number}", cache_policy=NO_CACHE)
-def move_wave(number: int, decisions: Sequence[Decision], settings: Settings, doubts: Doubts) -> tuple[Result, ...]:
+def move_wave(
+    number: int, decisions: Sequence[Decision], settings: Settings, doubts: FailureBudget
+) -> tuple[Result, ...]:
     """Carry out the moves of a part of a wave, all that can be begun without doubts.
 
     A task is a part, not a session: Prefect's cost per task run must not grow with the number of sessions.
     """
-    logger, carrier, differences = get_run_logger(), Carrier.open(settings), _Differences(settings)
+    logger, carrier, differences = get_run_logger(), MoveExecutor.open(settings), _Differences(settings)
 
     def move(decision: Decision) -> Result:
         if doubt := doubts.about(decision):
@@ -73,20 +75,20 @@ def _at_once(settings: Settings, most: int) -> int:
     return min(cap for cap in (most, caps.rollout, caps.host) if cap)
 
 
-def _caps(carrier: Carrier, settings: Settings) -> Caps:
+def _caps(carrier: MoveExecutor, settings: Settings) -> ConcurrencyLimits:
     """How many sessions may be away at the same time, of an owner and of a profile, too."""
     store, policy = carrier.sessions.store, settings.migration.unavailable
     each = {kind: cap for kind, cap in (("owner", policy.owner), ("profile", policy.profile)) if cap}
-    wishes = Wishes(store.database).all() if policy.owner else {}
+    wishes = PreferenceStore(store.database).all() if policy.owner else {}
     profiles = {session.name: session.profile for session in store.sessions()} if policy.profile else {}
 
     def shared(name: str) -> tuple[Shared, ...]:
-        return ("owner", wishes.get(name, Wish()).owner), ("profile", profiles.get(name, ""))
+        return ("owner", wishes.get(name, UpdatePreferences()).owner), ("profile", profiles.get(name, ""))
 
-    return Caps(_at_once(settings, carrier.sessions.engine.at_once), each, shared)
+    return ConcurrencyLimits(_at_once(settings, carrier.sessions.engine.at_once), each, shared)
 
 
-def _elsewhere(carrier: Carrier, here: Collection[str]) -> frozenset[str]:
+def _elsewhere(carrier: MoveExecutor, here: Collection[str]) -> frozenset[str]:
     """The sessions that other runs move just now."""
     leased = held(carrier.journal.database, "session ", besides={f"session {name}" for name in here})
     return frozenset(filter(carrier.journal.unfinished, (name.removeprefix("session ") for name in leased)))
@@ -115,7 +117,7 @@ def migrate_sessions(
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
     if sessions:
         planned = planning.plan(sessions, to)
-        results = move_wave(1, planned, settings, Doubts(planned))
+        results = move_wave(1, planned, settings, FailureBudget(planned))
         _show(results)
         _alert(results, settings)
         return results
@@ -140,7 +142,7 @@ def migrate_sessions(
 
 def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
     """What became of the moves that a run had begun that was killed, and those that can't be resumed just now."""
-    carrier, logger = Carrier.open(settings), get_run_logger()
+    carrier, logger = MoveExecutor.open(settings), get_run_logger()
     try:
         return carrier.resume_all(), ()
     except NotResumed as error:
@@ -166,7 +168,9 @@ def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Ca
 
     def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
         superseded = (lambda _: False) if to else planning.superseded
-        results = move_wave(number, decisions, settings, Doubts(decisions, settings.migration.failures, superseded))
+        results = move_wave(
+            number, decisions, settings, FailureBudget(decisions, settings.migration.failures, superseded)
+        )
         _show(results)
         _alert(results, settings)
         return results
@@ -217,7 +221,7 @@ class _Watch:
 
     def __init__(self, database: Engine, hear: Callable[[], None] = lambda: None) -> None:
         """A clock; `hear` lets what people have answered on their pages come into the database."""
-        self._history, self._wishes, self._hear = History(database), Wishes(database), hear
+        self._history, self._wishes, self._hear = History(database), PreferenceStore(database), hear
         self._known = self._all()
 
     def now(self) -> datetime:
@@ -255,7 +259,7 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
         held: Name of a session whose last move is held: try to end that, too.
     """
     settings = load_settings()
-    carrier = Carrier.open(settings)
+    carrier = MoveExecutor.open(settings)
     reopened = carrier.reopen(held) if held else None
     results: tuple[Result, ...] = (reopened,) if reopened else ()
     problem: NotResumed | None = None

@@ -15,7 +15,17 @@ from prefect.logging.loggers import flow_run_logger
 from sqlalchemy import Engine
 
 from flows import lock_requirements
-from flows.build_profiles import THREADS, Attempt, carry_out, due_date, insist, make_plan, show_plan, summary, whole
+from flows.build_profiles import (
+    THREADS,
+    Attempt,
+    carry_out,
+    due_date,
+    make_plan,
+    retry_vanished,
+    show_plan,
+    summary,
+    whole,
+)
 from flows.build_stages import clear_away
 from flows.catalog import load, npm
 from flows.catalog.model import Catalog, Profile, Release
@@ -100,7 +110,7 @@ def nightly(
     """
     settings = load_settings()
     recover(settings)
-    with building(open_database(settings.database)), command.ending_all():
+    with building(open_database(settings.database)), command.terminating_children():
         night = spend(releases or (), date or due_date(), catalog or settings.catalog, settings, graft)
     create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
     if night.failures:
@@ -278,7 +288,7 @@ def _build(
             show_plan(planned, release)
         return planned, carry_out(planned, date, settings, graft=graft)
 
-    return insist(attempt, [profile.stem for profile in share.profiles]) if share.profiles else (), share.left
+    return retry_vanished(attempt, [profile.stem for profile in share.profiles]) if share.profiles else (), share.left
 
 
 def _prove(planned: ReleasePlan, outcomes: Mapping[str, object], settings: Settings) -> GraftProof | None:

@@ -28,13 +28,13 @@ from flows.images.stages import Entry as Build
 from flows.images.stages import Kind, Stage
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.sessions import history
 from flows.sessions.events import Kind as EventKind
 from flows.sessions.model import Session
 from flows.sessions.preferences import chosen_hours, chosen_mode
 from flows.sessions.store import NameTaken, Store
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 
 
 def open_many(url: str) -> None:
@@ -102,7 +102,7 @@ class DatabaseContract:
         assert database._revision(engine) == "0011"
 
     def test_the_history_is_one_chain_whoever_writes(self, engine: Engine) -> None:
-        standings, events, image = Standings(engine), history.History(engine), "sha256:new"
+        standings, events, image = Rollouts(engine), history.History(engine), "sha256:new"
         standings.begin({("p0", "2026a"): image}, {}, "root")
 
         def write(number: int) -> None:
@@ -157,7 +157,7 @@ class DatabaseContract:
             assert held.fence == crashed.fence + 1
 
     def test_a_wish_is_kept_until_its_session_goes_and_who_said_it_for_ever(self, engine: Engine) -> None:
-        store, wishes = Store(engine), Wishes(engine)
+        store, wishes = Store(engine), PreferenceStore(engine)
         store.add("ann", a_session, uids=Span(first=200_000, last=200_009), ports=None)
         told = wishes.change("ann", "ann", **chosen_mode("pin", "2026-12-24"), snoozed_until=database.now())
         wished = wishes.change("ann", "bob", **chosen_hours(("22:00-07:00", "sat 00:00-24:00"), "Europe/Zurich"))

@@ -120,20 +120,20 @@ class EngineContract:
         engine.create(session)
         ports = [session.access.port or 0]
         for verb in (
-            lambda: engine.shut_out(session.container, ports),
-            lambda: engine.let_in(session.container),
+            lambda: engine.block_ingress(session.container, ports),
+            lambda: engine.allow_ingress(session.container),
             lambda: engine.execute(session.container, ["true"]),
         ):
             with pytest.raises(RefitError):
                 verb()
         engine.start(session.container)
         for _ in range(2):
-            reopen = engine.shut_out(session.container, ports)
-            engine.shut_out(session.container, ports)
+            reopen = engine.block_ingress(session.container, ports)
+            engine.block_ingress(session.container, ports)
             assert engine.execute(session.container, ["true"]) == ""  # Refit's own way in is another
             reopen()
             reopen()
-            engine.let_in(session.container)
+            engine.allow_ingress(session.container)
 
     def test_a_port_of_the_host_is_the_address(self, engine: Engine, session: Session) -> None:
         engine.create(session)

@@ -30,7 +30,7 @@ from flows.sessions.homes.pool import Pool, Room, read_size
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import put_into_pool
-from flows.sessions.wishes import Wishes, caller
+from flows.sessions.wishes import PreferenceStore, caller
 
 Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
 To = Annotated[
@@ -84,7 +84,7 @@ def show_changes(
     """Show what was changed by hand in a session's container, outside its home: a move leaves it behind."""
     settings = load()
     if replay is not None:
-        Wishes(open_database(settings.database)).change(name, caller(), replay=replay)
+        PreferenceStore(open_database(settings.database)).change(name, caller(), replay=replay)
     sessions = Sessions.open(settings)
     session = sessions.that_runs(name)
     found = hand_made(settings, sessions.engine, session)

@@ -28,8 +28,8 @@ from flows.migrations.journal import Journal
 from flows.sessions import preferences, reconfigure, recovery, wishes
 from flows.sessions.activity import probes
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.preferences import Wish
-from flows.sessions.wishes import Wishes
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
@@ -59,7 +59,7 @@ def create_session(
         create(name, profile, release, volumes=tuple(volume or ()), gpus=gpus)
     sessions = Sessions.open(settings)
     if keys:
-        ssh.let_in(settings, sessions, name, keys)
+        ssh.exchange_keys(settings, sessions, name, keys)
     _show_session(sessions, name)
 
 
@@ -198,8 +198,8 @@ def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="
 @app.command("wish")
 def show_wish(name: SessionName, as_json: Json = False) -> None:
     """Show what a session's owner wants of migrations, and who said so."""
-    known = Wishes(open_database(load().database))
-    wish, changes = known.all().get(name, Wish()), known.changes(name)
+    known = PreferenceStore(open_database(load().database))
+    wish, changes = known.all().get(name, UpdatePreferences()), known.changes(name)
     show_data(as_json, {"wish": wish, "changes": changes}, tables.wish_changes(changes))
 
 
@@ -217,7 +217,7 @@ def remove_session(
 
 
 def _wish(name: str, **changes: Any) -> None:
-    known = Wishes(open_database(load().database))
+    known = PreferenceStore(open_database(load().database))
     known.change(name, wishes.caller(), **changes)
     show(tables.wish_changes(known.changes(name)[-1:]))
 

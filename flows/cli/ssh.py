@@ -45,7 +45,7 @@ def change_keys(
     sessions = Sessions.open(settings)
     sessions.store.session(name)
     if add or remove:
-        let_in(settings, sessions, name, read_files(add or ()), remove or ())
+        exchange_keys(settings, sessions, name, read_files(add or ()), remove or ())
     keys = sessions.ssh.keys(name)
     rows = ((key.comment, key.kind, key.fingerprint) for key in keys)
     shown = [{"comment": key.comment, "kind": key.kind, "fingerprint": key.fingerprint} for key in keys]
@@ -64,7 +64,7 @@ def log_in(
     sessions = Sessions.open(load())
     sessions.that_runs(name)
     agent = {"SSH_AUTH_SOCK": os.environ["SSH_AUTH_SOCK"]} if "SSH_AUTH_SOCK" in os.environ else {}
-    command.become(sessions.ssh.call(name, words or ()), env=agent)
+    command.exec_replace(sessions.ssh.call(name, words or ()), env=agent)
 
 
 def read_files(files: Sequence[Path]) -> tuple[PublicKey, ...]:
@@ -83,7 +83,7 @@ def read_files(files: Sequence[Path]) -> tuple[PublicKey, ...]:
     return keys
 
 
-def let_in(
+def exchange_keys(
     settings: Settings,
     sessions: Sessions,
     name: str,

@@ -27,7 +27,7 @@ from flows.sessions.activity.verdict import Verdict
 from flows.sessions.events import Event
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Session
-from flows.sessions.preferences import WishChange
+from flows.sessions.preferences import PreferenceChange
 from flows.sessions.recovery import Recovered
 
 if TYPE_CHECKING:
@@ -288,10 +288,10 @@ def events(events: Iterable[Event]) -> Table:
     return table("Events", ("number", "at", "event", "session", "image", "by", "what"), rows)
 
 
-def wish_changes(changes: Iterable[WishChange]) -> Table:
+def wish_changes(changes: Iterable[PreferenceChange]) -> Table:
     """What was said of a session's migrations, and by whom."""
     rows = ((change.session, f"{change.at:%Y-%m-%d %H:%M} UTC", change.by, change.what) for change in changes)
-    return table("Wishes", ("session", "at", "by", "what"), rows)
+    return table("PreferenceStore", ("session", "at", "by", "what"), rows)
 
 
 def had(session: Session) -> Iterator[str]:

@@ -55,8 +55,8 @@ _PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
 _secrets: set[str] = set()
 # The name of a note that isn't whole yet begins with it, and tells all that the note will.
 _DRAFT = "."
-# What `ending_all` has ended. It may say that all is well: a shell that is process 1 of a container ignores SIGTERM,
-# and goes on when the program has died that it waited for.
+# What `terminating_children` has ended. It may say that all is well: a shell that is process 1 of a container
+# ignores SIGTERM, and goes on when the program has died that it waited for.
 _ended: set[int] = set()
 
 
@@ -79,7 +79,7 @@ class ProgramMissing(RefitError):
 
 
 class ProgramFailed(RefitError):
-    """The program ended with an exit code that says failure, or is `OutOfTime`."""
+    """The program ended with an exit code that says failure, or is `CommandTimeout`."""
 
     def __init__(self, argv: Sequence[str], problem: str, tail: str, log: Path | None, exit_code: int | None) -> None:
         self.argv, self.tail, self.log, self.exit_code_of_program = tuple(argv), tail, log, exit_code
@@ -96,7 +96,7 @@ class ProgramFailed(RefitError):
         return self._brief
 
 
-class OutOfTime(ProgramFailed):
+class CommandTimeout(ProgramFailed):
     """The program reached its time limit, and was ended with all that it had started."""
 
 
@@ -165,7 +165,7 @@ def stopping(over: Event) -> Iterator[None]:
 
 
 def is_over() -> bool:
-    """Whether nothing that is `recorded` is started here any more: by `stopping`, or by the end of `ending_all`."""
+    """Whether `stopping` or the end of `terminating_children` keeps programs that are `recorded` from starting here."""
     over = _recording.get().over
     return over is not None and over.is_set()
 
@@ -205,7 +205,7 @@ def run(
     Raises:
         ProgramMissing: it is not installed.
         ProgramFailed: it failed.
-        OutOfTime: it reached its limit.
+        CommandTimeout: it reached its limit.
         TooMuchOutput: it printed more than `most`.
     """
     words = [str(word) for word in argv]
@@ -223,7 +223,7 @@ def run(
             code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
         except TimeoutError as error:
             _end_elsewhere(ending)
-            raise OutOfTime(told, str(error), output.tail(), output.path, None) from None
+            raise CommandTimeout(told, str(error), output.tail(), output.path, None) from None
         except BaseException:
             _end_elsewhere(ending)
             raise
@@ -358,7 +358,7 @@ def end_helper(process: Helper, patience: float = 0.2) -> None:
         process.wait()
 
 
-def become(argv: Sequence[str | Path], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
+def exec_replace(argv: Sequence[str | Path], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
     """Let this process become a program: terminal, input, outputs, signals and exit code are the program's from now on.
 
     It is for programs that a person works with: nothing is captured or logged, and there is no time limit.
@@ -798,7 +798,7 @@ def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None
 
 
 @contextmanager
-def ending_all() -> Iterator[None]:
+def terminating_children() -> Iterator[None]:
     """End what all threads run when the `with` block is left since this process was told to end (Ctrl-C, SIGTERM).
 
     Python tells the main thread alone, which then waits for the others; and of programs that run by sudo, nobody but

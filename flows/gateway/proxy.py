@@ -1,6 +1,7 @@
 """The gateway in front of sessions: configurable-http-proxy, spoken to over its API.
 
-A session never waits for its gateway: what can't be told now is told by the porter, as soon as there is one to tell.
+A session never waits for its gateway: what can't be told now is told by the waiting page, as soon as there is a gateway
+to tell.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ class Gateway:
                 self._route(path, leads_to)
 
     def turn_away(self, session: str) -> str:
-        """From now on people who come to a session hear from the porter what happens; returns where they were led."""
-        led = (self.table() or {}).get(routes.path(session), routes.PORTER)
-        self._route(routes.path(session), routes.PORTER)
-        return "" if led == routes.PORTER else led
+        """Lead people who come to a session to the waiting page from now on; returns where they were led."""
+        led = (self.table() or {}).get(routes.path(session), routes.WAITING_PAGE)
+        self._route(routes.path(session), routes.WAITING_PAGE)
+        return "" if led == routes.WAITING_PAGE else led
 
     def keep(self, sessions: Collection[str]) -> None:
         """Forget all sessions but these; what is known now is complete."""
         for path in routes.superfluous(self.table() or {}, sessions):
             self.forget(routes.session(path))
-        self._route(routes.COMPLETE, routes.PORTER)
+        self._route(routes.COMPLETE, routes.WAITING_PAGE)
 
     def forget(self, session: str) -> None:
         """There is no such session any more."""

@@ -1,7 +1,7 @@
 """Which path of the gateway leads where. Pure.
 
 A session has the path `/session/NAME` for as long as it lives; what changes is the target. While it is away that is the
-porter, who tells people what happens.
+waiting page, which tells people what happens.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 
 BELOW = "/session/"
 # A socket in the folder of that service, seen from the gateway's: the path of a home may be too long for a socket.
-PORTER = "http+unix://..%2Fporter%2Fsocket"
-# Only the porter makes this route, after all others: without it the gateway has begun anew and knows nobody.
+WAITING_PAGE = "http+unix://..%2Fwaiting-page%2Fsocket"
+# Only the waiting page makes this route, after all others: without it the gateway has begun anew and knows nobody.
 COMPLETE = "/complete"
 
 Table = Mapping[str, str]
@@ -33,7 +33,7 @@ def leading(table: Table, name: str, target: str) -> Table:
 
     An address is given to another container when its own is gone. Who still led there would meet somebody else.
     """
-    outlived = {other: PORTER for other, known in table.items() if known == target and other != path(name)}
+    outlived = {other: WAITING_PAGE for other, known in table.items() if known == target and other != path(name)}
     return outlived if table.get(path(name)) == target else {**outlived, path(name): target}
 
 

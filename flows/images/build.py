@@ -22,7 +22,7 @@ from flows.core.formatting import some
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.images import plan, stages
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.grafting.layer_cache import Layers, NotCarried
 from flows.images.ledger import Ledger
 from flows.images.manifests import Manifest
@@ -92,7 +92,7 @@ class Builder:
         self._database = open_database(settings.database)
         self._ledger, trust = Ledger(self._database), Trust(settings, self._database)
         self._signatures = Signatures(registry, trust)
-        self._maker, self._layers = Maker(settings, registry), Layers(settings, registry, trust)
+        self._maker, self._layers = StageBuilder(settings, registry), Layers(settings, registry, trust)
 
     def build(self, stage: Stage, parent: Built | None) -> Built:
         """Find a stage by its key; graft or make it where it isn't there.

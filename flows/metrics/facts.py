@@ -27,17 +27,17 @@ from flows.migrations.notifications.notice import first_told
 from flows.migrations.orphaned_moves import interrupted
 from flows.migrations.planning.consent import terms
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
-from flows.migrations.planning.rollout_state import Standing
-from flows.migrations.rollouts import Standings
+from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
+from flows.migrations.planning.rollout_state import RolloutState
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import targets
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
-from flows.sessions.wishes import Wishes
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
 
 logger = logging.getLogger("refit.metrics")
 
@@ -82,7 +82,7 @@ class Facts:
     """
 
     sessions: Sequence[SessionFact] = ()
-    rollouts: Sequence[Standing] = ()
+    rollouts: Sequence[RolloutState] = ()
     moves: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     interrupted: int = 0
     pool: Room | None = None
@@ -101,7 +101,7 @@ def look(settings: Settings) -> Facts:
     database = open_database(settings.database)
     return Facts(
         sessions=_sessions(settings, database),
-        rollouts=tuple(Standings(database).all().values()),
+        rollouts=tuple(Rollouts(database).all().values()),
         moves=moves(database),
         interrupted=len(interrupted(Journal(database))),
         pool=_pool(settings),
@@ -183,15 +183,15 @@ def _overdue(
     notified = first_told(History(database).events(kinds=(Kind.noticed, Kind.withdrawn)), Kind.noticed)
     if not newest or not behind or not notified:  # without a notice there is no deadline
         return frozenset()
-    wishes, known = Wishes(database).all(), policies(settings)
-    rollout = Rollout(now(), newest, settings.migration, settings.keep_state)
+    wishes, known = PreferenceStore(database).all(), policies(settings)
+    rollout = PlanInput(now(), newest, settings.migration, settings.keep_state)
     found = set()
     for session in behind:
         candidate = Candidate(
             session,
             running=True,
             policy=known.get(_key(session), settings.migration.sessions),
-            wish=wishes.get(session.name, Wish()),
+            wish=wishes.get(session.name, UpdatePreferences()),
             notified=notified.get((session.name, session.image)),
         )
         deadline = terms(candidate, newest[_key(session)], rollout).deadline

@@ -29,7 +29,7 @@ Shared = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Caps:
+class ConcurrencyLimits:
     """How many sessions may be away at the same time.
 
     Attributes:
@@ -43,10 +43,10 @@ class Caps:
     of: Callable[[str], Iterable[Shared]]
 
 
-class Turns:
+class AdmissionQueue:
     """Moves that wait for their turn. Pure."""
 
-    def __init__(self, lines: Iterable[Decision], caps: Caps) -> None:
+    def __init__(self, lines: Iterable[Decision], caps: ConcurrencyLimits) -> None:
         self._caps = caps
         self._waiting = {line.session: line for line in lines}
         self._here: set[str] = set()
@@ -91,9 +91,9 @@ class Turns:
 def side_by_side(
     lines: Sequence[Decision],
     move: Callable[[Decision], Result],
-    caps: Caps,
+    caps: ConcurrencyLimits,
     elsewhere: Callable[[Collection[str]], Collection[str]] = lambda _: (),
-    leaving: Callable[[], AbstractContextManager[None]] = command.ending_all,
+    leaving: Callable[[], AbstractContextManager[None]] = command.terminating_children,
 ) -> tuple[Result, ...]:
     """Carry out moves in threads, each as soon as the caps let it.
 
@@ -104,7 +104,7 @@ def side_by_side(
         elsewhere: which sessions others move just now; is told of those that are moved here.
         leaving: what is left when this process was told to end; those that have begun are waited for.
     """
-    turns, running, ends = Turns(lines, caps), dict[Future[Result], Decision](), dict[str, Result]()
+    turns, running, ends = AdmissionQueue(lines, caps), dict[Future[Result], Decision](), dict[str, Result]()
     ended = SimpleQueue[Future[Result]]()
     look = cached(TTLCache[str, Collection[str]](1, LOOK_SECONDS), key=lambda _: "")(elsewhere)
     with ThreadPoolExecutor(caps.all) as pool, leaving():

@@ -48,9 +48,9 @@ from flows.migrations.move import (
     unsettled,
 )
 from flows.migrations.planning.plan import moved
-from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.results import Deferred, NotResumed, Result, Unproven
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.steps import Steps
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
@@ -69,7 +69,7 @@ LEFT = "its run was told to end"
 LOOK_AGE = timedelta(seconds=30)
 
 
-class Carrier:
+class MoveExecutor:
     """Carries moves out, one per session at a time."""
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
@@ -82,7 +82,7 @@ class Carrier:
         self._logs = settings.folder("logs", "moves")
 
     @classmethod
-    def open(cls, settings: Settings) -> Carrier:
+    def open(cls, settings: Settings) -> MoveExecutor:
         """A carrier for the sessions of these settings."""
         database = open_database(settings.database)
         return cls(settings, Sessions.open(settings, database), Journal(database))
@@ -156,7 +156,7 @@ class Carrier:
     @contextmanager
     def leaving(self) -> Iterator[None]:
         """Begin no further step, and go back, once the `with` block is left since this process was told to end."""
-        with command.ending_all():
+        with command.terminating_children():
             try:
                 yield
             except Exception:
@@ -212,8 +212,8 @@ class Carrier:
             return "it was given another image meanwhile"
         if changes := self.sessions.engine.by_hand(session):
             return f"its container was changed by hand: {some(changes)}"
-        way = Standings(self.journal.database).way(decision.new)
-        if way is not Way.running and not decision.agreed:
+        way = Rollouts(self.journal.database).way(decision.new)
+        if way is not RolloutStatus.running and not decision.agreed:
             return f"the rollout is {way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 

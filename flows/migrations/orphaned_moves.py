@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from flows.core.database import LeaseTaken, held
 from flows.core.errors import RefitError
-from flows.migrations.executor import LOOK_AGE, Carrier
+from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.results import Result
@@ -39,7 +39,7 @@ def left_away(entries: Sequence[Entry], at: datetime) -> bool:
     return stopped and at - last > PATIENCE
 
 
-def end_abandoned(journal: Journal, carrier: Callable[[], Carrier], at: datetime) -> tuple[Result, ...]:
+def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: datetime) -> tuple[Result, ...]:
     """End the moves that have left their sessions away, forwards or backwards; those of others wait for the next run.
 
     Raises:
@@ -49,7 +49,7 @@ def end_abandoned(journal: Journal, carrier: Callable[[], Carrier], at: datetime
     return carrier().resume_all(left) if left else ()
 
 
-class Doors:
+class IngressReopener:
     """Opens such sessions again, each once: what comes of their moves is left to the next run."""
 
     def __init__(self, sessions: Sessions, journal: Journal) -> None:
@@ -69,7 +69,7 @@ class Doors:
                 if self._journal.entries(move) != entries:  # somebody has gone on with it until just now
                     return False
                 if self._runs(move):
-                    self._sessions.engine.let_in(move.before.container)
+                    self._sessions.engine.allow_ingress(move.before.container)
         except LeaseTaken:
             return False
         except RefitError as error:

@@ -57,7 +57,7 @@ class Course:
     part: int = PART
 
 
-class Doubts:
+class FailureBudget:
     """Why moves of a part don't begin any more; asked by all who carry it out.
 
     Of a part as many percent may fail as of a wave. What more of them means for the wave, the next plan says.
@@ -69,7 +69,7 @@ class Doubts:
         failures: float = 100,
         superseded: Callable[[Decision], bool] = lambda _: False,
     ) -> None:
-        """Doubts about a part.
+        """FailureBudget about a part.
 
         Args:
             part: who is to be moved.

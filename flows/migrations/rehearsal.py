@@ -22,7 +22,7 @@ from uuid import uuid4
 import psutil
 
 from flows.core import command, fence
-from flows.core.command import OutOfTime, ProgramFailed
+from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
@@ -217,7 +217,7 @@ def _tried(name: str, attempt: Callable[[], str], was_starved: Callable[[], bool
     started = time.monotonic()
     try:
         passed, seen = True, attempt()
-    except OutOfTime as error:  # Podman itself
+    except CommandTimeout as error:  # Podman itself
         if name == "start":
             raise TooSlow(_TOO_SLOW, why=error.what, fix=_WAIT) from error
         raise

@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.core.database import Instant, Table, now
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations.planning.rollout import BLOCKING, Health, ImageKey, Way
-from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.planning.rollout import BLOCKING, Health, ImageKey, RolloutStatus
+from flows.migrations.planning.rollout_state import RolloutState
 from flows.sessions.events import Kind
 from flows.sessions.history import EventRow, append
 
-_TOLD = {Way.running: Kind.resumed, Way.paused: Kind.paused, Way.aborted: Kind.aborted}
+_TOLD = {RolloutStatus.running: Kind.resumed, RolloutStatus.paused: Kind.paused, RolloutStatus.aborted: Kind.aborted}
 # Fewer digits of a digest than these are no name for it.
 _LEAST_DIGITS = 6
 
@@ -43,23 +43,23 @@ class StandingRow(Table):
 _WAY = select(StandingRow.way).where(StandingRow.image == bindparam("of"))
 
 
-class Standings:
+class Rollouts:
     """The rollouts in Refit's database."""
 
     def __init__(self, database: Engine) -> None:
         self._database = database
 
-    def all(self) -> dict[str, Standing]:
+    def all(self) -> dict[str, RolloutState]:
         """Image → how its rollout stands."""
         with Transaction(self._database) as transaction:
             said = select(EventRow.image, func.max(EventRow.at)).where(EventRow.kind == Kind.approved)
             when = dict(transaction.execute(said.group_by(EventRow.image)).tuples().all())
             return {row.image: _standing(row, when.get(row.image)) for row in transaction.scalars(select(StandingRow))}
 
-    def way(self, image: str) -> Way:
+    def way(self, image: str) -> RolloutStatus:
         """Whether the rollout of an image goes on; one that has never begun does."""
         with self._database.connect() as connection:
-            return Way(connection.execute(_WAY, {"of": image}).scalar() or Way.running)
+            return RolloutStatus(connection.execute(_WAY, {"of": image}).scalar() or RolloutStatus.running)
 
     def begin(self, targets: Mapping[ImageKey, str], canaries: Mapping[str, str], by: str) -> None:
         """Let the rollouts of these images begin, unless they have; older ones of the same profiles are superseded.
@@ -73,7 +73,7 @@ class Standings:
             with Transaction(self._database) as transaction, transaction.begin():
                 self._begin(transaction, key, image, canaries.get(image, ""), by)
 
-    def steer(self, image: str, way: Way, by: str) -> None:
+    def steer(self, image: str, way: RolloutStatus, by: str) -> None:
         """Let the rollout of an image go on, rest, or end; moves that have begun come to their end.
 
         Raises:
@@ -81,7 +81,7 @@ class Standings:
         """
         with Transaction(self._database) as transaction, transaction.begin():
             row = transaction.get_one(StandingRow, image)
-            if row.way == Way.superseded:
+            if row.way == RolloutStatus.superseded:
                 raise RefitError(f"The rollout of {image} is over.", why=f"It was {row.way} by that of a newer image.")
             if row.way != way:
                 row.way = way
@@ -104,13 +104,13 @@ class Standings:
             append(transaction.connection(), Kind.judged, image=image, what=f"{title}: {health.text}", data=data)
             return True
 
-    def waiting(self, standing: Standing) -> tuple[int, ...]:
+    def waiting(self, standing: RolloutState) -> tuple[int, ...]:
         """The waves of a rollout at which it waits for a person, by what was written down last of each."""
         with Transaction(self._database) as transaction:
             last = _judged(transaction, standing.image, standing.begun)
         return tuple(sorted(wave for wave, health in last.items() if health in BLOCKING))
 
-    def find(self, text: str = "") -> Standing:
+    def find(self, text: str = "") -> RolloutState:
         """The rollout of the image with this digest, or the only one that isn't over.
 
         Args:
@@ -120,7 +120,9 @@ class Standings:
             RefitError: there is none, or more than one.
         """
         known = self.all()
-        open_ones = {image: one for image, one in known.items() if one.way in (Way.running, Way.paused)}
+        open_ones = {
+            image: one for image, one in known.items() if one.way in (RolloutStatus.running, RolloutStatus.paused)
+        }
         digits = text.removeprefix("sha256:")
         if text and len(digits) < _LEAST_DIGITS:
             raise RefitError(f"{text!r} is too short.", fix="give the first twelve digits: `refit migrate status`.")
@@ -135,13 +137,15 @@ class Standings:
     def _begin(self, transaction: Transaction, key: ImageKey, image: str, canary: str, by: str) -> None:
         profile, release = key
         same = (StandingRow.profile == profile, StandingRow.release == release, StandingRow.image != image)
-        others = transaction.scalars(select(StandingRow).where(*same, StandingRow.way != Way.superseded)).all()
+        others = transaction.scalars(
+            select(StandingRow).where(*same, StandingRow.way != RolloutStatus.superseded)
+        ).all()
         for other in others:
-            other.way = Way.superseded
+            other.way = RolloutStatus.superseded
         row = transaction.get(StandingRow, image)
-        begins = row is None or row.way == Way.superseded
+        begins = row is None or row.way == RolloutStatus.superseded
         if begins:
-            begun = {"begun": now(), "canary": canary, "way": Way.running, "approved": -1}
+            begun = {"begun": now(), "canary": canary, "way": RolloutStatus.running, "approved": -1}
             transaction.merge(StandingRow(image=image, profile=profile, release=release, **begun))
         # Rows first, then events: whoever locks both does it in this order.
         for other in others:
@@ -157,6 +161,6 @@ def _judged(transaction: Transaction, image: str, since: datetime) -> dict[int, 
     return {said["wave"]: Health(said["health"]) for said in told}
 
 
-def _standing(row: StandingRow, said: datetime | None) -> Standing:
+def _standing(row: StandingRow, said: datetime | None) -> RolloutState:
     approved = (row.approved, said) if said and row.approved >= 0 else None
-    return Standing(row.image, row.profile, row.release, row.begun, row.canary, Way(row.way), approved)
+    return RolloutState(row.image, row.profile, row.release, row.begun, row.canary, RolloutStatus(row.way), approved)

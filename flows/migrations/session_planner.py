@@ -32,11 +32,21 @@ from flows.migrations.planning import waves
 from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting
 from flows.migrations.planning.plan import plan_after, plan_named
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Candidate, Decision, Gate, Health, Host, ImageKey, Reason, Rollout, Way
-from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.planning.rollout import (
+    Candidate,
+    Decision,
+    Gate,
+    Health,
+    Host,
+    ImageKey,
+    PlanInput,
+    Reason,
+    RolloutStatus,
+)
+from flows.migrations.planning.rollout_state import RolloutState
 from flows.migrations.planning.waves import Trial
 from flows.migrations.reconcile import due
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished, Publications, Refusal
 from flows.sessions.activity.probes import look_at
@@ -46,8 +56,8 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions, Status
 from flows.sessions.model import Running, Session
-from flows.sessions.preferences import Wish
-from flows.sessions.wishes import Wishes, caller
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore, caller
 
 # By how much the clocks of those who write into one journal may differ.
 _CLOCKS = timedelta(minutes=10)
@@ -78,7 +88,7 @@ class Planning:
         self._settings, self._policy, self._only_begun = settings, settings.migration, only_begun
         self.database = open_database(settings.database)
         self.sessions = Sessions.open(settings, self.database)
-        self._standings = Standings(self.database)
+        self._standings = Rollouts(self.database)
         self._journal = Journal(self.database)
         self._read: datetime | None = None
         self._moves: dict[str, Past] = {}
@@ -119,7 +129,7 @@ class Planning:
         """
         status, last = self.sessions.show(name), self._journal.last(name)
         session = status.session
-        wish = Wishes(self.database).all().get(name, Wish())
+        wish = PreferenceStore(self.database).all().get(name, UpdatePreferences())
         mode = wish.mode or policies(self._settings).get(_key(session), self._policy.sessions).mode
         missed = last is not None and last.state is State.skipped
         asked = mode is Mode.next_start or (missed and mode is Mode.when_idle)
@@ -150,7 +160,7 @@ class Planning:
         statuses, moves = self.sessions.all(), self._past()
         targets = {_key(status.session): image for status in statuses if status.session.name == name}
         deleted = self.sessions.store.homes().keys() - {status.session.name for status in statuses}
-        rollout = Rollout(now(), targets, self._policy, self._settings.keep_state)
+        rollout = PlanInput(now(), targets, self._policy, self._settings.keep_state)
         decision = plan_named(name, self._candidates(statuses, moves, {}), rollout, deleted=deleted)
         return replace(decision, wave=None)
 
@@ -189,7 +199,9 @@ class Planning:
         self._standings.begin(digests, canaries, caller())
 
     def _begun(self) -> dict[ImageKey, str]:
-        open_ones = (one for one in self._standings.all().values() if one.way in (Way.running, Way.paused))
+        open_ones = (
+            one for one in self._standings.all().values() if one.way in (RolloutStatus.running, RolloutStatus.paused)
+        )
         return {(standing.profile, standing.release): standing.image for standing in open_ones}
 
     def _aims(self, sessions: Iterable[Session], to: str) -> tuple[dict[ImageKey, str], dict[ImageKey, Refusal]]:
@@ -300,11 +312,11 @@ class Planning:
 
     def _rollout(
         self, statuses: Sequence[Status], digests: Mapping[ImageKey, str], pulls: Mapping[str, int] | None = None
-    ) -> Rollout:
+    ) -> PlanInput:
         standings = self._standings.all()
         begun = {image: standings[image] for image in digests.values() if image in standings}
         foreseen = {self._canary(statuses, digests, image) for image in digests.values() if image not in begun}
-        return Rollout(
+        return PlanInput(
             now(),
             digests,
             self._policy,
@@ -326,7 +338,7 @@ class Planning:
         self, statuses: Sequence[Status], moves: Sequence[Past], digests: Mapping[ImageKey, str]
     ) -> tuple[Candidate, ...]:
         last = {move.session: move for move in moves}
-        wishes = Wishes(self.database).all()
+        wishes = PreferenceStore(self.database).all()
         told = History(self.database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
         notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
         known = policies(self._settings) if statuses else {}
@@ -341,8 +353,8 @@ class Planning:
                 running=status.running is Running.running,
                 host=platform.node(),
                 policy=known.get(_key(status.session), self._policy.sessions),
-                owner=wishes.get(status.session.name, Wish()).owner,
-                wish=wishes.get(status.session.name, Wish()),
+                owner=wishes.get(status.session.name, UpdatePreferences()).owner,
+                wish=wishes.get(status.session.name, UpdatePreferences()),
                 seen=seen.get(status.session.name),
                 notified=notified.get((status.session.name, status.session.image)),
                 noticed=noticed.get((status.session.name, status.session.image)),
@@ -399,20 +411,20 @@ def steer(what: str, image: str, settings: Settings, by: str, wave: str = "") ->
         RefitError: there is no such rollout, it is over, or it has nothing that could be approved.
     """
     database = open_database(settings.database)
-    standings = Standings(database)
+    standings = Rollouts(database)
     digest = evidence.find(Registry(settings), image).digest if "_" in image else image
     standing = standings.find(digest)
     if what == "approve":
         return _approve(standing, wave, database, settings, by)
-    way = {"pause": Way.paused, "resume": Way.running, "abort": Way.aborted}[what]
+    way = {"pause": RolloutStatus.paused, "resume": RolloutStatus.running, "abort": RolloutStatus.aborted}[what]
     standings.steer(standing.image, way, by)
-    if way is Way.aborted:
+    if way is RolloutStatus.aborted:
         withdraw(settings, Sessions.open(settings, database), History(database), standing.image)
     return f"The rollout of {short(standing.image)} is {way}."
 
 
-def _approve(standing: Standing, wave: str, database: Engine, settings: Settings, by: str) -> str:
-    percents, standings = settings.migration.waves, Standings(database)
+def _approve(standing: RolloutState, wave: str, database: Engine, settings: Settings, by: str) -> str:
+    percents, standings = settings.migration.waves, Rollouts(database)
     titles = [waves.title(number, percents) for number in range(len(percents) + 1)]
     waiting = [number for number in standings.waiting(standing) if wave in ("", titles[number])]
     if not waiting:
@@ -427,7 +439,7 @@ def _approve(standing: Standing, wave: str, database: Engine, settings: Settings
 
 
 def trials(
-    moves: Iterable[Past], standings: Mapping[str, Standing], fallen: Collection[tuple[str, str]] = ()
+    moves: Iterable[Past], standings: Mapping[str, RolloutState], fallen: Collection[tuple[str, str]] = ()
 ) -> list[Trial]:
     """The last move of each session in each rollout; `fallen`: those that ended on an image, though they ought to run.
 

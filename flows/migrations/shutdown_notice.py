@@ -9,7 +9,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State
-from flows.sessions.activity.probes import LAST, see
+from flows.sessions.activity.probes import FINAL_PROBE, see
 from flows.sessions.activity.verdict import judge
 from flows.sessions.ide import reopening, terminals
 from flows.sessions.ide.pages import Windows
@@ -32,7 +32,7 @@ def warn(sessions: Sessions, session: Session) -> None:
 def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
     """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
     with suppress(RefitError):
-        seen = see(sessions.engine, session, LAST)
+        seen = see(sessions.engine, session, FINAL_PROBE)
         running = judge(seen, session.access.helpers, settings.quiet * 60).ending
         return reopening.look(sessions.engine, session, running)
     return Opened()

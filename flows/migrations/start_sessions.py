@@ -9,7 +9,7 @@ from functools import partial
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.results import Result
 from flows.migrations.session_planner import Planning
@@ -27,7 +27,7 @@ def start_session(settings: Settings, name: str) -> tuple[Session, Result | None
         UnknownName: there is no such session.
         RefitError: it doesn't get ready, or a move of it is not finished.
     """
-    carrier = Carrier.open(settings)
+    carrier = MoveExecutor.open(settings)
     result = _moved(settings, carrier, name)
     return carrier.sessions.start(name), result
 
@@ -40,7 +40,7 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     Returns:
         what keeps a session from it, by its name.
     """
-    carrier = Carrier.open(settings)
+    carrier = MoveExecutor.open(settings)
     moves = {move.before.name: move for move in carrier.journal.unfinished()}
     down = {one.session.name for one in carrier.sessions.all() if one.wanted and one.running is not Running.running}
     names = sorted({*moves, *down})
@@ -51,7 +51,7 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     return {name: problem for name, problem in zip(names, problems, strict=True) if problem}
 
 
-def _brought(settings: Settings, carrier: Carrier, moves: Mapping[str, Move], name: str) -> str:
+def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move], name: str) -> str:
     """Why a session can't be brought to where it ought to be; empty: it is there."""
     try:
         if name in moves:
@@ -67,7 +67,7 @@ def _brought(settings: Settings, carrier: Carrier, moves: Mapping[str, Move], na
     return ""
 
 
-def _moved(settings: Settings, carrier: Carrier, name: str) -> Result | None:
+def _moved(settings: Settings, carrier: MoveExecutor, name: str) -> Result | None:
     carrier.sessions.store.session(name)
     try:
         decision = Planning(settings).at_start(name)

@@ -29,11 +29,11 @@ from flows.migrations.move import Code, Consent, Entry, Move, Phase, has_code
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
-from flows.migrations.planning.rollout import Candidate, ImageKey, Rollout
+from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import Deferred, Outcome, Unproven
 from flows.sessions.activity import hook
-from flows.sessions.activity.probes import LAST, Watch, see
+from flows.sessions.activity.probes import FINAL_PROBE, Watch, see
 from flows.sessions.activity.seen import Seen as Look
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -41,8 +41,8 @@ from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
-from flows.sessions.preferences import Wish
-from flows.sessions.wishes import Wishes
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
 
 # Which of these paths is no device that can be read and written.
 _LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
@@ -66,7 +66,7 @@ class Steps:
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
         self._settings, self._sessions, self._journal = settings, sessions, journal
-        self._wishes, self._watch = Wishes(journal.database), Watch(settings, sessions.engine)
+        self._wishes, self._watch = PreferenceStore(journal.database), Watch(settings, sessions.engine)
         self._history = History(journal.database)
         self.effects: dict[str, Callable[[Move], Outcome]] = {
             "check": self._check,
@@ -197,11 +197,11 @@ class Steps:
         noticed = first_told(told, Kind.seen).get((move.before.name, move.before.image))
         return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name), noticed=noticed)
 
-    def _wish(self, session: str) -> Wish:
+    def _wish(self, session: str) -> UpdatePreferences:
         return self._wishes.of(session)
 
-    def _rollout(self) -> Rollout:
-        return Rollout(now(), {}, self._settings.migration, self._settings.keep_state)
+    def _rollout(self) -> PlanInput:
+        return PlanInput(now(), {}, self._settings.migration, self._settings.keep_state)
 
     def _ask_hook(self, move: Move) -> None:
         """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""
@@ -230,7 +230,7 @@ class Steps:
         if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
             raise _home_changed(changed)
         shutdown_notice.expect_pages(self._sessions, move.after, self._ended(move))
-        self._sessions.let_people_in(move.after)
+        self._sessions.route_traffic(move.after)
         return self._kept(move, changed) if changed else NOTHING
 
     def _verify(self, move: Move) -> Outcome:
@@ -304,7 +304,7 @@ class Steps:
         used, own_port = self._used(move, SAYS_SECONDS), bool(move.after.port)
         alone = unattended.alone(self._journal.entries(move), used, own_port)
         grace = self._settings.stop_grace
-        with self._sessions.turned_away(move.after):  # for the rest of its end `cool` waits, when the old one is back
+        with self._sessions.drain(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
         return Outcome("nobody has used the new container", Code.unused) if alone else NOTHING
 
@@ -339,7 +339,7 @@ class Steps:
 
     def _reopen(self, move: Move) -> Outcome:
         if move.before.doors and self._runs(move.before):
-            self._sessions.engine.let_in(move.before.container)
+            self._sessions.engine.allow_ingress(move.before.container)
         return NOTHING
 
     def _forget(self, move: Move) -> Outcome:
@@ -394,7 +394,7 @@ class Steps:
     def _is_connected(self, session: Session) -> bool:
         """Whether anybody is at the IDE just now."""
         try:
-            return see(self._sessions.engine, session, LAST).connections > 0
+            return see(self._sessions.engine, session, FINAL_PROBE).connections > 0
         except RefitError:
             return False
 

@@ -12,7 +12,7 @@ from flows.core.errors import RefitError
 from flows.core.policy import Mode
 from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.results import Result
@@ -22,7 +22,7 @@ from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.model import Session
-from flows.sessions.wishes import Wishes, caller
+from flows.sessions.wishes import PreferenceStore, caller
 
 
 def switch_session(settings: Settings, name: str, profile: str, release: str, *, anyway: bool = False) -> Result:
@@ -94,12 +94,12 @@ def _move(
         )
     decision = planning.to_image(name, image)
     changes = evidence.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))
-    return Carrier.open(settings).carry_out(decision, str(changes), becomes)
+    return MoveExecutor.open(settings).carry_out(decision, str(changes), becomes)
 
 
 def _leave_alone(planning: Planning, session: Session) -> None:
     """Let a session that went back from an image be moved there only if its owner says so, or a new deadline comes."""
-    by, wishes = caller(), Wishes(planning.database)
+    by, wishes = caller(), PreferenceStore(planning.database)
     History(planning.database).add(
         Kind.withdrawn, session=session.name, image=session.image, by=by, what="it went back"
     )

@@ -1,1 +1,1 @@
-"""Prefect's side of Refit, and how far Prefect is trusted: the flows on offer, a run's process, the server."""
+"""Prefect's side of Refit: the flows on offer, deployments, queues, the worker, a run's process, the server."""

@@ -92,7 +92,7 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     )
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
     told = (metrics(settings),) if settings.metrics_port else ()
-    way = (gateway(settings), porter(settings)) if settings.gateway and not settings.prefect_server else ()
+    way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     return (*needed, worker(settings), *wanted, *way, *told)
 
 
@@ -100,7 +100,7 @@ def gateway(settings: Settings) -> Service:
     """The gateway in front of sessions (configurable-http-proxy), on a Node of its own."""
     folder = settings.folder("services", "gateway")
     listening = ["--ip", settings.listen, "--port", str(settings.gateway_port)]
-    told = ["--api-port", str(settings.gateway_api_port), "--porter", routes.PORTER]
+    told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     return Service(
         name="gateway",
         title="Gateway of sessions",
@@ -129,17 +129,17 @@ def _npm_ci(settings: Settings) -> tuple[str, ...]:
     return (str(NODE), str(npm), "ci", "--omit=dev", *quiet, *elsewhere, *trusted)
 
 
-def porter(settings: Settings) -> Service:
-    """The porter: answers in the place of sessions that are away, and tells the gateway where the others are."""
+def waiting_page(settings: Settings) -> Service:
+    """The waiting page: answers in the place of sessions that are away, and tells the gateway where the others are."""
     return Service(
-        name="porter",
-        title="Porter of sessions",
+        name="waiting-page",
+        title="WaitingPage of sessions",
         argv=(sys.executable, "-m", "flows.waiting_page"),
         environment=variables(settings),
         inherited=_inherited(),
-        folder=settings.folder("services", "porter"),
-        log=settings.folder("logs") / "porter.log",
-        health="http://porter/health",
+        folder=settings.folder("services", "waiting-page"),
+        log=settings.folder("logs") / "waiting-page.log",
+        health="http://waiting-page/health",
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
         after=("gateway",),

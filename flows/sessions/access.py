@@ -24,7 +24,7 @@ from flows.sessions.model import Running, Session
 _END_KERNELS = Path(end_kernels.__file__)
 
 
-class Entrance:
+class SessionAccess:
     """How people, and Refit itself, get into the sessions of an engine."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
@@ -88,7 +88,7 @@ class Entrance:
             JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
         """
         seconds = self.wait_answering(session)
-        self.let_people_in(session)
+        self.route_traffic(session)
         return seconds
 
     def wait_answering(self, session: Session) -> float:
@@ -114,15 +114,15 @@ class Entrance:
         if "{token}" in (page := session.access.page):
             check_page(url, page, self.token(session))
 
-    def let_people_in(self, session: Session) -> None:
+    def route_traffic(self, session: Session) -> None:
         """Lead those who come to a session to its container: by ssh, and through the gateway."""
         self.ssh.open(session)
         if session.behind_gateway:
             self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
 
     @contextmanager
-    def turned_away(self, session: Session) -> Iterator[None]:
-        """Stop the container of a session in the `with` block: who comes, or still waits, hears from the porter why."""
+    def drain(self, session: Session) -> Iterator[None]:
+        """Stop the container of a session in the `with` block: the waiting page tells those who come, or wait, why."""
         led = self.gateway.turn_away(session.name) if session.behind_gateway else ""
         yield
         if led:

@@ -77,14 +77,14 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Callable[[str], str]]:
         """Let a program inside a running container answer lines with lines, as its user, `limit` seconds at most."""
 
-    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+    def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.
 
         Connections stay, and wait.
         """
 
-    def let_in(self, container: str) -> None:
-        """Undo every `shut_out` of a running container, also those of a process that has died."""
+    def allow_ingress(self, container: str) -> None:
+        """Undo every `block_ingress` of a running container, also those of a process that has died."""
 
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
         """Let this process become a program inside a running container, with a terminal of its own if so wished."""

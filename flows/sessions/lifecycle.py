@@ -24,7 +24,7 @@ from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.host import forwarding
 from flows.publishing.signatures import Publications
-from flows.sessions.access import Entrance
+from flows.sessions.access import SessionAccess
 from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.gpus.gpu_pool import GpuPool
@@ -58,7 +58,7 @@ class Status:
     wanted: bool
 
 
-class Sessions(Entrance):
+class Sessions(SessionAccess):
     """The sessions of this machine."""
 
     def __init__(self, settings: Settings, engine: Engine, homes: Homes, store: Store) -> None:
@@ -315,7 +315,7 @@ class Sessions(Entrance):
             if session.behind_gateway and self.running(session) is Running.running:
                 self.gateway.lead(name, self.direct_url(session).removesuffix(session.path))
             elif session.behind_gateway:
-                with self.turned_away(session):
+                with self.drain(session):
                     pass  # it has ended already
 
     def halt(self, session: Session, settle: bool = True) -> None:
@@ -324,7 +324,7 @@ class Sessions(Entrance):
         Without `settle` this returns as soon as nothing of it has its home any more.
         """
         self.ssh.close(session)
-        with self.turned_away(session):
+        with self.drain(session):
             if session.access.protocol == "jupyter" and not self.engine.childless(session.container):
                 with suppress(RefitError):  # a server that is ill or away has to be stopped all the more
                     self.end_kernels(session)
@@ -370,7 +370,7 @@ class Sessions(Entrance):
                 self.ssh.prepare(session)
                 self.engine.create(session)
                 if session.doors and self.running(session) is Running.running:
-                    self.engine.let_in(session.container)  # a move that was killed may have closed it
+                    self.engine.allow_ingress(session.container)  # a move that was killed may have closed it
                 self.engine.start(session.container)
                 self.wait_ready(session)
             except RefitError as error:

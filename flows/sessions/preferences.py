@@ -13,7 +13,7 @@ from flows.core.policy import Mode
 
 
 @dataclass(frozen=True)
-class Wish:
+class UpdatePreferences:
     """What the owner of a session wants.
 
     Attributes:
@@ -41,7 +41,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class WishChange:
+class PreferenceChange:
     """One change of a wish: when, by whom, and what became of it, in words."""
 
     session: str

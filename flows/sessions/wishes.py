@@ -20,7 +20,7 @@ from flows.core.hours import read_hours
 from flows.core.policy import Mode
 from flows.sessions.events import Kind
 from flows.sessions.history import append
-from flows.sessions.preferences import Wish, WishChange
+from flows.sessions.preferences import PreferenceChange, UpdatePreferences
 from flows.sessions.store import SessionRow
 
 
@@ -56,24 +56,24 @@ class WishChangeRow(Table):
     what: Mapped[str]
 
 
-class Wishes:
+class PreferenceStore:
     """The wishes in Refit's database."""
 
     def __init__(self, database: Engine) -> None:
         self._database = database
 
-    def all(self) -> dict[str, Wish]:
+    def all(self) -> dict[str, UpdatePreferences]:
         """Session → what its owner wants; those who have said nothing are missing."""
         with Transaction(self._database) as transaction:
             return {row.session: _wish(row) for row in transaction.scalars(select(WishRow))}
 
-    def of(self, session: str) -> Wish:
+    def of(self, session: str) -> UpdatePreferences:
         """What the owner of one session wants."""
         with self._database.connect() as connection:
             row = connection.execute(_OF, {"of": session}).first()
-            return _wish(row) if row else Wish()
+            return _wish(row) if row else UpdatePreferences()
 
-    def change(self, session: str, by: str, **changes: Any) -> Wish:
+    def change(self, session: str, by: str, **changes: Any) -> UpdatePreferences:
         """Change fields of a wish, and write down who did, in the history as well.
 
         Raises:
@@ -83,7 +83,7 @@ class Wishes:
             if transaction.get(SessionRow, session) is None:
                 raise UnknownName("session", session, transaction.scalars(select(SessionRow.name)))
             row = transaction.get(WishRow, session)
-            wish = replace(_wish(row) if row else Wish(), **changes)
+            wish = replace(_wish(row) if row else UpdatePreferences(), **changes)
             transaction.merge(_row(session, wish))
             what = ", ".join(f"{name}: {_text(value)}" for name, value in changes.items())
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
@@ -96,11 +96,11 @@ class Wishes:
         with Transaction(self._database) as transaction:
             return transaction.scalar(select(func.max(WishChangeRow.number))) or 0
 
-    def changes(self, session: str) -> tuple[WishChange, ...]:
+    def changes(self, session: str) -> tuple[PreferenceChange, ...]:
         """Who changed the wish of a session, and when, oldest first."""
         chosen = select(WishChangeRow).where(WishChangeRow.session == session).order_by(WishChangeRow.number)
         with Transaction(self._database) as transaction:
-            return tuple(WishChange(row.session, row.at, row.by, row.what) for row in transaction.scalars(chosen))
+            return tuple(PreferenceChange(row.session, row.at, row.by, row.what) for row in transaction.scalars(chosen))
 
 
 def caller() -> str:
@@ -108,13 +108,13 @@ def caller() -> str:
     return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
 
 
-def _wish(row: WishRow | Row[Any]) -> Wish:
-    values: Mapping[str, Any] = {field.name: getattr(row, field.name) for field in fields(Wish)}
+def _wish(row: WishRow | Row[Any]) -> UpdatePreferences:
+    values: Mapping[str, Any] = {field.name: getattr(row, field.name) for field in fields(UpdatePreferences)}
     quiet = tuple(map(read_hours, filter(None, row.quiet.split(";"))))
-    return Wish(**{**values, "mode": Mode(row.mode) if row.mode else None, "quiet": quiet})
+    return UpdatePreferences(**{**values, "mode": Mode(row.mode) if row.mode else None, "quiet": quiet})
 
 
-def _row(session: str, wish: Wish) -> WishRow:
+def _row(session: str, wish: UpdatePreferences) -> WishRow:
     values = {**asdict(wish), "mode": wish.mode or "", "quiet": ";".join(map(str, wish.quiet))}
     return WishRow(session=session, **values)
 

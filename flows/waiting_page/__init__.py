@@ -1,1 +1,1 @@
-"""Who answers for sessions that are away: a page with the reason, and how long it takes."""
+"""The page that answers for a session that is away: why it is, and for how long."""

@@ -1,4 +1,4 @@
-"""Runs the porter at the socket that the gateway knows, in the working directory: `refit up` starts it there."""
+"""Runs the waiting page at the socket that the gateway knows, in the working directory: `refit up` starts it there."""
 
 import logging
 import os
@@ -8,16 +8,16 @@ from pathlib import Path
 import uvicorn
 
 from flows.core.settings import load
-from flows.waiting_page.app import Porter, door, start_minding
+from flows.waiting_page.app import WaitingPage, door, start_minding
 
 
 def main() -> None:
     """Answer until this process is told to end."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    porter = Porter.open(load())
-    start_minding(porter)
+    waiting_page = WaitingPage.open(load())
+    start_minding(waiting_page)
     # No log of accesses, for addresses hold tokens. A websocket is answered like everything else: not now.
-    config = uvicorn.Config(door(porter), ws="none", access_log=False, log_level="error", server_header=False)
+    config = uvicorn.Config(door(waiting_page), ws="none", access_log=False, log_level="error", server_header=False)
     uvicorn.Server(config).run(sockets=[_listening()])
 
 

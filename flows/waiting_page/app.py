@@ -1,4 +1,4 @@
-"""The porter answers in the place of sessions that are away, and tells a gateway that has begun anew where they are.
+"""The waiting page answers in the place of sessions that are away, and tells a new gateway where sessions are.
 
 It also brings sessions back that a run has left closed, or away, when it was killed.
 """
@@ -23,14 +23,14 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.migrations import previous_containers
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
+from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page import page
-from flows.waiting_page.status import Seen, Story, Why, tell
+from flows.waiting_page.status import AwayStatus, Seen, Why, tell
 
-logger = logging.getLogger("refit.porter")
+logger = logging.getLogger("refit.waiting-page")
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 LOOK_SECONDS = 2.0
@@ -46,26 +46,26 @@ LATELY = 20
 
 @dataclass(frozen=True)
 class _Told:
-    story: Story
+    story: AwayStatus
     at: float
 
 
-class Porter:
+class WaitingPage:
     """Knows of all sessions why they are away."""
 
     def __init__(self, settings: Settings, database: Engine) -> None:
         self._settings, self._database = settings, database
         self._sessions, self._journal = Sessions.open(settings, database), Journal(database)
-        self._doors, self._begun = Doors(self._sessions, self._journal), now()
+        self._doors, self._begun = IngressReopener(self._sessions, self._journal), now()
         self._told: dict[str, _Told] = {}
         self._looked: dict[str, float] = {}
 
     @classmethod
-    def open(cls, settings: Settings) -> Porter:
-        """The porter of these settings."""
+    def open(cls, settings: Settings) -> WaitingPage:
+        """The waiting page of these settings."""
         return cls(settings, open_database(settings.database))
 
-    def story(self, name: str) -> Story:
+    def story(self, name: str) -> AwayStatus:
         """Why a session is away."""
         known = self._told.get(name)
         if known is None or time.monotonic() > known.at + TOLD_SECONDS:
@@ -90,7 +90,7 @@ class Porter:
             return
         for name in self._doors.open(now()):
             logger.warning("%s is open again: the run that looked at it a last time was killed", name)
-        for result in end_abandoned(self._journal, lambda: Carrier.open(self._settings), now()):
+        for result in end_abandoned(self._journal, lambda: MoveExecutor.open(self._settings), now()):
             logger.warning("the move of %s, whose run was killed, has ended: %s", result.session, result.state)
 
     def mind_former(self) -> None:
@@ -127,14 +127,14 @@ def knocked_at(table: routes.Table) -> tuple[str, ...]:
     return tuple(filter(None, (routes.session(path) for path, target in table.items() if target in places)))
 
 
-def answer(story: Story, *, html: bool) -> Response:
+def answer(story: AwayStatus, *, html: bool) -> Response:
     """What goes back to whoever came."""
     content = page.as_html(story) if html else page.as_json(story)
     kind = "text/html" if html else "application/json"
     return Response(content, page.status(story), page.headers(story), kind)
 
 
-def door(porter: Porter) -> Starlette:
+def door(waiting_page: WaitingPage) -> Starlette:
     """The application: every path of every session. The gateway also asks for those whose request has broken off."""
 
     def health(_: Request) -> Response:
@@ -142,14 +142,18 @@ def door(porter: Porter) -> Starlette:
 
     def away(request: Request) -> Response:
         wants_page = "text/html" in request.headers.get("accept", "")
-        return answer(porter.story(routes.session(request.url.path)), html=wants_page)
+        return answer(waiting_page.story(routes.session(request.url.path)), html=wants_page)
 
     return Starlette(routes=[Route("/health", health), Route("/{path:path}", away, methods=METHODS)])
 
 
-def start_minding(porter: Porter) -> None:
-    """Let the porter mind its tasks for as long as this process lives; none of them waits for another."""
-    tasks = {porter.mind_gateway: LOOK_SECONDS, porter.mind_moves: LOOK_SECONDS, porter.mind_former: FORMER_SECONDS}
+def start_minding(waiting_page: WaitingPage) -> None:
+    """Let the waiting page mind its tasks for as long as this process lives; none of them waits for another."""
+    tasks = {
+        waiting_page.mind_gateway: LOOK_SECONDS,
+        waiting_page.mind_moves: LOOK_SECONDS,
+        waiting_page.mind_former: FORMER_SECONDS,
+    }
     for task, seconds in tasks.items():
         threading.Thread(target=_again_and_again, args=(task, seconds), daemon=True).start()
 
@@ -161,6 +165,6 @@ def _again_and_again(task: Callable[[], None], seconds: float) -> None:
             task()
             pause = seconds
         except Exception:
-            logger.exception("the porter can't see to everything")
+            logger.exception("the waiting page can't see to everything")
             pause = max(seconds, min(2 * pause, LONGEST_SECONDS))
         time.sleep(pause)

@@ -53,7 +53,7 @@ async function ask() {
     const answer = await fetch(location.href, { headers: { Accept: "application/json" }, cache: "no-store", redirect: "manual" });
     silent = false;
     const told = [404, 503].includes(answer.status) ? await answer.json().catch(() => ({})) : {};
-    if (told.refit !== "porter") return location.reload();
+    if (told.refit !== "waiting-page") return location.reload();
     story = told;
     show();
   } catch {

@@ -1,6 +1,6 @@
 """The page of a session that is away, for people and for programs. Pure.
 
-It asks again by itself, and loads the session in its own place as soon as anything but the porter answers.
+It asks again by itself, and loads the session in its own place as soon as anything but the waiting page answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jinja2
 
-from flows.waiting_page.status import Story, Why
+from flows.waiting_page.status import AwayStatus, Why
 
 _FOLDER = Path(__file__).parent
 _STYLE, _SCRIPT = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
@@ -21,12 +21,12 @@ _PAGE = jinja2.Template((_FOLDER / "page.html").read_text(encoding="utf-8"), aut
 _SHORTEST = 1
 
 
-def status(story: Story) -> int:
+def status(story: AwayStatus) -> int:
     """Of the answer: 503, because it is there again later, or 404."""
     return 404 if story.why is Why.unknown else 503
 
 
-def headers(story: Story) -> dict[str, str]:
+def headers(story: AwayStatus) -> dict[str, str]:
     """What goes with both: when to come again, and that this is nothing to keep."""
     again = {} if story.why is Why.unknown else {"Retry-After": str(max(_SHORTEST, round(story.again)))}
     return {
@@ -42,15 +42,15 @@ def headers(story: Story) -> dict[str, str]:
     }
 
 
-def as_json(story: Story) -> str:
+def as_json(story: AwayStatus) -> str:
     """For programs, and for the page itself."""
     since = story.since.isoformat() if story.since else None
     # `message` is what Jupyter's clients show of an answer that is no success.
     message = f"{story.headline}. {story.text}"
-    return json.dumps({"refit": "porter", **asdict(story), "since": since, "message": message})
+    return json.dumps({"refit": "waiting-page", **asdict(story), "since": since, "message": message})
 
 
-def as_html(story: Story) -> str:
+def as_html(story: AwayStatus) -> str:
     """For people."""
     page: str = _PAGE.render(story=story, data=as_json(story), style=_STYLE, script=_SCRIPT)
     return page

@@ -47,7 +47,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Story:
+class AwayStatus:
     """What a person is told.
 
     Attributes:
@@ -73,34 +73,36 @@ HOME_STAYS = "The home stays as it is, with everything in it."
 COMES_BACK = "This page opens the session by itself as soon as it is back."
 
 
-def tell(seen: Seen) -> Story:
+def tell(seen: Seen) -> AwayStatus:
     """The story of a session that is away."""
     name = seen.name
     if seen.wanted is None:
-        return Story(name, Why.unknown, "There is no such session", "Maybe it was removed, or its name is another.")
+        return AwayStatus(
+            name, Why.unknown, "There is no such session", "Maybe it was removed, or its name is another."
+        )
     if seen.move and seen.wanted:
         return _moving(seen, seen.move)
     if not seen.wanted:
         text = f"`refit session start {name}` starts it again. {COMES_BACK}"
-        return Story(name, Why.stopped, f"{name} was stopped by its owner", text, since=seen.asked, again=5)
+        return AwayStatus(name, Why.stopped, f"{name} was stopped by its owner", text, since=seen.asked, again=5)
     if seen.busy:
-        return Story(name, Why.starting, f"{name} is being started", COMES_BACK, since=seen.asked)
+        return AwayStatus(name, Why.starting, f"{name} is being started", COMES_BACK, since=seen.asked)
     text = f"It ought to run. `refit session start {name}` starts it again. {COMES_BACK}"
-    return Story(name, Why.missing, f"{name} doesn't answer", text, again=2)
+    return AwayStatus(name, Why.missing, f"{name} doesn't answer", text, again=2)
 
 
-def _moving(seen: Seen, move: Move) -> Story:
+def _moving(seen: Seen, move: Move) -> AwayStatus:
     since = next((entry.at for entry in seen.entries if (entry.step, entry.phase) == ("stop", Phase.intent)), None)
     usual = round(median(seen.downtimes), 1) if seen.downtimes else None
     if not seen.busy:
         mended = "That is mended within two minutes, and by `refit migrate resume` at once."
         text = f"What moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
-        return Story(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
+        return AwayStatus(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
     if move.state is State.rolling_back:
         text = f"The new image didn't do what it should. {HOME_STAYS} {COMES_BACK}"
-        return Story(seen.name, Why.moving, f"{seen.name} goes back to the image that it had", text, since, usual)
+        return AwayStatus(seen.name, Why.moving, f"{seen.name} goes back to the image that it had", text, since, usual)
     text = f"{HOME_STAYS} {COMES_BACK}"
-    return Story(seen.name, Why.moving, f"{seen.name} is being moved onto {_onto(move)}", text, since, usual)
+    return AwayStatus(seen.name, Why.moving, f"{seen.name} is being moved onto {_onto(move)}", text, since, usual)
 
 
 def _onto(move: Move) -> str:

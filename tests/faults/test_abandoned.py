@@ -1,6 +1,7 @@
-"""Moves whose run is killed (SIGKILL) with the session closed, or away, and which nobody resumes: the porter ends them.
+"""Moves whose run is killed (SIGKILL) with the session closed, or away, and which nobody resumes: the waiting page ends
+them.
 
-It does so by `Doors.open` and `end_abandoned` after a while, which isn't waited for here: they hear of a later moment.
+`IngressReopener.open` and `end_abandoned` do so after a while. The tests don't wait for it: they name a later moment.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from flows.core.database import now, open_database
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import LOOK_AGE, Carrier
+from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
+from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.results import Result
 from tests.faults.test_kill import move_until_killed
 from tests.machine import RegistryServer, private_home
@@ -60,8 +61,8 @@ def journal_of(scene: Scene) -> Journal:
 
 
 def end(scene: Scene, later: timedelta) -> tuple[Result, ...]:
-    """What the porter does so much later."""
-    return end_abandoned(journal_of(scene), lambda: Carrier.open(scene.settings), now() + later)
+    """What the waiting page does so much later."""
+    return end_abandoned(journal_of(scene), lambda: MoveExecutor.open(scene.settings), now() + later)
 
 
 def gets_in(scene: Scene) -> bool:
@@ -76,13 +77,13 @@ def gets_in(scene: Scene) -> bool:
 def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_waits(scene: Scene) -> None:
     begun_and_killed(scene, LIGHT, "true", "look", Phase.done)
     assert not gets_in(scene)
-    doors = Doors(scene.sessions, journal_of(scene))
+    doors = IngressReopener(scene.sessions, journal_of(scene))
     assert doors.open(now()) == ()  # whoever has killed the run may be about to begin the next
     assert doors.open(now() + 2 * LOOK_AGE) == (NAME,)
     assert gets_in(scene)
     assert doors.open(now() + 2 * LOOK_AGE) == () == end(scene, 2 * PATIENCE)
     assert scene.sessions.store.session(NAME).image == scene.image("old")
-    (result,) = Carrier.open(scene.settings).resume_all()
+    (result,) = MoveExecutor.open(scene.settings).resume_all()
     assert result.moved, result.reason
 
 

@@ -25,10 +25,10 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.builder.build_lock import pruning
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.builder.workspace import recover
-from flows.images.distributed.builder import Taker, Unlike
-from flows.images.distributed.coordinator import Handover, NoBuilder
+from flows.images.distributed.builder import BuildWorker, Unlike
+from flows.images.distributed.coordinator import NoBuilder, RemoteBuilder
 from flows.images.distributed.jobs import Work
 from flows.images.registry import Registry
 from flows.images.signed import signature_tag
@@ -63,15 +63,15 @@ def pair(own_registry: RegistryServer, tmp_path: Path) -> Iterator[tuple[Setting
 
 
 @contextmanager
-def handing(settings: Settings, graph: Graph, system: str = HERE) -> Iterator[Handover]:
+def handing(settings: Settings, graph: Graph, system: str = HERE) -> Iterator[RemoteBuilder]:
     """A run that has all stages of a graph built by others; the longer its name, the more urgent a stage."""
     urgency = {name: float(len(name)) for name in graph.stages}
-    handover = Handover(settings, dict.fromkeys(graph.stages, system), urgency, graft=True)
+    handover = RemoteBuilder(settings, dict.fromkeys(graph.stages, system), urgency, graft=True)
     with handover.going_on():
         yield handover
 
 
-def hand_over(handover: Handover, graph: Graph, pool: ThreadPoolExecutor) -> dict[str, Future[Built]]:
+def hand_over(handover: RemoteBuilder, graph: Graph, pool: ThreadPoolExecutor) -> dict[str, Future[Built]]:
     """Each stage as soon as its parent is there."""
     futures: dict[str, Future[Built]] = {}
     for stage in graph.stages.values():
@@ -82,10 +82,10 @@ def hand_over(handover: Handover, graph: Graph, pool: ThreadPoolExecutor) -> dic
     return futures
 
 
-def builder(settings: Settings, handover: Handover, name: str, systems: tuple[str, ...] = (HERE,)) -> BaseProcess:
+def builder(settings: Settings, handover: RemoteBuilder, name: str, systems: tuple[str, ...] = (HERE,)) -> BaseProcess:
     """A machine that builds for a run until that is over."""
     named = settings.model_copy(update={"machine": name})
-    return in_a_process(lambda: Taker(named, handover.jobs.run, systems).serve())
+    return in_a_process(lambda: BuildWorker(named, handover.jobs.run, systems).serve())
 
 
 def built_by_all(pair: tuple[Settings, Settings], graph: Graph) -> dict[str, Built]:
@@ -178,7 +178,7 @@ def test_nothing_runs_on_any_machine_when_the_run_has_ended(
     name = pair[0].home / "run"
     wait_until(lambda: name.exists() and name.read_text())
     machines = [
-        in_a_process(lambda one=one: Taker(one, name.read_text(), [HERE]).serve())
+        in_a_process(lambda one=one: BuildWorker(one, name.read_text(), [HERE]).serve())
         for one in (one.model_copy(update={"builds_at_once": 1, "machine": one.home.name}) for one in pair)
     ]
     wait_until(lambda: all(sleepers(str(nap)) for nap in naps))
@@ -208,7 +208,7 @@ def test_a_builder_that_is_told_to_end_leaves_its_stage_to_others(pair: tuple[Se
 
     def work() -> None:
         signal.signal(signal.SIGTERM, leave)
-        Taker(one, handover.jobs.run, [HERE]).serve()
+        BuildWorker(one, handover.jobs.run, [HERE]).serve()
 
     with ThreadPoolExecutor(2) as pool, handing(one, graph) as handover:
         first = in_a_process(work)
@@ -313,7 +313,7 @@ def test_a_machine_with_other_programs_builds_nothing_for_a_run(pair: tuple[Sett
     with handing(pair[0], graph_of(tiny.root())) as handover:
         handover.jobs.add(HERE, 1.0, Work(tiny.root(), None, True, {"buildah": "buildah version 99"}))
         with pytest.raises(Unlike, match="odd can't build for this run") as caught:
-            Taker(pair[1].model_copy(update={"machine": "odd"}), handover.jobs.run, [HERE]).serve()
+            BuildWorker(pair[1].model_copy(update={"machine": "odd"}), handover.jobs.run, [HERE]).serve()
         assert "buildah version 99" in caught.value.why
         [state] = handover.jobs.states()
         assert state.outcome is None and not state.taken
@@ -321,13 +321,13 @@ def test_a_machine_with_other_programs_builds_nothing_for_a_run(pair: tuple[Sett
 
 def test_what_a_machine_with_other_programs_is_at_comes_to_its_end(pair: tuple[Settings, Settings]) -> None:
     root, other = tiny.root(), replace(tiny.root(), name="other")
-    tools = Maker(pair[0], Registry(pair[0])).tools(root)
+    tools = StageBuilder(pair[0], Registry(pair[0])).tools(root)
     with handing(pair[0], graph_of(root)) as handover:
         handover.jobs.add(HERE, 2.0, Work(root, None, True, tools))
         handover.jobs.add(HERE, 1.0, Work(other, None, True, {**tools, "buildah": "buildah version 99"}))
         odd = pair[1].model_copy(update={"machine": "odd", "builds_at_once": 2})
         with pytest.raises(Unlike):
-            Taker(odd, handover.jobs.run, [HERE]).serve()
+            BuildWorker(odd, handover.jobs.run, [HERE]).serve()
         outcomes = {state.stage: state.outcome for state in handover.jobs.states()}
     assert outcomes["root"] and outcomes["root"].result().how == "built"
     assert outcomes["other"] is None

@@ -307,7 +307,7 @@ def build_until_told_to_end(settings: Settings, graph: Graph) -> None:
         raise SystemExit(7)
 
     signal.signal(signal.SIGTERM, leave)
-    with ThreadPoolExecutor() as pool, command.ending_all():
+    with ThreadPoolExecutor() as pool, command.terminating_children():
         pool.submit(build, settings, graph)
         while True:
             time.sleep(0.05)

@@ -27,7 +27,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
 from flows.migrations.move import STEPS, Entry, Move, Phase, State, unsettled
 from flows.migrations.planning.rollout import Decision
@@ -141,7 +141,7 @@ def scene(
 
 
 def resume(settings: Settings) -> None:
-    process = in_a_process(lambda: Carrier.open(settings).resume_all())
+    process = in_a_process(lambda: MoveExecutor.open(settings).resume_all())
     process.join()
     assert process.exitcode == 0
 
@@ -153,7 +153,7 @@ def move_until_killed(settings: Settings, decision: Decision, step: str, phase: 
     """
 
     def work() -> None:
-        Carrier(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase)).carry_out(decision)
+        MoveExecutor(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase)).carry_out(decision)
 
     for _ in range(TRIES):
         process = in_a_process(work)
@@ -201,7 +201,7 @@ def test_f01_killed_on_the_way_back(scene: Scene, step: str, phase: Phase) -> No
 def test_killed_while_a_program_of_the_step_runs(scene: Scene, step: str) -> None:
     home, image = home_of(scene), scene.other
     decision = to(scene.sessions, NAME, image)
-    process = in_a_process(lambda: Carrier.open(scene.settings).carry_out(decision))
+    process = in_a_process(lambda: MoveExecutor.open(scene.settings).carry_out(decision))
     wait_until(lambda: programs(scene, step))
     kill(process)
     resume(scene.settings)
@@ -240,7 +240,7 @@ def test_killed_again_and_again(scene: Scene) -> None:
 def resume_until_killed(scene: Scene, step: str) -> None:
     def work() -> None:
         journal = DeadlyJournal(scene.settings, step, Phase.done)
-        Carrier(scene.settings, Sessions.open(scene.settings), journal).resume_all()
+        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).resume_all()
 
     process = in_a_process(work)
     process.join()
@@ -294,10 +294,10 @@ def test_f07_a_run_that_stood_still_in_mid_move_wakes_up_and_does_nothing_more(
     home, image = home_of(later), later.other
     settings, began = later.settings.model_copy(update={"lease_seconds": seconds}), monotonic()
     decision = to(later.sessions, NAME, image)
-    work = partial(Carrier(settings, Sessions.open(settings), StillJournal(settings, step)).carry_out, decision)
+    work = partial(MoveExecutor(settings, Sessions.open(settings), StillJournal(settings, step)).carry_out, decision)
     process = in_a_process(work)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-    carrier = Carrier.open(settings)
+    carrier = MoveExecutor.open(settings)
     wait_until(lambda: carrier.resume_all() or not later.journal.unfinished())
     lines = later.journal.entries(later.journal.latest()[NAME])
     wait_until(lambda: monotonic() > began + slept)
@@ -334,7 +334,7 @@ def told_of(scene: Scene, pid: str) -> int:
 
 def test_a_move_arrives_though_nobody_tells_podman_any_more_that_the_old_container_has_ended(later: Scene) -> None:
     home, image = home_of(later), later.other
-    carrier = Carrier(later.settings, later.sessions, UntoldJournal(later, "copy"))
+    carrier = MoveExecutor(later.settings, later.sessions, UntoldJournal(later, "copy"))
     result = carrier.carry_out(to(later.sessions, NAME, image))
     assert result.moved, result.reason
     check_nothing_is_left(later.settings, later.sessions, later.journal, NAME)

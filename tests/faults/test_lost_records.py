@@ -14,7 +14,7 @@ from flows.catalog.model import Access
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
 from flows.services import doctor
 from flows.sessions.lifecycle import Sessions
@@ -113,6 +113,6 @@ def test_a_session_whose_move_was_killed_goes_on(scene: Scene, step: str, phase:
         assert sessions.execute(NAME, ["cat", "project/work.py"])
     session = sessions.start(NAME)
     assert (session.container, manifest(session.home)) == (found.container, home)
-    result = Carrier.open(lost).carry_out(replace(to(sessions, NAME, newest), agreed=True))
+    result = MoveExecutor.open(lost).carry_out(replace(to(sessions, NAME, newest), agreed=True))
     assert result.moved, result.reason
     assert manifest(session.home) == home

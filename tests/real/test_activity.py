@@ -30,7 +30,7 @@ from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from flows.sessions.activity.probes import Manner, Watch, probe, ready_to_look
+from flows.sessions.activity.probes import ProbeSpec, Watch, probe, ready_to_look
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import PROBE, Activity, Verdict, judge
 from flows.sessions.ide.jupyter import execute_request
@@ -78,7 +78,7 @@ class Room:
         return self.run(f"cd; if {{ {condition}; }} >/dev/null 2>&1; then echo so; fi") == "so\n"
 
     def probe(self, quiet: float = 0.0) -> Activity:
-        return probe(self.sessions.engine, self.session, quiet, Manner(seconds=0.5))
+        return probe(self.sessions.engine, self.session, quiet, ProbeSpec(seconds=0.5))
 
     @property
     def podman(self) -> list[str]:
@@ -841,7 +841,7 @@ def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrive
 def test_f14_what_cant_be_looked_at_is_busy(plain: Room) -> None:
     gone = replace(plain.session, name="gone")
     assert probe(plain.sessions.engine, gone, 0).verdict is BUSY
-    hurried = probe(plain.sessions.engine, plain.session, 0, Manner(seconds=5, limit=0.5))
+    hurried = probe(plain.sessions.engine, plain.session, 0, ProbeSpec(seconds=5, limit=0.5))
     assert hurried.verdict is BUSY and "nobody could look" in hurried.reasons[0]
 
 

@@ -21,8 +21,8 @@ from flows.core.formatting import short
 from flows.core.settings import variables
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.notifications.fleet import Question
-from flows.migrations.planning.rollout import Way
-from flows.migrations.rollouts import Standings
+from flows.migrations.planning.rollout import RolloutStatus
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import steer
 from tests.browser import log_in
 from tests.conftest import free_port, wait_until
@@ -54,8 +54,8 @@ class Waiting:
         return list(found)
 
     @property
-    def standings(self) -> Standings:
-        return Standings(self.fleet.database)
+    def standings(self) -> Rollouts:
+        return Rollouts(self.fleet.database)
 
 
 @pytest.fixture(scope="module")
@@ -121,4 +121,4 @@ def test_a_question_is_taken_back_once_it_is_another_one_or_settled_in_the_shell
     assert waiting.migrate() == 0
     assert not waiting.asked()
     assert {run["parameters"]["image"] for run in waiting.asked("CANCELLED")} == {image}
-    assert len(waiting.asked("CANCELLED")) == 2 and waiting.standings.way(image) is Way.aborted
+    assert len(waiting.asked("CANCELLED")) == 2 and waiting.standings.way(image) is RolloutStatus.aborted

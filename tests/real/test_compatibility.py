@@ -22,11 +22,11 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.publishing import evidence
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.machine import RegistryServer, private_home
 from tests.real.moving import opened, to
 from tests.real.variants import LIGHT, light
@@ -139,8 +139,8 @@ def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
     command.run([*tools.podman(settings), *call], root=True, limit=600)
     packages = sessions.execute(NAME, ["dpkg-query", "--show", "tree"])
     new = light(shared, registry, base, "replayed")
-    Wishes(open_database(settings.database)).change(NAME, NAME, replay=True)
-    carrier = Carrier.open(settings)
+    PreferenceStore(open_database(settings.database)).change(NAME, NAME, replay=True)
+    carrier = MoveExecutor.open(settings)
     result = carrier.carry_out(to(sessions, NAME, new))
     assert result.moved, result.reason
     assert sessions.execute(NAME, ["dpkg-query", "--show", "tree"]) == packages

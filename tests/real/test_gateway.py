@@ -28,7 +28,7 @@ from flows.gateway import routes
 from flows.host import tools
 from flows.images.registry import Registry
 from flows.migrations import orphaned_moves
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.sessions.ide.jupyter import Jupyter
@@ -44,7 +44,7 @@ from tests.real.moving import to
 from tests.real.variants import JUPYTER, variant
 
 NAME = "ada"
-SERVICES = ("gateway", "porter")
+SERVICES = ("gateway", "waiting-page")
 POLL_SECONDS = 0.05
 
 
@@ -120,7 +120,7 @@ def test_a_session_that_moves_keeps_its_address_and_its_token_and_says_meanwhile
     assert Jupyter(ada, token).execute("print(6 * 7)") == "42\n"  # by a websocket through the gateway
     new = variant(settings, Registry(settings), jupyter_image, settings.repository, "behind the gateway")
     with asking(ada, token) as seen:
-        result = Carrier.open(settings).carry_out(to(sessions, NAME, new))
+        result = MoveExecutor.open(settings).carry_out(to(sessions, NAME, new))
         assert result.moved, result.reason
         wait_until(lambda: seen.pages and seen.pages[-1].status_code == 200)
     assert sessions.store.session(NAME).image == new
@@ -200,7 +200,7 @@ def test_only_whoever_knows_its_token_tells_the_gateway_anything(settings: Setti
             listening = [c.laddr for c in psutil.Process(state.pid).net_connections("tcp") if c.status == "LISTEN"]
             assert {place.ip for place in listening} <= {"127.0.0.1"}
     assert (settings.home / "services/gateway/token").stat().st_mode & 0o077 == 0
-    assert (settings.home / "services/porter/socket").stat().st_mode & 0o077 == 0
+    assert (settings.home / "services/waiting-page/socket").stat().st_mode & 0o077 == 0
 
 
 def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, sessions: Sessions, ada: str) -> None:
@@ -211,7 +211,7 @@ def test_a_session_that_died_is_found_again_when_it_is_back(settings: Settings, 
 
     def told() -> bool:
         get(f"{ada}/api")  # its page asks again and again: Podman may still have called it running the first time
-        return (sessions.gateway.table() or {}).get(routes.path(NAME)) == routes.PORTER
+        return (sessions.gateway.table() or {}).get(routes.path(NAME)) == routes.WAITING_PAGE
 
     wait_until(told)
     with pytest.raises(InvalidStatus, match="503"):
@@ -280,7 +280,7 @@ def test_f01_a_session_that_a_killed_run_has_left_away_comes_back_while_nobody_d
 
     def work() -> None:
         journal = DeadlyJournal(settings, "snapshot", Phase.intent)
-        Carrier(settings, Sessions.open(settings), journal).carry_out(decision)
+        MoveExecutor(settings, Sessions.open(settings), journal).carry_out(decision)
 
     process = in_a_process(work)
     process.join()

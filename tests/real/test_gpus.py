@@ -19,7 +19,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.session_planner import Planning
 from flows.sessions.gpus.gpu import NoGpu
@@ -40,7 +40,7 @@ PROFILE = ("light-minimal-deb12-py311", "2026a")
 
 @dataclass(frozen=True)
 class Scene:
-    carrier: Carrier
+    carrier: MoveExecutor
     settings: Settings
     old: str
     new: str
@@ -90,7 +90,7 @@ def scene(
     labels = {"io.refit.profile": PROFILE[0], "io.refit.release": PROFILE[1]}
     old, new = light(shared, registry, base, "g1"), light(shared, registry, base, "g2", ALONE, labels)
     with private_home(folder, registry_server.port, **more, migration={"rehearse": True}) as settings:
-        yield Scene(Carrier.open(settings), settings, old, new, nodes)
+        yield Scene(MoveExecutor.open(settings), settings, old, new, nodes)
 
 
 def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: Scene, kind: str) -> None:

@@ -19,14 +19,14 @@ from flows.core.settings import Settings
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.activity.probes import look_at
 from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import PREFIX, Session
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.machine import FIRST, build_all
@@ -97,7 +97,7 @@ def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(
     furnish(opened.sessions, "grace")
     assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
     home = manifest(opened.session.home, without=THEIRS)
-    result = Carrier.open(shared).carry_out(to(opened.sessions, "grace", opened.next_image))
+    result = MoveExecutor.open(shared).carry_out(to(opened.sessions, "grace", opened.next_image))
     assert result.moved, result.reason
     after = opened.sessions.store.session("grace")
     assert (after.image, after.url) == (opened.next_image, opened.session.url)
@@ -161,7 +161,7 @@ def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Setti
         wait_until(lambda: teller.tell([line]) == ("grace",))
         notice.get_by_role("button", name="In 2 hours").click()
         wait_until(lambda: teller.hear([line]) == ("grace",))
-    assert Wishes(database).all()["grace"].snoozed_until
+    assert PreferenceStore(database).all()["grace"].snoozed_until
 
 
 @pytest.mark.parametrize("opened", ["vscode"], indirect=True)
@@ -189,7 +189,7 @@ def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loa
         page.keyboard.type("nameless")
         wait_until(lambda: all(typed in backed_up(home) for typed in ("unsaved", "nameless")))
 
-        result = Carrier.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
+        result = MoveExecutor.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
         assert result.moved, result.reason
         page.get_by_role("button", name="Reload Window").click()  # it can't reconnect
         expect(page.locator(".tab.dirty")).to_have_count(2)

@@ -16,7 +16,7 @@ from flows.core.database import now, open_database
 from flows.core.policy import Mode
 from flows.core.settings import Settings
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason
@@ -24,7 +24,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.browser import open_page
 from tests.conftest import wait_until
 from tests.real.drafts import check_drafts, type_drafts
@@ -89,7 +89,7 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     expect(notice).to_have_count(0)
     wait_until(lambda: teller.hear([near]) == (NAME,))
     assert teller.hear([near]) == ()
-    snoozed = Wishes(database).all()[NAME].snoozed_until
+    snoozed = PreferenceStore(database).all()[NAME].snoozed_until
     assert snoozed and timedelta(hours=1, minutes=58) < snoozed - now() <= timedelta(hours=2)
 
     later = replace(line, new=f"sha256:{64 * '8'}")
@@ -97,7 +97,7 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
     pin = (deadline - timedelta(days=1)).date()
     page.get_by_role("button", name=f"Not before {pin}").click()
     wait_until(lambda: teller.hear([later]) == (NAME,))
-    wish = Wishes(database).all()[NAME]
+    wish = PreferenceStore(database).all()[NAME]
     assert (wish.mode, wish.until) == (Mode.pin, pin)
 
 
@@ -115,7 +115,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
     new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
-    result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    result = MoveExecutor.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
     (kernel,) = wait_for_kernels(sessions, session)
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
@@ -158,7 +158,7 @@ def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_sav
     never_mind_the_server(page)
     page.context.set_offline(asleep)  # a laptop that is closed hears nothing of the move, and is back after it
     new = variant(shared, registry, jupyter_image, shared.repository, f"for those who are {stem}")
-    result = Carrier.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    result = MoveExecutor.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
     page.context.set_offline(False)
     notice = page.locator(".refit-notice")

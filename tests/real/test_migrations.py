@@ -19,7 +19,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.metrics import serving
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
 from flows.migrations.results import Result
@@ -45,7 +45,7 @@ class Scene(moving.Scene):
         furnish(self.sessions, NAME)
 
     def move(self, image: str) -> Result:
-        return Carrier.open(self.settings).carry_out(to(self.sessions, NAME, image), "what changes")
+        return MoveExecutor.open(self.settings).carry_out(to(self.sessions, NAME, image), "what changes")
 
     @property
     def journal(self) -> Journal:
@@ -160,10 +160,10 @@ def test_an_image_that_fails_its_rehearsal_never_touches_the_session(scene: Scen
     old, careful = scene.image("old"), scene.settings.model_copy(update={"migration": RolloutPolicy()})
     scene.create(old)
     started = scene.sessions.engine.containers(NAME)
-    result = Carrier.open(careful).carry_out(to(scene.sessions, NAME, scene.image("ends", "exit 3")))
+    result = MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.image("ends", "exit 3")))
     assert (result.state, result.downtime) == (State.rolled_back, None)
     assert "rehearsal" in result.reason and scene.sessions.engine.containers(NAME) == started
-    assert Carrier.open(careful).carry_out(to(scene.sessions, NAME, scene.image("new"))).moved
+    assert MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.image("new"))).moved
 
 
 def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_left(scene: Scene) -> None:
@@ -216,7 +216,7 @@ def test_f05_a_session_that_its_owner_stopped_meanwhile_is_left_alone(scene: Sce
     scene.create(old)
     decision = to(scene.sessions, NAME, new)
     scene.sessions.stop(NAME)
-    result = Carrier.open(scene.settings).carry_out(decision)
+    result = MoveExecutor.open(scene.settings).carry_out(decision)
     assert not result.moved and result.reason
     [container] = scene.sessions.engine.containers(NAME)
     assert (container.image, container.running) == (old, Running.stopped)
@@ -227,7 +227,7 @@ def test_f10_a_session_in_which_work_begins_before_the_stop_goes_on(scene: Scene
     scene.create(old)
     decision, started = to(scene.sessions, NAME, new), scene.sessions.engine.containers(NAME)
     scene.sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
-    result = Carrier.open(scene.settings).carry_out(decision)
+    result = MoveExecutor.open(scene.settings).carry_out(decision)
     assert (result.state, result.downtime, result.failed) == (State.deferred, None, False)
     assert "sleep 300" in result.reason
     assert scene.sessions.engine.containers(NAME) == started
@@ -243,7 +243,7 @@ def test_f06_a_session_that_was_deleted_meanwhile_is_not_resurrected(scene: Scen
     scene.create(old)
     decision = to(scene.sessions, NAME, new)
     scene.sessions.remove(NAME)
-    result = Carrier.open(scene.settings).carry_out(decision)
+    result = MoveExecutor.open(scene.settings).carry_out(decision)
     assert (result.state, result.reason) == (State.skipped, "the session was deleted meanwhile")
     assert scene.sessions.engine.containers(NAME) == ()
 
@@ -282,7 +282,7 @@ def test_jupyterlab_moves_with_a_kernel_that_executes_a_cell(scene: Scene, jupyt
     session = sessions.store.session(NAME)
     sessions.jupyter(session).write_file("notes.txt", "kept")
     assert sessions.jupyter(session).execute("open('from-a-kernel', 'w').write('kept')").strip() == "4"
-    result = Carrier.open(settings).carry_out(to(sessions, NAME, new))
+    result = MoveExecutor.open(settings).carry_out(to(sessions, NAME, new))
     assert result.moved, result.reason
     assert sessions.execute(NAME, ["cat", "notes.txt"]) == "kept"
     assert sessions.execute(NAME, ["cat", "from-a-kernel"]) == "kept"

@@ -121,7 +121,12 @@ def test_packages_that_were_not_resolved_are_found_after_the_build(
 
 @pytest.mark.long
 def test_a_base_that_came_by_a_mirror_is_the_same(
-    mirrored: dict[str, object], registry: Registry, tmp_path: Path, base: Built, base_stage: Stage, mirror: Way
+    mirrored: dict[str, object],
+    registry: Registry,
+    tmp_path: Path,
+    base: Built,
+    base_stage: Stage,
+    mirror: Way,
 ) -> None:
     port = int(registry.host.rpartition(":")[2])
     with private_home(tmp_path / "home", port, repository="mirrored", **mirrored) as settings:

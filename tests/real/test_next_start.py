@@ -13,15 +13,15 @@ from flows.core.policy import Mode
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.start_sessions import start_session
 from flows.migrations.switch_profile import go_back, switch_session
 from flows.sessions.activity.hook import HOOK, PROOF
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
 from tests.real.moving import check_nothing_is_left, to
@@ -43,11 +43,11 @@ class Scene(moving.Scene):
         repository = self.settings.repository
         found = self.registry.manifest(repository, image)
         self.registry.put_manifest(repository, f"{profile}_{RELEASE}", found.content, found.media_type)
-        Standings(open_database(self.settings.database)).begin({(profile, RELEASE): image}, {}, "root")
+        Rollouts(open_database(self.settings.database)).begin({(profile, RELEASE): image}, {}, "root")
         return image
 
     def wish(self, **changes: object) -> None:
-        Wishes(open_database(self.settings.database)).change(NAME, "hedy", **changes)
+        PreferenceStore(open_database(self.settings.database)).change(NAME, "hedy", **changes)
 
     @property
     def image_now(self) -> str:
@@ -105,7 +105,7 @@ def test_the_hook_of_a_session_says_not_now_and_hears_of_what_it_cant_stop(scene
     script = f"mkdir -p {HOOK.rpartition('/')[0]} && cat >{HOOK} && chmod +x {HOOK}"
     hook = '#!/bin/sh\necho "$1" >>asked\n[ "$1" = now ] || { echo "training ends at 18:00"; exit 75; }\n'
     scene.sessions.execute(NAME, ["sh", "-c", script], stdin=hook)
-    carrier = Carrier.open(scene.settings)
+    carrier = MoveExecutor.open(scene.settings)
     result = carrier.carry_out(to(scene.sessions, NAME, new))
     assert result.state is State.deferred and result.reason.endswith("says not now: training ends at 18:00")
     assert scene.image_now == old
@@ -120,7 +120,7 @@ def test_the_hook_of_a_session_has_the_last_word_on_its_new_image(scene: Scene) 
     hook = '#!/bin/sh\n[ "$REFIT_REHEARSAL" ] || [ -e well ] || { echo "$1: no CUDA"; exit 1; }\n'
     scene.sessions.execute(NAME, ["sh", "-c", script], stdin=hook)
     try:
-        carrier = Carrier.open(scene.settings)
+        carrier = MoveExecutor.open(scene.settings)
         result = carrier.carry_out(to(scene.sessions, NAME, new))
         assert result.state is State.rolled_back and "exit code 1: moved: no CUDA" in result.reason
         assert scene.image_now == old

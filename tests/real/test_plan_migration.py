@@ -18,12 +18,12 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.notifications.teller import Teller
-from flows.migrations.planning.rollout import Action, Decision, Reason, Way
+from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.reconcile import Course, follow
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import Planning, plan_migration
 from flows.migrations.shutdown_notice import MOVES_NOW
 from flows.sessions.containers.pulls import to_pull
@@ -31,7 +31,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.ide.terminals import LEFT
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.machine import RegistryServer, private_home
 from tests.real.variants import LIGHT, light
 from tests.terminal import Terminal
@@ -92,7 +92,7 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("follow-old", "follow-new"))
     often = settings.model_copy(update={"migration": RolloutPolicy(look_minutes=0.02, rehearse=False)})
     planning = Planning(often)
-    sessions, carrier, seen = planning.sessions, Carrier.open(often), list[str]()
+    sessions, carrier, seen = planning.sessions, MoveExecutor.open(often), list[str]()
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
     try:
         sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
@@ -109,8 +109,8 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
         )
         (result,) = follow(course, Machine(), often.migration)
         assert result.moved and "sleep 300" in seen[0]
-        (standing,) = Standings(planning.database).all().values()
-        assert (standing.image, standing.way, standing.canary) == (new, Way.running, NAME)
+        (standing,) = Rollouts(planning.database).all().values()
+        assert (standing.image, standing.way, standing.canary) == (new, RolloutStatus.running, NAME)
         told = [event.kind for event in History(planning.database).events(image=new)]
         assert told[0] is Kind.rollout_begun and told[-2:] == [Kind.move_ended, Kind.judged]
         (line,) = planning.fleet().sessions
@@ -135,7 +135,7 @@ def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_t
 ) -> None:
     labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("plan-old", "plan-new"))
-    sessions, wishes = Sessions.open(settings), Wishes(open_database(settings.database))
+    sessions, wishes = Sessions.open(settings), PreferenceStore(open_database(settings.database))
     whole = sum(int(layer["size"]) for layer in registry.manifest(settings.repository, new).document["layers"])
     assert to_pull(settings, [new]) == {new: whole}
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
@@ -156,7 +156,7 @@ def test_f17_a_session_moves_when_its_owner_lets_it_and_is_forced_by_no_notice_t
         assert pinned.at and pinned.at.astimezone(UTC).date() in (until - timedelta(days=1), until)
         with pytest.raises(RefitError, match="pinned"):
             plan_migration([NAME], new, settings)
-        carrier = Carrier.open(settings)
+        carrier = MoveExecutor.open(settings)
         assert carrier.carry_out(pinned).state is State.skipped
         assert sessions.store.session(NAME).image == old
 

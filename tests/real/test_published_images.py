@@ -19,7 +19,7 @@ from flows.create_session import find_image
 from flows.images.build import Built
 from flows.images.manifests import Manifest, canonical, digest_of
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.session_planner import Planning, targets
@@ -78,7 +78,7 @@ class Scene:
             "a new session": lambda: sessions.create("eve", FIRST, RELEASE, digest, LIGHT),
             "a plan for a session": lambda: planning.plan([NAME], ""),
             "--to": lambda: targets([session], digest, self.settings),
-            "a move": lambda: Carrier.open(self.settings).carry_out(
+            "a move": lambda: MoveExecutor.open(self.settings).carry_out(
                 Decision(NAME, Action.migrate, session.image, digest)
             ),
             "a rehearsal": lambda: _target(self.settings, session, ""),
@@ -201,5 +201,5 @@ def test_an_image_from_before_is_signed_by_a_verb_and_a_session_moves_to_it(
     refit("restore", before.digest)
     old = Sessions.open(scene.settings).store.session(NAME).image
     (line,) = Planning(scene.settings).plan([NAME], "")
-    result = Carrier.open(scene.settings).carry_out(line)
+    result = MoveExecutor.open(scene.settings).carry_out(line)
     assert (result.state, result.old, result.new) == (State.cleaned, old, before.digest), result.reason

@@ -20,7 +20,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.activity.hook import PROOF
@@ -242,7 +242,7 @@ def test_a_session_goes_on_with_its_home_in_the_pool(
         assert not session.home.exists()
         assert sessions.start(NAME) == moved and sessions.execute(NAME, ["ls", "project"])
 
-        carrier = Carrier.open(settings)
+        carrier = MoveExecutor.open(settings)
         for name, before_start, ended in (("new", "true", State.cleaned), ("spoils", SPOILS, State.rolled_back)):
             image = light(shared, registry, base, name, before_start)
             assert carrier.carry_out(to(sessions, NAME, image)).state is ended

@@ -138,7 +138,7 @@ def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, 
     headers = {"Authorization": f"token {sessions.token(ana)}"}
     httpx.post(f"{ana.url}/api/kernels", headers=headers, **PATIENTLY).raise_for_status()
     assert [kernel["name"] for kernel in kernels(sessions, ana)] == ["python3"]
-    reopen = sessions.engine.shut_out(ana.container, [ana.access.port or 0])
+    reopen = sessions.engine.block_ingress(ana.container, [ana.access.port or 0])
     try:
         assert sessions.end_kernels(ana) == 1  # right before a move's stop, nobody comes in from outside
     finally:

@@ -15,7 +15,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
 from flows.migrations.previous_containers import clear
@@ -55,7 +55,7 @@ class Scene:
         command.run([*tools.podman(self.settings), *words], root=True)
 
     def move(self, image: str) -> Result:
-        return Carrier.open(self.settings).carry_out(to(self.sessions, NAME, image))
+        return MoveExecutor.open(self.settings).carry_out(to(self.sessions, NAME, image))
 
     def notes(self) -> dict[str, str]:
         journal = Journal(open_database(self.settings.database))
@@ -98,7 +98,7 @@ def test_who_goes_back_is_in_the_container_that_they_had_with_what_was_installed
     first, home = scene.sessions.store.session(NAME).container, scene.home
     scene.podman("exec", "--user", "0", first, "sh", "-c", "echo by hand >/usr/local/mine")
     rules = scene.settings.migration.model_copy(update={"keep_hours": 1.0})
-    carrier = Carrier.open(scene.settings.model_copy(update={"migration": rules}))
+    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": rules}))
     assert carrier.carry_out(to(scene.sessions, NAME, scene.new)).moved
     second = scene.sessions.store.session(NAME).container
     assert carrier.carry_out(to(scene.sessions, NAME, scene.old)).moved
@@ -146,7 +146,7 @@ def test_an_image_that_fails_with_the_home_gives_it_back_to_the_old_one_that_wai
 @pytest.mark.long
 def test_where_no_container_may_wait_it_starts_after_the_stop(scene: Scene) -> None:
     careful = scene.settings.model_copy(update={"warm_containers": 0})
-    result = Carrier.open(careful).carry_out(to(scene.sessions, NAME, scene.new))
+    result = MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.new))
     assert result.moved, result.reason
     assert scene.notes()["warm"] == "not warm: 0 others wait already"
     assert scene.slots == [f"refit-{NAME}-2"]
@@ -163,7 +163,7 @@ echo '{"argv": ["python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"
 
 def moved_at_rest(settings: Settings, sessions: Sessions, name: str, image: str) -> bool:
     """Move a session; not yet, where it has still to do with its start."""
-    result = Carrier.open(settings).carry_out(to(sessions, name, image))
+    result = MoveExecutor.open(settings).carry_out(to(sessions, name, image))
     assert result.state in (State.cleaned, State.deferred), result.reason
     return result.moved
 

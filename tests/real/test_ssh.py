@@ -10,13 +10,13 @@ import pytest
 
 from flows import services
 from flows.core import command
-from flows.core.command import OutOfTime, ProgramFailed
+from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.rehearsal import rehearse
@@ -116,7 +116,7 @@ def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
         login.close()
     wait_until(lambda: "dev@pts" not in desk.sessions.execute(NAME, ["ps", "-eo", "args"]))
 
-    result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
+    result = MoveExecutor.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
     assert result.moved, result.reason
     assert desk.sessions.ssh.options(NAME) == way
     assert desk.sessions.ssh.fingerprint(NAME) == fingerprint
@@ -132,7 +132,7 @@ def test_f20_a_container_that_was_changed_by_hand_is_left_alone(desk: Desk) -> N
     assert engine.by_hand(session) == ()
     command.run([*podman, "rename", session.container, "mine"], root=True)
     try:
-        result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
+        result = MoveExecutor.open(desk.settings).carry_out(to(desk.sessions, NAME, desk.other))
     finally:
         command.run([*podman, "rename", "mine", session.container], root=True)
     assert (result.state, result.moved) == (State.skipped, False)
@@ -146,7 +146,7 @@ def test_f3_an_image_into_which_nobody_can_log_in_is_rolled_back(
 ) -> None:
     broken = light(shared, registry, base, "ssh broken", before="pkill -x sshd")
     before = desk.session
-    result = Carrier.open(desk.settings).carry_out(to(desk.sessions, NAME, broken))
+    result = MoveExecutor.open(desk.settings).carry_out(to(desk.sessions, NAME, broken))
     assert result.state is State.rolled_back and "log in by ssh" in result.reason
     assert desk.session == before and desk.run("echo here") == "here"
 
@@ -167,9 +167,9 @@ def test_who_may_log_in_changes_at_once_and_strangers_never_may(desk: Desk, tmp_
 
 @pytest.mark.long
 def test_a_session_that_is_closed_for_the_last_look_is_closed_to_ssh(desk: Desk) -> None:
-    reopen = desk.sessions.engine.shut_out(desk.session.container, desk.session.doors)
+    reopen = desk.sessions.engine.block_ingress(desk.session.container, desk.session.doors)
     try:
-        with pytest.raises(OutOfTime):
+        with pytest.raises(CommandTimeout):
             command.run(desk.call("true"), limit=3)
     finally:
         reopen()

@@ -104,7 +104,7 @@ def leave(*_):
     raise SystemExit(7)
 
 signal.signal(signal.SIGTERM, leave)
-with ThreadPoolExecutor() as pool, command.ending_all():
+with ThreadPoolExecutor() as pool, command.terminating_children():
     for note in sys.argv[1:]:
         pool.submit(command.run, ["sh", "-c", {WAITING!r}, "sh", note], root=True)
     while True:

@@ -12,7 +12,7 @@ from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.session_planner import targets
 from flows.sessions.model import Session
 from tests.machine import serve_registry
@@ -71,4 +71,4 @@ def test_an_image_of_something_else_is_refused(settings: Settings, ada: Session,
 
 def test_a_session_that_was_never_moved_has_no_move_to_end(settings: Settings) -> None:
     with pytest.raises(UnknownName, match="'ada'"):
-        Carrier.open(settings).reopen("ada")
+        MoveExecutor.open(settings).reopen("ada")

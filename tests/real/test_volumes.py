@@ -10,7 +10,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.sessions import reconfigure
 from flows.sessions.homes.volumes import read_wanted
@@ -38,7 +38,7 @@ def test_home_and_volumes_move_and_go_back_together(
     settings: Settings, registry: Registry, shared: Settings, base: Built
 ) -> None:
     old, spoils, fine = (light(shared, registry, base, f"v{s}", s) for s in ("true", SPOILS, TRIES))
-    carrier = Carrier.open(settings)
+    carrier = MoveExecutor.open(settings)
     sessions: Sessions = carrier.sessions
     scratch = sessions.homes.make_shared("scratch")
     wanted = read_wanted(["data:/data", "scratch:/scratch", "models:/home/dev/models:ro"])

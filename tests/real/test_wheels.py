@@ -19,7 +19,7 @@ from flows.core.settings import Settings
 from flows.host import containers
 from flows.images import containerfile_export, stages
 from flows.images.build import Builder, Built
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.plan import Action
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -168,7 +168,7 @@ def test_pip_builds_and_installs_them_as_well(case: Case) -> None:
 
 @pytest.mark.long
 def test_two_builds_in_a_row_are_equal(case: Case, registry: Registry, tmp_path: Path) -> None:
-    maker = Maker(case.settings, registry)
+    maker = StageBuilder(case.settings, registry)
     one, two = (maker.make(case.wheels, case.ground.digest, tmp_path / f"log{n}").digest for n in range(2))
     assert one == two
     built = case.builder.build(case.python, case.ground)

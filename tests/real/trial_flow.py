@@ -43,5 +43,5 @@ def trial(wait: Wait, systems: list[str] | None = None) -> str:
     if not wait.in_a_thread:
         return run_program(wait)
     future = run_program.submit(wait)
-    with command.ending_all():
+    with command.terminating_children():
         return future.result()

@@ -111,12 +111,12 @@ class SimulatedEngine:
             raise RefitError(f"{container} doesn't run.")
         return box
 
-    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+    def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         self._world.at("shut out", session_of(container))
         self._world.door(container, True)
-        return lambda: self.let_in(container)
+        return lambda: self.allow_ingress(container)
 
-    def let_in(self, container: str) -> None:
+    def allow_ingress(self, container: str) -> None:
         self._world.at("let in", session_of(container))
         self._world.door(container, False)
 
@@ -292,7 +292,7 @@ class SimulatedSessions(Sessions):
             raise JupyterError(f"Nothing was ready at {session.url}.")
         return 0.0
 
-    def let_people_in(self, session: Session) -> None:
+    def route_traffic(self, session: Session) -> None:
         self.world.at("lead", session.name)
         self.world.boxes[session.container].led = True
         self.world.at("lead", session.name, "after")

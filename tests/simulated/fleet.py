@@ -20,7 +20,7 @@ from flows.core.database import LEASE_SECONDS, Lease, now, open_database
 from flows.core.errors import UnknownName
 from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.planning.rollout import Action, Decision
@@ -163,10 +163,10 @@ class Fleet:
     def journal(self) -> Journal:
         return Journal(self.database)
 
-    def carrier(self) -> Carrier:
+    def carrier(self) -> MoveExecutor:
         """A process that has just begun."""
         self.world.alive = True
-        return Carrier(self.settings, self.sessions, MortalJournal(self.database, self.world))
+        return MoveExecutor(self.settings, self.sessions, MortalJournal(self.database, self.world))
 
     def to(self, session: Session, image: str, **more: object) -> Decision:
         return Decision(session.name, Action.migrate, session.image, image, **more)  # type: ignore[arg-type]

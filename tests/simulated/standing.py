@@ -15,7 +15,7 @@ from threading import Event, Thread
 from flows.core.database import Lease, LeaseLost, open_database
 from flows.core.database import _renewals as renewals
 from flows.core.errors import RefitError
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import FINAL, Move
 from flows.migrations.planning.rollout import Decision
 from tests.conftest import PATIENCE, wait_until
@@ -78,7 +78,7 @@ class First:
         renewals[database]._renew_due = lambda _: _never(renewals[database]._due)  # type: ignore[method-assign]
         sessions = SimulatedSessions(self.fleet.settings, self.fleet.world, database)
         try:
-            Carrier(self.fleet.settings, sessions, MortalJournal(database, self.fleet.world)).carry_out(self.line)
+            MoveExecutor(self.fleet.settings, sessions, MortalJournal(database, self.fleet.world)).carry_out(self.line)
         except BaseException as error:
             self.error = error
         finally:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base, BaseConfig
-from flows.core.command import OutOfTime, ProgramFailed, stopping
+from flows.core.command import CommandTimeout, ProgramFailed, stopping
 from flows.core.settings import Settings
 from flows.images.builder import stage_builder
 from flows.images.builder.context import own_things, uv_program, write_files
@@ -168,8 +168,8 @@ def test_it_is_not_tried_again_where_that_has_no_point() -> None:
     with pytest.raises(RegistryError):
         stage_builder.again(attempt, refuse)
     assert len(attempts) == 1
-    attempts, attempt = failing(1, OutOfTime)
-    with pytest.raises(OutOfTime):
+    attempts, attempt = failing(1, CommandTimeout)
+    with pytest.raises(CommandTimeout):
         stage_builder.again(attempt)
     assert len(attempts) == 1
     over = Event()

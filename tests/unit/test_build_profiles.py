@@ -13,7 +13,7 @@ from prefect.logging.loggers import disable_run_logger
 from pydantic import TypeAdapter
 
 from flows import build_profiles
-from flows.build_profiles import PUBLISH, Attempt, build_stage, carry_out, insist, summary, whole
+from flows.build_profiles import PUBLISH, Attempt, build_stage, carry_out, retry_vanished, summary, whole
 from flows.catalog.load import load_catalog
 from flows.core.command import ProgramFailed
 from flows.core.database import open_database
@@ -100,7 +100,7 @@ def test_what_went_from_the_mirror_is_resolved_anew_once_and_nothing_else_is_tri
             return attempt(profiles, "two", one=gone, three=RefitError("no disk"))
         return attempt(profiles, "one")
 
-    report = whole(insist(carry_out, ["one", "two", "three"]))
+    report = whole(retry_vanished(carry_out, ["one", "two", "three"]))
     assert asked == [["one", "two", "three"], ["one"]]
     assert sorted(image.profile for image in report.images) == ["one", "two"]
     assert report.failures == {"three": "no disk"} and list(report.again) == ["one"] and "tmux" in report.again["one"]
@@ -109,7 +109,7 @@ def test_what_went_from_the_mirror_is_resolved_anew_once_and_nothing_else_is_tri
 
 def test_what_goes_twice_has_failed() -> None:
     gone = Vanished("gone", why="tmux")
-    report = whole(insist(lambda profiles: attempt(profiles, one=gone), ["one"]))
+    report = whole(retry_vanished(lambda profiles: attempt(profiles, one=gone), ["one"]))
     assert report.failures == {"one": "gone\ntmux"} and list(report.again) == ["one"] and not report.images
 
 
@@ -122,7 +122,7 @@ def test_a_mirror_that_is_away_then_loses_nothing_of_what_was_made() -> None:
             raise RefitError("the mirror doesn't answer")
         return attempt(profiles, one=gone)
 
-    report = whole(insist(carry_out, ["one", "two"]))
+    report = whole(retry_vanished(carry_out, ["one", "two"]))
     assert report.failures == {"one": "gone\ntmux"} and [image.profile for image in report.images] == ["two"]
 
 

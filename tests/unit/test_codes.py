@@ -5,7 +5,7 @@ from enum import StrEnum
 import pytest
 
 from flows.migrations.move import Code, Consent, Phase, State
-from flows.migrations.planning.rollout import Health, Reason, Way
+from flows.migrations.planning.rollout import Health, Reason, RolloutStatus
 from flows.migrations.unattended import TEXTS
 from flows.sessions.events import Kind
 
@@ -16,7 +16,7 @@ CODES: dict[type[StrEnum], str] = {
     Phase: "intent done failed skipped deferred interrupted reopened",
     Reason: "current stopped no-image refused moving unfinished held failed busy unknown ask untold next-start blocked "
     "gpu room paused aborted superseded gate never state pinned snoozed deferred pull quiet window frozen late",
-    Way: "running paused aborted superseded",
+    RolloutStatus: "running paused aborted superseded",
 }
 WORDS: dict[type[StrEnum], list[str]] = {
     Kind: [

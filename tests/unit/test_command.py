@@ -182,7 +182,7 @@ def end_all_while_a_program_says_that_all_is_well() -> None:
         running = pool.submit(
             run, ["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 60 & wait"], on_line=lambda _: up.set()
         )
-        with suppress(KeyboardInterrupt), command.ending_all():
+        with suppress(KeyboardInterrupt), command.terminating_children():
             assert up.wait(PATIENCE)
             raise KeyboardInterrupt
         with pytest.raises(ProgramFailed, match="ended by signal 15"):
@@ -211,7 +211,7 @@ def test_without_root_a_program_goes_through_sudo_with_names_of_variables_only(m
     ]  # fmt: skip
 
 
-BECOME = [sys.executable, "-c", "import sys; from flows.core import command; command.become(sys.argv[1:])"]
+BECOME = [sys.executable, "-c", "import sys; from flows.core import command; command.exec_replace(sys.argv[1:])"]
 
 
 def test_a_process_becomes_a_program_with_its_input_outputs_and_exit_code() -> None:
@@ -248,7 +248,7 @@ def test_what_a_process_has_become_ends_with_its_terminal_also_below_nohup() -> 
 
 def test_a_process_cant_become_a_program_that_is_missing() -> None:
     with pytest.raises(ProgramMissing, match="no-such-program"):
-        command.become(["no-such-program"])
+        command.exec_replace(["no-such-program"])
 
 
 def test_a_run_that_is_over_starts_nothing_more_but_what_clears_up(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def end_all_while_something_waits_for_its_turn(folder: Path) -> None:
             run(["true"])
 
     with ThreadPoolExecutor() as pool:
-        with suppress(KeyboardInterrupt), command.ending_all():
+        with suppress(KeyboardInterrupt), command.terminating_children():
             waiting = pool.submit(copy_context().run, wait)
             raise KeyboardInterrupt
         turn.set()

@@ -12,7 +12,7 @@ from flows.core.policy import Mode
 from flows.migrations.move import Consent
 from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
 from flows.migrations.planning.rollout import Action, Reason
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 from tests.unit.test_planner import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout
 
 FREEZE = {"first": "2026-10-24", "last": "2026-10-25", "why": "a fair"}
@@ -26,10 +26,10 @@ FREEZE = {"first": "2026-10-24", "last": "2026-10-25", "why": "a fair"}
         ({"policy": policy(quiet=["23:00-07:00"])}, None),
         ({"policy": policy(windows=["08:00-10:00"])}, Reason.window),
         ({"policy": policy(windows=["22:30-22:31"])}, None),
-        ({"policy": policy(), "wish": Wish(quiet=(read_hours("sat 22:30-22:31"),))}, Reason.quiet),
-        ({"policy": policy(quiet=["22:00-07:00"]), "wish": Wish(agreed=NEW)}, None),
-        ({"wish": Wish(snoozed_until=NOW + HOUR)}, Reason.snoozed),
-        ({"wish": Wish(mode=Mode.ask)}, Reason.ask),
+        ({"policy": policy(), "wish": UpdatePreferences(quiet=(read_hours("sat 22:30-22:31"),))}, Reason.quiet),
+        ({"policy": policy(quiet=["22:00-07:00"]), "wish": UpdatePreferences(agreed=NEW)}, None),
+        ({"wish": UpdatePreferences(snoozed_until=NOW + HOUR)}, Reason.snoozed),
+        ({"wish": UpdatePreferences(mode=Mode.ask)}, Reason.ask),
     ],
     ids=str,
 )
@@ -67,7 +67,7 @@ def test_f5_whoever_starts_a_session_is_asked_for_nothing_more_and_only_freezes_
         verdict=None,
         running=False,
         policy=policy(quiet=["00:00-24:00"], mode=Mode.next_start),
-        wish=Wish(mode=mode, snoozed_until=NOW + HOUR),
+        wish=UpdatePreferences(mode=mode, snoozed_until=NOW + HOUR),
     )
     assert only(stopped).reason is Reason.stopped
     begins = starting(stopped, NOW)

@@ -26,9 +26,9 @@ from flows.migrations.executor import LOOK_AGE
 from flows.migrations.failure_attribution import PUT_OFF
 from flows.migrations.move import STEPS, Consent, State
 from flows.migrations.notifications.teller import Teller
-from flows.migrations.orphaned_moves import PATIENCE, Doors, end_abandoned
+from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.planning.plan import plan
-from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.migrations.results import Result
 from flows.migrations.session_planner import Planning
 from flows.migrations.steps import UNUSED_GRACE
@@ -39,7 +39,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running, Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 from tests.conftest import free_port, wait_until
 from tests.simulated.engine import SimulatedEngine
 from tests.simulated.fleet import LATE, OWN, PROFILE, RELEASE, SILENT, Fleet, fleet
@@ -171,7 +171,7 @@ def test_f01_a_session_that_a_killed_run_has_left_closed_is_opened_as_soon_as_it
     with pytest.raises(Killed):
         move(sessions, ada)
     sessions.world.alive, sessions.world.meanwhile = True, lambda _: None
-    doors, [box] = Doors(sessions.sessions, sessions.journal), sessions.world.of(ada.name)[:1]
+    doors, [box] = IngressReopener(sessions.sessions, sessions.journal), sessions.world.of(ada.name)[:1]
     assert box.shut and doors.open(now()) == ()
     later = now() + 2 * LOOK_AGE
     assert (doors.open(later), doors.open(later)) == ((ada.name,), ()) and not box.shut
@@ -673,10 +673,10 @@ def test_f18_what_the_new_image_would_break_waits_for_its_owner() -> None:
     now = datetime(2026, 11, 21, 9, tzinfo=UTC)
     idle = Seen("ada", Verdict.idle, now, True, ())
     ada = Candidate(session, running=True, seen=idle, blocked="numpy is built for Python 3.11")
-    rollout = Rollout(now, {(PROFILE, RELEASE): "sha256:new"}, RolloutPolicy())
+    rollout = PlanInput(now, {(PROFILE, RELEASE): "sha256:new"}, RolloutPolicy())
     [line] = plan([ada], rollout)
     assert (line.action, line.reason) == (Action.wait, Reason.blocked) and "numpy" in line.detail
-    [agreed] = plan([replace(ada, wish=Wish(agreed="sha256:new"))], rollout)
+    [agreed] = plan([replace(ada, wish=UpdatePreferences(agreed="sha256:new"))], rollout)
     assert agreed.action is Action.migrate
 
 

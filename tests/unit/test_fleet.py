@@ -13,8 +13,8 @@ from flows.cli import migrate
 from flows.migrations.move import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, Question, fleet, questions
-from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, Way
-from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, RolloutStatus
+from flows.migrations.planning.rollout_state import RolloutState
 from flows.migrations.planning.waves import Trial
 from flows.sessions.events import Event, Kind
 
@@ -22,8 +22,8 @@ NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 NEW = "sha256:0123456789abcdef"
 STANDINGS = {
-    NEW: Standing(NEW, "p0", "2026a", NOW - HOUR, "ada", Way.running),
-    "sha256:before": Standing("sha256:before", "p0", "2026a", NOW - 9 * HOUR, "", Way.superseded),
+    NEW: RolloutState(NEW, "p0", "2026a", NOW - HOUR, "ada", RolloutStatus.running),
+    "sha256:before": RolloutState("sha256:before", "p0", "2026a", NOW - 9 * HOUR, "", RolloutStatus.superseded),
 }
 DECISIONS = (
     Decision("ada", Action.skip, NEW, NEW, Reason.current),
@@ -47,7 +47,7 @@ def test_who_is_behind_and_why_and_who_is_overdue() -> None:
 
 def test_a_rollout_has_a_line_for_each_wave_and_one_that_is_over_is_not_shown() -> None:
     (rollout,) = shown().rollouts
-    assert (rollout.image, rollout.way) == (NEW, Way.running)
+    assert (rollout.image, rollout.way) == (NEW, RolloutStatus.running)
     assert not rollout.complete and replace(rollout, waves=rollout.waves[:1]).complete
     told = [(wave.title, wave.moved, wave.failed, wave.left, wave.health) for wave in rollout.waves]
     assert told == [("50 %", 1, 0, 0, Health.passed), ("100 %", 0, 1, 2, None)]
@@ -65,7 +65,7 @@ def test_nobody_is_asked_where_nothing_waits_for_the_answer() -> None:
     gates = {(NEW, 1): Gate(Health.unapproved, NOW)}
     assert questions(shown()) == ()
     assert questions(fleet(DECISIONS[:1], gates, TRIALS, STANDINGS, (50, 100), NOW)) == ()
-    paused = {NEW: replace(STANDINGS[NEW], way=Way.paused)}
+    paused = {NEW: replace(STANDINGS[NEW], way=RolloutStatus.paused)}
     assert questions(fleet(DECISIONS, gates, TRIALS, paused, (50, 100), NOW)) == ()
 
 
@@ -91,7 +91,7 @@ def test_whoever_watches_sees_it_until_it_is_over(
 ) -> None:
     monkeypatch.setattr(migrate, "WATCH_SECONDS", 0.0)
     (going,) = shown().rollouts
-    ends = [going, replace(going, way=Way.paused), replace(going, waves=going.waves[:1])]
+    ends = [going, replace(going, way=RolloutStatus.paused), replace(going, waves=going.waves[:1])]
     looks = [Fleet((rollout,), shown().sessions) for rollout in ends]
     migrate._watch(lambda: looks.pop(0))
     assert not looks

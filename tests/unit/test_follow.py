@@ -16,9 +16,9 @@ from flows.core.errors import RefitError
 from flows.core.policy import RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.move import State
 from flows.migrations.planning.plan import plan_after
-from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout, Way
+from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason, RolloutStatus
 from flows.migrations.planning.waves import Approval, Trial
-from flows.migrations.reconcile import PART, Course, Doubts, follow, foreseen
+from flows.migrations.reconcile import PART, Course, FailureBudget, follow, foreseen
 from flows.migrations.results import Result
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Evidence, Verdict
@@ -53,7 +53,7 @@ class World:
     ends: dict[str, State] = field(default_factory=dict)
     sessions: SessionPolicy = field(default_factory=SessionPolicy)
     target: str = NEW
-    ways: dict[str, Way] = field(default_factory=dict)
+    ways: dict[str, RolloutStatus] = field(default_factory=dict)
     approved: dict[str, Approval] = field(default_factory=dict)
     time: datetime = NOW
     images: dict[str, str] = field(default_factory=dict)
@@ -98,16 +98,16 @@ class World:
 
     def plan(self) -> Sequence[Decision]:
         self._may_die()
-        rollout = Rollout(self.time, {KEY: self.target}, self.policy, ways=self.ways)
+        rollout = PlanInput(self.time, {KEY: self.target}, self.policy, ways=self.ways)
         mine = [trial for trial in self.trials.values() if trial.image == self.target]
         return plan_after(map(self.candidate, self.names), rollout, mine, self.approved)[0]
 
     def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
         assert 0 < len(lines) <= PART and number > 0
-        doubts = Doubts(lines, self.policy.failures)
+        doubts = FailureBudget(lines, self.policy.failures)
         return [self._tried(line, doubts) for line in lines]
 
-    def _tried(self, line: Decision, doubts: Doubts) -> Result:
+    def _tried(self, line: Decision, doubts: FailureBudget) -> Result:
         if doubt := doubts.about(line):
             return replace(foreseen(line), reason=doubt)
         result = self._moved(line)
@@ -234,15 +234,15 @@ def test_a_wave_waits_for_an_approval_where_that_is_asked_for() -> None:
 
 
 def test_paused_and_resumed() -> None:
-    world = World(RolloutPolicy(waves=(100,)), names(4), ways={NEW: Way.paused})
-    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: Way.running})]
+    world = World(RolloutPolicy(waves=(100,)), names(4), ways={NEW: RolloutStatus.paused})
+    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: RolloutStatus.running})]
     world.run()
     assert len(world.moves) == 4 and world.moves[0][0] > NOW + 30 * MINUTE
 
 
 def test_what_is_aborted_is_over_and_leaves_the_others_alone() -> None:
     world = World(RolloutPolicy(waves=(50, 100), bake_minutes=60), names(20))
-    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: Way.aborted})]
+    world.events = [(NOW + 30 * MINUTE, "ways", {NEW: RolloutStatus.aborted})]
     results = world.run()
     assert world.moves and not world.times(2) and world.time == NOW + 30 * MINUTE
     assert {result.reason for result in results if not result.moved} == {Reason.aborted.text}
@@ -333,7 +333,7 @@ def test_f11_of_40_who_work_on_all_are_forced_from_their_deadline_on_and_none_be
 
 def test_a_home_into_which_somebody_wrote_after_a_good_move_stops_no_other() -> None:
     line = Decision("ada", Action.migrate, OLD, NEW, wave=1)
-    doubts = Doubts([line])
+    doubts = FailureBudget([line])
     doubts.note(line, Result("ada", OLD, NEW, "", 1.0, State.cleaned, "its home was kept", damaged=True))
     assert not doubts.about(line)
     doubts.note(line, Result("ada", OLD, NEW, "", 1.0, State.rolled_back, "", damaged=True))

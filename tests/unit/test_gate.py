@@ -26,8 +26,8 @@ from flows.core.settings import load
 settings = load()
 database = open_database(settings.database)
 with {
-    "build": lambda: gate.building(database),
-    "prune": lambda: gate.pruning(database, settings),
+    "build": lambda: build_lock.building(database),
+    "prune": lambda: build_lock.pruning(database, settings),
     "stage": lambda: workspace.workspace(settings),
 }[sys.argv[1]]():
     print("in", flush=True)

@@ -24,7 +24,7 @@ from flows.sessions.containers.podman import as_address
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.store import Store
 from flows.waiting_page import page
-from flows.waiting_page.app import Porter, door, knocked_at
+from flows.waiting_page.app import WaitingPage, door, knocked_at
 from flows.waiting_page.status import Seen, Why, tell
 from tests.conftest import wait_until
 
@@ -48,16 +48,16 @@ def test_a_session_is_at_a_path_of_its_own_and_a_path_belongs_to_one_session() -
 
 
 def test_who_is_led_elsewhere_leaves_nobody_at_an_address_that_was_anothers() -> None:
-    table = {"/": routes.PORTER, "/session/ada": "http://10.0.0.2:8888", "/session/bob": "http://10.0.0.3:8888"}
+    table = {"/": routes.WAITING_PAGE, "/session/ada": "http://10.0.0.2:8888", "/session/bob": "http://10.0.0.3:8888"}
     assert routes.leading(table, "ada", "http://10.0.0.2:8888") == {}
     assert routes.leading(table, "ada", "http://10.0.0.9:8888") == {"/session/ada": "http://10.0.0.9:8888"}
     taken = routes.leading(table, "ada", "http://10.0.0.3:8888")
-    assert taken == {"/session/bob": routes.PORTER, "/session/ada": "http://10.0.0.3:8888"}
+    assert taken == {"/session/bob": routes.WAITING_PAGE, "/session/ada": "http://10.0.0.3:8888"}
     assert list(taken)[-1] == "/session/ada"
 
 
 def test_only_routes_of_sessions_that_are_gone_are_superfluous() -> None:
-    table = dict.fromkeys(("/", routes.COMPLETE, "/session/ada", "/session/bob"), routes.PORTER)
+    table = dict.fromkeys(("/", routes.COMPLETE, "/session/ada", "/session/bob"), routes.WAITING_PAGE)
     assert routes.superfluous(table, {"ada"}) == ("/session/bob",)
 
 
@@ -129,26 +129,26 @@ def test_what_is_told_becomes_no_markup() -> None:
 
 
 @pytest.fixture
-def porter(settings: Settings) -> Starlette:
-    """A porter who knows ada, whom nobody has asked to run."""
+def waiting_page(settings: Settings) -> Starlette:
+    """A waiting_page who knows ada, whom nobody has asked to run."""
     settings.folder()
     database = open_database(settings.database)
     Store(database).add("ada", lambda uid, _: replace(ADA, uid=uid), uids=Span(first=200_000, last=200_001), ports=None)
-    return door(Porter(settings, database))
+    return door(WaitingPage(settings, database))
 
 
-def ask(porter: Starlette, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+def ask(waiting_page: Starlette, path: str, method: str = "GET", **headers: str) -> httpx.Response:
     async def asked() -> httpx.Response:
-        transport = httpx.ASGITransport(app=porter)
+        transport = httpx.ASGITransport(app=waiting_page)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             return await client.request(method, path, headers=headers)
 
     return asyncio.run(asked())
 
 
-def test_browsers_get_a_page_and_programs_json_both_503_and_for_now(porter: Starlette) -> None:
-    browser = ask(porter, "/session/ada/lab?token=secret", Accept="text/html,*/*;q=0.8")
-    program = ask(porter, "/session/ada/api/contents/x", "PUT")
+def test_browsers_get_a_page_and_programs_json_both_503_and_for_now(waiting_page: Starlette) -> None:
+    browser = ask(waiting_page, "/session/ada/lab?token=secret", Accept="text/html,*/*;q=0.8")
+    program = ask(waiting_page, "/session/ada/api/contents/x", "PUT")
     for answer in (browser, program):
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) >= 1
@@ -158,9 +158,9 @@ def test_browsers_get_a_page_and_programs_json_both_503_and_for_now(porter: Star
     assert program.json()["why"] == json.loads(program.content)["why"] == "stopped"
 
 
-def test_nobody_is_let_in_who_is_not_there(porter: Starlette) -> None:
+def test_nobody_is_let_in_who_is_not_there(waiting_page: Starlette) -> None:
     for path in ("/", "/session/eve/lab", "/session/../ada", "/elsewhere"):
-        answer = ask(porter, path, Accept="text/html")
+        answer = ask(waiting_page, path, Accept="text/html")
         assert answer.status_code == 404 and "Retry-After" not in answer.headers
 
 
@@ -169,7 +169,11 @@ def test_a_place_that_never_answers_is_seen_by_those_who_wait_there() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)  # whoever comes after the first is answered nothing
         host, port = silent.getsockname()
-        table = {"/": routes.PORTER, "/session/ada": f"http://{host}:{port}", "/session/bob": "http://10.0.0.9:8888"}
+        table = {
+            "/": routes.WAITING_PAGE,
+            "/session/ada": f"http://{host}:{port}",
+            "/session/bob": "http://10.0.0.9:8888",
+        }
         for _ in range(3):
             client = waiting.enter_context(socket.socket())
             client.setblocking(False)

@@ -25,8 +25,8 @@ from flows.metrics.runs import FlowRun, Runs
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, State, downtime
 from flows.migrations.planning.plan import moved
-from flows.migrations.planning.rollout import Way
-from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.planning.rollout import RolloutStatus
+from flows.migrations.planning.rollout_state import RolloutState
 from flows.services.embedded import all_services
 from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
@@ -44,8 +44,8 @@ FACTS = Facts(
         SessionFact("r-minimal-deb12-py311", "2026a", "sha256:r", "stopped", wanted=False, behind=False),
     ),
     rollouts=(
-        Standing(NEW, *LAB, BEGUN, "", Way.running),
-        Standing("sha256:old", *LAB, BEGUN, "", Way.superseded),
+        RolloutState(NEW, *LAB, BEGUN, "", RolloutStatus.running),
+        RolloutState("sha256:old", *LAB, BEGUN, "", RolloutStatus.superseded),
     ),
     moves={("cleaned", ""): 3, ("rolled back", "verify"): 1},
     interrupted=2,

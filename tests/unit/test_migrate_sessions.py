@@ -19,19 +19,19 @@ from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
-from flows.migrations.executor import Carrier
+from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.notifications.notice import first_told
-from flows.migrations.planning.rollout import Action, Decision, Health, Reason, Way
+from flows.migrations.planning.rollout import Action, Decision, Health, Reason, RolloutStatus
 from flows.migrations.planning.waves import title
-from flows.migrations.reconcile import Doubts
+from flows.migrations.reconcile import FailureBudget
 from flows.migrations.results import Result
-from flows.migrations.rollouts import Standings
+from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import Planning, _room, steer
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from flows.signing.trust import Trust
 from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
@@ -76,7 +76,7 @@ def test_what_is_published_while_sessions_are_moved_is_taken_instead(
         sessions.add(1, sessions.image("old"))
         first, planning = sessions.image("first"), Planning(sessions.settings)
         (line,) = planning.plan([], "")
-        doubts = Doubts([line], superseded=planning.superseded)
+        doubts = FailureBudget([line], superseded=planning.superseded)
         assert (line.new, doubts.about(line)) == (first, "")
         sessions.image("second")
         assert doubts.about(line) == Reason.superseded.text
@@ -159,7 +159,7 @@ def test_who_finds_a_run_at_work_lets_rollouts_begin_for_it_unless_it_was_only_t
         monkeypatch.setattr("flows.migrate_sessions.load_settings", lambda: sessions.settings)
         monkeypatch.setattr("flows.migrate_sessions.ask", asked.append)
         sessions.add(1, sessions.image("old"))
-        new, standings = sessions.image("new"), Standings(sessions.database)
+        new, standings = sessions.image("new"), Rollouts(sessions.database)
         assert migrate_sessions.fn(only_begun=True) == () and asked == [()]  # nobody is asked any more
         with _alone(sessions.database):
             migrate_sessions.fn(only_begun=True)
@@ -168,14 +168,14 @@ def test_who_finds_a_run_at_work_lets_rollouts_begin_for_it_unless_it_was_only_t
             assert list(standings.all()) == [new]
 
 
-@pytest.mark.parametrize(("way", "left"), [(Way.paused, True), (Way.aborted, False)], ids=str)
-def test_a_rollout_that_is_over_leaves_nothing_to_go_on_with(tmp_path: Path, way: Way, left: bool) -> None:
+@pytest.mark.parametrize(("way", "left"), [(RolloutStatus.paused, True), (RolloutStatus.aborted, False)], ids=str)
+def test_a_rollout_that_is_over_leaves_nothing_to_go_on_with(tmp_path: Path, way: RolloutStatus, left: bool) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         new = sessions.image("new")
         planning = Planning(sessions.settings, only_begun=True)
         Planning(sessions.settings).begin()
-        Standings(sessions.database).steer(new, way, "root")
+        Rollouts(sessions.database).steer(new, way, "root")
         assert planning.unfinished() is left
 
 
@@ -185,15 +185,15 @@ def moved(
     """Which of four sessions a part begins to move, one after the other, and what becomes of them: most fail."""
     begun = list[str]()
 
-    def carry_out(_: Carrier, line: Decision, packages: str) -> Result:
+    def carry_out(_: MoveExecutor, line: Decision, packages: str) -> Result:
         begun.append(line.session)
         state, damaged = ends.get(line.session, (State.rolled_back, False))
         return Result(line.session, line.old, line.new, packages, None, state, "", damaged=damaged)
 
-    monkeypatch.setattr(Carrier, "carry_out", carry_out)
+    monkeypatch.setattr(MoveExecutor, "carry_out", carry_out)
     with fleet(tmp_path / "home", unavailable={"rollout": 1}) as sessions, sessions.in_charge(), disable_run_logger():
         lines = [Decision(f"s{number}", Action.migrate, IMAGE, IMAGE, wave=1) for number in range(4)]
-        return begun, move_wave.fn(1, lines, sessions.settings, Doubts(lines, failures))
+        return begun, move_wave.fn(1, lines, sessions.settings, FailureBudget(lines, failures))
 
 
 def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
@@ -224,18 +224,22 @@ def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
 
 
 @pytest.mark.parametrize(
-    ("what", "way"), [("pause", Way.paused), ("resume", Way.running), ("abort", Way.aborted)], ids=lambda value: value
+    ("what", "way"),
+    [("pause", RolloutStatus.paused), ("resume", RolloutStatus.running), ("abort", RolloutStatus.aborted)],
+    ids=lambda value: value,
 )
-def test_a_rollout_is_steered_by_its_digest(settings: Settings, database: Engine, what: str, way: Way) -> None:
-    Standings(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
+def test_a_rollout_is_steered_by_its_digest(
+    settings: Settings, database: Engine, what: str, way: RolloutStatus
+) -> None:
+    Rollouts(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
     assert steer(what, IMAGE[7:19], settings, "ann") == f"The rollout of {IMAGE[7:19]} is {way}."
-    assert Standings(database).all()[IMAGE].way is way
+    assert Rollouts(database).all()[IMAGE].way is way
 
 
 def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_any_more(tmp_path: Path) -> None:
     with fleet(tmp_path / "home") as sessions, sessions.in_charge():
         ada, new = sessions.add(1, sessions.image("old")), sessions.image("new")
-        Standings(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
+        Rollouts(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
         history = History(sessions.database)
         history.add(Kind.noticed, session=ada.name, image=new, data={"from": ada.image})
         assert first_told(history.events(), Kind.noticed)
@@ -247,7 +251,7 @@ def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_a
 
 
 def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, database: Engine) -> None:
-    standings, waves = Standings(database), settings.migration.waves
+    standings, waves = Rollouts(database), settings.migration.waves
     standings.begin({("p0", "2026a"): IMAGE}, {}, "root")
     standings.judge(IMAGE, 2, title(2, waves), Health.unapproved)
     with pytest.raises(RefitError, match=f"doesn't wait for an approval after the wave {title(1, waves)}"):
@@ -259,7 +263,7 @@ def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, dat
 
 
 def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engine) -> None:
-    Standings(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
+    Rollouts(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
     with pytest.raises(RefitError, match="doesn't wait for an approval"):
         steer("approve", "", settings, "ann")
 
@@ -343,7 +347,7 @@ def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path)
         old = sessions.image("old")
         ada, bob = (sessions.add(number, old) for number in (1, 2))
         for each in (ada, bob):
-            Wishes(sessions.database).change(each.name, "root", owner="ann")
+            PreferenceStore(sessions.database).change(each.name, "root", owner="ann")
         new = sessions.image("new")
         (_, alone) = Planning(sessions.settings).plan([], "")
         store = sessions.sessions.store
@@ -362,7 +366,7 @@ def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
         old = sessions.image("old")
         names = [sessions.add(number, old).name for number in range(4)]
         for name in names[:2]:
-            Wishes(sessions.database).change(name, "root", owner="ann")
+            PreferenceStore(sessions.database).change(name, "root", owner="ann")
         sessions.image("new")
         at = {line.session: line.at for line in Planning(sessions.settings).plan([], "")}
         assert at[names[0]] != at[names[1]] and at[names[2]] == at[names[3]]
@@ -376,11 +380,11 @@ def test_while_moves_run_no_more_are_away_than_the_caps_let(
         old = sessions.image("old")
         names = [sessions.add(number, old).name for number in range(4)]
         for name in names:
-            Wishes(sessions.database).change(name, "root", owner="ann")
+            PreferenceStore(sessions.database).change(name, "root", owner="ann")
         new = sessions.image("new")
         sessions.world.seconds = {"start": 0.1}
         lines = [sessions.to(sessions.sessions.store.session(name), new) for name in names]
-        results = move_wave.fn(1, lines, sessions.settings, Doubts(lines))
+        results = move_wave.fn(1, lines, sessions.settings, FailureBudget(lines))
         assert {one.state for one in results} == {State.cleaned}
         assert sessions.world.most_away <= most
 
@@ -392,13 +396,13 @@ def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.Monke
         ada, bob = (sessions.add(number, old) for number in (1, 2))
         new = sessions.image("new")
         for each in (ada, bob):
-            Wishes(sessions.database).change(each.name, "root", owner="ann")
+            PreferenceStore(sessions.database).change(each.name, "root", owner="ann")
         away = Event()
         sessions.world.meanwhile = lambda point: away.set() if point.verb == "stop" else None
         sessions.world.seconds = {"start": 0.3}
 
         def run(line: Decision) -> tuple[Result, ...]:
-            return move_wave.fn(1, [line], sessions.settings, Doubts([line]))
+            return move_wave.fn(1, [line], sessions.settings, FailureBudget([line]))
 
         with ThreadPoolExecutor() as pool:
             first = pool.submit(run, sessions.to(ada, new))

@@ -27,12 +27,12 @@ from flows.migrations.notifications.notice import (
     wish_of,
 )
 from flows.migrations.planning.consent import deadline_if_told
-from flows.migrations.planning.rollout import Action, Candidate, Decision, Reason, Rollout
+from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason
 from flows.sessions.activity.verdict import Activity, Evidence, Look, Process, Verdict
 from flows.sessions.events import Event, Kind
 from flows.sessions.ide.terminals import watched
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 NOTICE = Notice("ada", "sha256:f9f8359748bb77", "+humanize 4.17.0", ("a kernel holds df",), 60, 15, 8, "at night", None)
@@ -125,9 +125,12 @@ def test_a_reminder_is_sent_once_for_each_deadline() -> None:
 def test_whoever_was_told_within_the_step_or_has_answered_isnt_reminded() -> None:
     line = forced()
     assert to_be_reminded([line], [event(Kind.noticed)], {}, (24, 1), NOW) == []
-    for wish in (Wish(snoozed_until=NOW + timedelta(hours=1)), Wish(Mode.pin, date(2026, 12, 1))):
+    for wish in (
+        UpdatePreferences(snoozed_until=NOW + timedelta(hours=1)),
+        UpdatePreferences(Mode.pin, date(2026, 12, 1)),
+    ):
         assert to_be_reminded([line], [], {"ada": wish}, (24, 1), NOW) == []
-    assert to_be_reminded([line], [], {"ada": Wish(snoozed_until=NOW)}, (24, 1), NOW) == [(line, 24)]
+    assert to_be_reminded([line], [], {"ada": UpdatePreferences(snoozed_until=NOW)}, (24, 1), NOW) == [(line, 24)]
 
 
 @pytest.mark.parametrize(
@@ -141,17 +144,17 @@ def test_an_answer_is_a_wish_and_nothing_else_is(answer: str, wish: dict[str, ob
 @pytest.mark.parametrize(
     ("wish", "deadline", "pin"),
     [
-        (Wish(), None, date(2026, 11, 28)),
-        (Wish(Mode.pin, date(2026, 11, 25)), NOW + timedelta(days=30), date(2026, 11, 28)),
-        (Wish(), NOW + timedelta(days=7), date(2026, 11, 27)),
-        (Wish(), NOW + timedelta(days=3), date(2026, 11, 23)),
-        (Wish(), NOW + timedelta(days=2), None),
-        (Wish(Mode.ask), None, None),
-        (Wish(Mode.forced_by, date(2026, 12, 24)), NOW + timedelta(days=30), None),
+        (UpdatePreferences(), None, date(2026, 11, 28)),
+        (UpdatePreferences(Mode.pin, date(2026, 11, 25)), NOW + timedelta(days=30), date(2026, 11, 28)),
+        (UpdatePreferences(), NOW + timedelta(days=7), date(2026, 11, 27)),
+        (UpdatePreferences(), NOW + timedelta(days=3), date(2026, 11, 23)),
+        (UpdatePreferences(), NOW + timedelta(days=2), None),
+        (UpdatePreferences(Mode.ask), None, None),
+        (UpdatePreferences(Mode.forced_by, date(2026, 12, 24)), NOW + timedelta(days=30), None),
     ],
 )
 def test_a_button_pins_for_a_week_and_never_past_a_deadline(
-    wish: Wish, deadline: datetime | None, pin: date | None
+    wish: UpdatePreferences, deadline: datetime | None, pin: date | None
 ) -> None:
     assert latest_pin(decision(Action.wait, Reason.busy), wish, deadline, NOW) == pin
     assert latest_pin(decision(Action.wait, Reason.next_start), wish, deadline, NOW) is None
@@ -190,7 +193,7 @@ def test_a_reminder_says_how_long_is_left() -> None:
 def test_a_deadline_begins_when_its_owner_is_told() -> None:
     session = Session("ada", "p0", "2026a", "old", 1, None, Path("/h"), Path("/t"), Access())
     candidate = Candidate(session, True, policy=SessionPolicy(deadline_days=7))
-    rollout = Rollout(NOW, {})
+    rollout = PlanInput(NOW, {})
     assert deadline_if_told(candidate, "new", rollout) == NOW + timedelta(days=7)
     told = Candidate(session, True, policy=SessionPolicy(deadline_days=7), notified=NOW - timedelta(days=2))
     assert deadline_if_told(told, "new", rollout) == NOW + timedelta(days=5)

@@ -8,16 +8,16 @@ from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
 from flows.core.policy import Mode
 from flows.migrations.planning.plan import moved, plan, plan_named
-from flows.migrations.planning.rollout import Action, Candidate, Reason, Rollout
+from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Verdict
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 
 PROFILE, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
-ROLLOUT = Rollout(NOW, {(PROFILE, RELEASE): NEW})
+ROLLOUT = PlanInput(NOW, {(PROFILE, RELEASE): NEW})
 
 
 def candidate(
@@ -84,10 +84,10 @@ def test_a_named_session_is_decided_like_any_other() -> None:
 
 
 def test_who_names_a_session_agrees_for_it_unless_it_is_pinned() -> None:
-    asks = replace(candidate(), wish=Wish(mode=Mode.ask), seen=None)
+    asks = replace(candidate(), wish=UpdatePreferences(mode=Mode.ask), seen=None)
     assert plan([asks], ROLLOUT)[0].reason is Reason.ask
     assert plan_named("ada", [asks], ROLLOUT).action is Action.migrate
-    pinned = replace(asks, wish=Wish(mode=Mode.pin, until=date(2026, 12, 1)))
+    pinned = replace(asks, wish=UpdatePreferences(mode=Mode.pin, until=date(2026, 12, 1)))
     with pytest.raises(RefitError, match="pinned") as refused:
         plan_named("ada", [pinned], ROLLOUT)
     assert "refit session mode ada when-idle" in refused.value.fix

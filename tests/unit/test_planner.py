@@ -19,12 +19,22 @@ from flows.core.policy import Freeze, Mode, RolloutPolicy, SessionPolicy, Unavai
 from flows.migrations.planning import waves
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.planner import Planner
-from flows.migrations.planning.rollout import Action, Candidate, Decision, Gate, Health, Host, Reason, Rollout, Way
+from flows.migrations.planning.rollout import (
+    Action,
+    Candidate,
+    Decision,
+    Gate,
+    Health,
+    Host,
+    PlanInput,
+    Reason,
+    RolloutStatus,
+)
 from flows.migrations.planning.waves import Trial
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 
 NEW, OLD = "sha256:new", "sha256:old"
 # Late on the evening before clocks are put back in Zurich.
@@ -44,12 +54,12 @@ def policy(**changes: object) -> SessionPolicy:
     return SessionPolicy.model_validate({"time_zone": ZURICH, **changes})
 
 
-def rollout(*, now: datetime = NOW, hosts: Mapping[str, Host] | None = None, **changes: object) -> Rollout:
+def rollout(*, now: datetime = NOW, hosts: Mapping[str, Host] | None = None, **changes: object) -> PlanInput:
     targets = {(profile, "2026a"): NEW for profile in ("p0", "p1")}
-    return Rollout(now, targets, RolloutPolicy.model_validate({"waves": [100], **changes}), hosts=hosts or {})
+    return PlanInput(now, targets, RolloutPolicy.model_validate({"waves": [100], **changes}), hosts=hosts or {})
 
 
-def only(which: Candidate, shared: Rollout | None = None) -> Decision:
+def only(which: Candidate, shared: PlanInput | None = None) -> Decision:
     (line,) = Planner(shared or rollout(), [which]).decisions
     return line
 
@@ -74,7 +84,7 @@ POLICIES = st.builds(
 DATES = st.dates(date(2026, 10, 20), date(2026, 11, 5))
 MOMENTS = st.integers(-72, 72).map(lambda hours: NOW + hours * HOUR)
 WISHES = st.builds(
-    lambda mode, until, **rest: Wish(mode, until if mode in (Mode.pin, Mode.forced_by) else None, **rest),
+    lambda mode, until, **rest: UpdatePreferences(mode, until if mode in (Mode.pin, Mode.forced_by) else None, **rest),
     st.none() | st.sampled_from(Mode),
     DATES,
     snoozed_until=st.none() | MOMENTS,
@@ -128,7 +138,7 @@ ROLLOUTS = st.builds(
     lambda hosts, gates, way, **changes: replace(rollout(hosts=hosts, **changes), gates=gates, ways={NEW: way}),
     st.fixed_dictionaries({"h1": HOST, "h2": HOST}),
     GATES,
-    st.sampled_from([Way.running] * 5 + [Way.paused, Way.aborted]),
+    st.sampled_from([RolloutStatus.running] * 5 + [RolloutStatus.paused, RolloutStatus.aborted]),
     waves=st.sampled_from([[100], [30, 100], [1, 50, 100]]),
     bake_minutes=st.sampled_from([0, 30]),
     move_seconds=st.sampled_from([30, 60, 600, 3600]),
@@ -140,7 +150,7 @@ ROLLOUTS = st.builds(
 )
 
 
-def slots(shared: Rollout, line: Decision) -> tuple[datetime, datetime]:
+def slots(shared: PlanInput, line: Decision) -> tuple[datetime, datetime]:
     assert line.at
     return line.at, line.at + timedelta(seconds=shared.policy.move_seconds)
 
@@ -149,7 +159,7 @@ def by_name(world: Iterable[Candidate]) -> dict[str, Candidate]:
     return {each.session.name: each for each in world}
 
 
-def may_be_disturbed(which: Candidate, shared: Rollout, begin: datetime, end: datetime, *, hours: bool) -> bool:
+def may_be_disturbed(which: Candidate, shared: PlanInput, begin: datetime, end: datetime, *, hours: bool) -> bool:
     """Looked at minute by minute, on the wall's clock."""
     clock = ZoneInfo(which.wish.time_zone or which.policy.time_zone)
     moment = begin
@@ -177,7 +187,7 @@ def may_be_disturbed(which: Candidate, shared: Rollout, begin: datetime, end: da
 
 @settings(max_examples=200, deadline=None)
 @given(worlds(), ROLLOUTS)
-def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: Rollout) -> None:
+def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: PlanInput) -> None:
     lines, known = Planner(shared, world).decisions, by_name(world)
     no_cap_is_ever_exceeded(world, shared, lines)
     for line in lines:
@@ -188,7 +198,7 @@ def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], 
         pins_snoozes_and_deadlines_are_kept(which, line, timedelta(seconds=shared.policy.move_seconds))
 
 
-def no_cap_is_ever_exceeded(world: list[Candidate], shared: Rollout, lines: Iterable[Decision]) -> None:
+def no_cap_is_ever_exceeded(world: list[Candidate], shared: PlanInput, lines: Iterable[Decision]) -> None:
     """Counted at the beginning of each move: in between, sessions only come back."""
     known, caps = by_name(world), shared.policy.unavailable
     away = [
@@ -212,7 +222,7 @@ def no_cap_is_ever_exceeded(world: list[Candidate], shared: Rollout, lines: Iter
                 assert cap is None or count <= cap or all(id(each) in out for each in there if kind(each) == name)
 
 
-def hours_are_kept_unless_a_deadline_was_told(which: Candidate, shared: Rollout, line: Decision) -> None:
+def hours_are_kept_unless_a_deadline_was_told(which: Candidate, shared: PlanInput, line: Decision) -> None:
     if line.at:
         free = which.wish.agreed == NEW
         assert may_be_disturbed(which, shared, *slots(shared, line), hours=not (free or line.forced))
@@ -228,7 +238,7 @@ def nobody_who_may_be_busy_moves_without_force_or_consent(which: Candidate, line
     assert line.action is not Action.migrate or (line.at and (line.reason is None or line.forced))
 
 
-def nothing_is_lost_by_a_timer_alone(which: Candidate, shared: Rollout, line: Decision) -> None:
+def nothing_is_lost_by_a_timer_alone(which: Candidate, shared: PlanInput, line: Decision) -> None:
     if which.wish.agreed != NEW and which.seen and which.seen.verdict is Verdict.state and line.at and not line.forced:
         kept = timedelta(hours=shared.keep_state if which.policy.keep_state is None else which.policy.keep_state)
         assert line.at >= which.seen.since + kept
@@ -253,7 +263,7 @@ def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision, length
 @settings(max_examples=50, deadline=None)
 @given(worlds(), ROLLOUTS, st.randoms(use_true_random=False))
 def test_a_plan_is_the_same_each_time_whatever_the_order(
-    world: list[Candidate], shared: Rollout, random: object
+    world: list[Candidate], shared: PlanInput, random: object
 ) -> None:
     shuffled = list(world)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -274,7 +284,7 @@ TRIALS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(worlds(), ROLLOUTS, TRIALS)
 def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_beginning(
-    world: list[Candidate], shared: Rollout, tried: list[Trial]
+    world: list[Candidate], shared: PlanInput, tried: list[Trial]
 ) -> None:
     shared = replace(shared, gates={})
     patience = shared.now + timedelta(hours=shared.policy.wave_hours)
@@ -325,14 +335,14 @@ def test_hours_are_those_of_the_owners_clock(changes: dict[str, object], at: str
 
 def test_an_owner_elsewhere_has_another_clock_and_quiet_hours_of_their_own() -> None:
     here = candidate(policy=policy(quiet=["22:00-07:00"]))
-    kolkata = replace(here, wish=Wish(time_zone="Asia/Kolkata"))
+    kolkata = replace(here, wish=UpdatePreferences(time_zone="Asia/Kolkata"))
     assert only(kolkata).at == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    busy_morning = replace(here, wish=Wish(quiet=(read_hours("sun 07:00-12:00"),)))
+    busy_morning = replace(here, wish=UpdatePreferences(quiet=(read_hours("sun 07:00-12:00"),)))
     assert local(only(busy_morning).at) == "Sun 12:00 CET"
 
 
 def test_a_pin_ends_with_its_owners_midnight() -> None:
-    wish = Wish(mode=Mode.pin, until=date(2026, 10, 26))
+    wish = UpdatePreferences(mode=Mode.pin, until=date(2026, 10, 26))
     line = only(candidate(policy=policy(), wish=wish))
     assert (local(line.at), line.reason) == ("Mon 00:00 CET", Reason.pinned)
 
@@ -348,9 +358,9 @@ TOLD = {"notified": NOW - DAY}
         (candidate(verdict=Verdict.state, noticed=NOW - DAY), Action.later, Reason.state),
         (candidate(verdict=Verdict.state, notified=NOW - DAY), Action.wait, Reason.untold),
         (candidate(policy=policy(mode="ask")), Action.wait, Reason.ask),
-        (candidate(wish=Wish(mode=Mode.next_start)), Action.wait, Reason.next_start),
+        (candidate(wish=UpdatePreferences(mode=Mode.next_start)), Action.wait, Reason.next_start),
         (candidate(blocked="a venv of Python 3.9"), Action.wait, Reason.blocked),
-        (candidate(wish=Wish(snoozed_until=NOW + 2 * HOUR)), Action.later, Reason.snoozed),
+        (candidate(wish=UpdatePreferences(snoozed_until=NOW + 2 * HOUR)), Action.later, Reason.snoozed),
         (candidate(away_since=NOW), Action.skip, Reason.unfinished),
         (candidate(running=False), Action.skip, Reason.stopped),
         (candidate(policy=policy(windows=["12:00-12:01"], quiet=["11:00-13:00"])), Action.wait, Reason.never),
@@ -372,16 +382,18 @@ def test_what_makes_a_session_busy_is_shown_and_what_would_be_lost_is_kept_for_a
 def test_what_would_be_lost_is_kept_from_the_moment_at_which_its_owner_has_seen_a_notice() -> None:
     told = candidate(verdict=Verdict.state, noticed=NOW - timedelta(minutes=30))
     assert only(told).at == NOW + 7.5 * HOUR + timedelta(seconds=40)
-    standing_word = candidate(verdict=Verdict.state, wish=Wish(mode=Mode.when_idle))
+    standing_word = candidate(verdict=Verdict.state, wish=UpdatePreferences(mode=Mode.when_idle))
     assert only(standing_word).at == NOW + 7 * HOUR + timedelta(seconds=40)
     forced = candidate(verdict=Verdict.state, policy=policy(deadline_days=3), notified=NOW - DAY)
     assert (only(forced).reason, only(forced).forced) == (Reason.untold, True)
 
 
 def test_who_agrees_goes_first_busy_or_not_but_only_to_the_image_that_was_shown() -> None:
-    agreed = candidate(verdict=BUSY, policy=policy(quiet=["22:00-07:00"]), blocked="venv", wish=Wish(agreed=NEW))
+    agreed = candidate(
+        verdict=BUSY, policy=policy(quiet=["22:00-07:00"]), blocked="venv", wish=UpdatePreferences(agreed=NEW)
+    )
     assert (only(agreed).action, only(agreed).wave) == (Action.migrate, 0)
-    assert only(replace(agreed, wish=Wish(agreed="sha256:other"))).reason is Reason.blocked
+    assert only(replace(agreed, wish=UpdatePreferences(agreed="sha256:other"))).reason is Reason.blocked
 
 
 def test_a_busy_session_is_forced_at_its_deadline_and_not_before() -> None:
@@ -395,7 +407,7 @@ def test_a_busy_session_is_forced_at_its_deadline_and_not_before() -> None:
 
 
 def test_the_clock_of_a_deadline_begins_with_a_notice_that_was_delivered() -> None:
-    forced = Wish(mode=Mode.forced_by, until=date(2026, 10, 20))
+    forced = UpdatePreferences(mode=Mode.forced_by, until=date(2026, 10, 20))
     line = only(candidate(verdict=BUSY, wish=forced))
     assert (line.reason, line.at, line.deadline) == (Reason.busy, None, None)
     assert "no notice was delivered" in line.detail
@@ -404,7 +416,7 @@ def test_the_clock_of_a_deadline_begins_with_a_notice_that_was_delivered() -> No
 
 
 def test_a_snooze_ends_with_the_deadline() -> None:
-    snoozed = Wish(snoozed_until=NOW + 30 * DAY)
+    snoozed = UpdatePreferences(snoozed_until=NOW + 30 * DAY)
     line = only(candidate(wish=snoozed, policy=policy(deadline_days=3), **TOLD))
     assert line.deadline and line.at and timedelta() <= line.at - line.deadline < timedelta(minutes=1)
 
@@ -412,7 +424,7 @@ def test_a_snooze_ends_with_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("changes", "shared", "cause"),
     [
-        ({"wish": Wish(mode=Mode.pin, until=date(2026, 12, 1))}, {}, "pinned"),
+        ({"wish": UpdatePreferences(mode=Mode.pin, until=date(2026, 12, 1))}, {}, "pinned"),
         ({}, {"freezes": [{"first": "2026-10-20", "last": "2026-11-03", "why": "audit"}]}, "these days"),
         ({"notified": NOW - 9 * DAY}, {}, "passed"),
         ({"host": "slow"}, {"hosts": {"slow": Host({NEW: 10**10}, rate=1e4)}}, "pulled"),
@@ -446,7 +458,7 @@ def test_of_40_with_one_deadline_none_is_forced_before_and_those_for_whom_there_
 def test_who_can_be_moved_goes_before_the_deadline_and_only_whoever_cannot_is_forced() -> None:
     told = {"policy": policy(deadline_days=2, windows=["sun 01:00-05:00"]), **TOLD}
     assert not only(candidate(**told)).forced  # type: ignore[arg-type]
-    missed = only(candidate(**told, wish=Wish(quiet=(read_hours("sun 00:00-24:00"),))))  # type: ignore[arg-type]
+    missed = only(candidate(**told, wish=UpdatePreferences(quiet=(read_hours("sun 00:00-24:00"),))))  # type: ignore[arg-type]
     assert missed.forced and missed.at and missed.deadline and missed.at >= missed.deadline
 
 
@@ -489,7 +501,10 @@ def test_nobody_waits_for_who_is_on_leave() -> None:
     lines = Planner(shared, [candidate(f"s{n}") for n in range(20)]).decisions
     first = next(line.session for line in lines if line.wave == 1)
     away = [
-        candidate(f"s{n}", wish=Wish(snoozed_until=NOW + 9 * DAY) if f"s{n}" == first else Wish()) for n in range(20)
+        candidate(
+            f"s{n}", wish=UpdatePreferences(snoozed_until=NOW + 9 * DAY) if f"s{n}" == first else UpdatePreferences()
+        )
+        for n in range(20)
     ]
     assert Counter(line.at for line in Planner(shared, away).decisions if line.wave == 2) == Counter(
         line.at for line in lines if line.wave == 2
@@ -523,7 +538,7 @@ def test_another_image_knows_nothing_of_a_wave_that_failed() -> None:
 def test_who_was_rolled_back_is_moved_to_that_image_by_name_only() -> None:
     failed = candidate(failed=NEW)
     assert (only(failed).action, only(failed).reason) == (Action.skip, Reason.failed)
-    assert only(replace(failed, wish=Wish(agreed=NEW))).action is Action.migrate
+    assert only(replace(failed, wish=UpdatePreferences(agreed=NEW))).action is Action.migrate
     assert only(candidate(failed="sha256:other")).action is Action.migrate
 
 
@@ -535,16 +550,20 @@ def test_who_was_deferred_rests_for_a_while() -> None:
 
 @pytest.mark.parametrize(
     ("way", "reason"),
-    [(Way.paused, Reason.paused), (Way.aborted, Reason.aborted), (Way.superseded, Reason.superseded)],
+    [
+        (RolloutStatus.paused, Reason.paused),
+        (RolloutStatus.aborted, Reason.aborted),
+        (RolloutStatus.superseded, Reason.superseded),
+    ],
 )
-def test_a_rollout_that_rests_moves_nobody(way: Way, reason: Reason) -> None:
-    line = only(candidate(wish=Wish(agreed=NEW)), replace(rollout(), ways={NEW: way}))
+def test_a_rollout_that_rests_moves_nobody(way: RolloutStatus, reason: Reason) -> None:
+    line = only(candidate(wish=UpdatePreferences(agreed=NEW)), replace(rollout(), ways={NEW: way}))
     assert (line.action, line.reason, line.at) == (Action.wait, reason, None)
 
 
 def test_volunteers_and_the_canary_go_first() -> None:
     shared = replace(rollout(waves=[0.001, 100]), canaries=frozenset({"s3"}))
-    world = [candidate(f"s{n}", wish=Wish(volunteer=n == 7)) for n in range(9)]
+    world = [candidate(f"s{n}", wish=UpdatePreferences(volunteer=n == 7)) for n in range(9)]
     found = {line.session: line.wave for line in Planner(shared, world).decisions}
     assert (found.pop("s7"), found.pop("s3"), set(found.values())) == (0, 1, {2})
 

@@ -33,10 +33,15 @@ def test_the_registry_of_somebody_else_is_not_started(tmp_path: Path) -> None:
         "prefect",
         "worker",
         "gateway",
-        "porter",
+        "waiting-page",
     ]
     elsewhere = Settings(home=tmp_path, registry="registry.example:5000")
-    assert [service.name for service in embedded.all_services(elsewhere)] == ["prefect", "worker", "gateway", "porter"]
+    assert [service.name for service in embedded.all_services(elsewhere)] == [
+        "prefect",
+        "worker",
+        "gateway",
+        "waiting-page",
+    ]
     assert "refit-registry" not in services.units(elsewhere)["refit-worker.service"]
 
 
@@ -141,7 +146,7 @@ def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatc
 def test_units_start_in_order_and_hold_no_secret(tmp_path: Path) -> None:
     chosen = Settings.model_validate({"home": tmp_path / "50% $home", "auth": "ada:lovelace"})
     units = services.units(chosen)
-    names = ("registry", "prefect", "worker", "gateway", "porter")
+    names = ("registry", "prefect", "worker", "gateway", "waiting-page")
     assert list(units) == [f"refit-{name}.service" for name in names]
     assert (chosen.home / "services/gateway/token").read_text() not in "".join(units.values())
     assert "lovelace" not in "".join(units.values())

@@ -17,7 +17,7 @@ from flows.migrations.switch_profile import as_before, go_back
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.model import Running, Session
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 from tests.simulated.fleet import Fleet, fleet
 
 
@@ -45,7 +45,7 @@ def test_a_session_gets_the_image_back_that_it_had_and_is_asked_from_then_on(ses
     after = back(sessions, moved.name)
     assert (after.image, after.generation, after.home) == (moved.image, moved.generation + 2, moved.home)
     assert not sessions.world.lost(moved, ("/.cache/",))
-    assert Wishes(sessions.database).all()[moved.name].mode is Mode.ask
+    assert PreferenceStore(sessions.database).all()[moved.name].mode is Mode.ask
     assert back(sessions, moved.name).image != moved.image  # and forth again
 
 
@@ -57,9 +57,9 @@ def test_who_went_back_is_told_anew_before_a_deadline_begins(sessions: Fleet, mo
 
 
 def test_what_its_owner_has_chosen_stays(sessions: Fleet, moved: Session) -> None:
-    Wishes(sessions.database).change(moved.name, "ann", mode=Mode.next_start)
+    PreferenceStore(sessions.database).change(moved.name, "ann", mode=Mode.next_start)
     back(sessions, moved.name)
-    assert Wishes(sessions.database).all()[moved.name].mode is Mode.next_start
+    assert PreferenceStore(sessions.database).all()[moved.name].mode is Mode.next_start
 
 
 def test_a_session_that_was_never_moved_has_nothing_to_go_back_to(sessions: Fleet) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.migrations.concurrency import TOGETHER, Caps, Turns, side_by_side
+from flows.migrations.concurrency import TOGETHER, AdmissionQueue, ConcurrencyLimits, side_by_side
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
@@ -21,16 +21,16 @@ def line(name: str) -> Decision:
     return Decision(name, Action.migrate, "old", "new")
 
 
-def caps(everybody: int = 9, **each: int) -> Caps:
-    return Caps(everybody, each, lambda name: [("owner", OWNERS[name]), ("profile", "p0")])
+def caps(everybody: int = 9, **each: int) -> ConcurrencyLimits:
+    return ConcurrencyLimits(everybody, each, lambda name: [("owner", OWNERS[name]), ("profile", "p0")])
 
 
-def begun(turns: Turns, elsewhere: Collection[str] = ()) -> list[str]:
+def begun(turns: AdmissionQueue, elsewhere: Collection[str] = ()) -> list[str]:
     return [each.session for each in turns.begin(elsewhere)]
 
 
 def test_who_has_to_wait_for_another_of_its_owner_keeps_nobody_else_from_going() -> None:
-    turns = Turns(map(line, OWNERS), caps(3, owner=1))
+    turns = AdmissionQueue(map(line, OWNERS), caps(3, owner=1))
     assert begun(turns) == ["a1", "b1", "n1"] and begun(turns) == []
     turns.end(line("n1"))
     assert begun(turns) == ["n2"]
@@ -39,27 +39,31 @@ def test_who_has_to_wait_for_another_of_its_owner_keeps_nobody_else_from_going()
 
 
 def test_those_whom_another_run_moves_have_seats_too() -> None:
-    turns = Turns(map(line, ["a1", "b1", "n1"]), caps(3, owner=1))
+    turns = AdmissionQueue(map(line, ["a1", "b1", "n1"]), caps(3, owner=1))
     assert begun(turns, {"a2", "n2"}) == ["b1"]
     assert begun(turns, {"b1"}) == ["a1", "n1"] and turns.over
 
 
 def test_of_many_that_may_begin_some_begin_a_moment_later() -> None:
     names = [f"s{number}" for number in range(TOGETHER + 2)]
-    turns = Turns(map(line, names), Caps(600, {}, lambda _: ()))
+    turns = AdmissionQueue(map(line, names), ConcurrencyLimits(600, {}, lambda _: ()))
     assert begun(turns) == names[:TOGETHER] and not turns.over
     assert begun(turns) == names[TOGETHER:] and turns.over
 
 
 def test_without_a_cap_nobody_waits() -> None:
-    assert begun(Turns(map(line, OWNERS), caps())) == list(OWNERS)
+    assert begun(AdmissionQueue(map(line, OWNERS), caps())) == list(OWNERS)
 
 
 @given(st.permutations(list(OWNERS)), st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.data())
 def test_all_have_their_turn_once_and_no_cap_is_exceeded(
     names: list[str], everybody: int, owner: int, profile: int, data: st.DataObject
 ) -> None:
-    turns, away, seen = Turns(map(line, names), caps(everybody, owner=owner, profile=profile)), list[str](), list[str]()
+    turns, away, seen = (
+        AdmissionQueue(map(line, names), caps(everybody, owner=owner, profile=profile)),
+        list[str](),
+        list[str](),
+    )
     while away or not turns.over:
         new = begun(turns)
         away, seen = away + new, seen + new

@@ -19,9 +19,9 @@ from flows.core.settings import Span
 from flows.sessions.events import Kind
 from flows.sessions.history import EventRow, History
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish, chosen_hours, chosen_mode, read_duration
+from flows.sessions.preferences import UpdatePreferences, chosen_hours, chosen_mode, read_duration
 from flows.sessions.store import Store
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ def database(tmp_path: Path) -> Engine:
 
 
 def test_a_wish_is_kept_with_who_said_it(database: Engine) -> None:
-    wishes, later = Wishes(database), now() + timedelta(hours=2)
+    wishes, later = PreferenceStore(database), now() + timedelta(hours=2)
     assert wishes.all() == {}
     wishes.change("ann", "ann", **chosen_mode("pin", "2026-12-24"))
     wishes.change("ann", "bob", snoozed_until=later, **chosen_hours(("mon-fri 22:00-07:00",), "Europe/Zurich"))
     quiet = (read_hours("mon-fri 22:00-07:00"),)
-    assert wishes.all() == {"ann": Wish(Mode.pin, date(2026, 12, 24), later, "Europe/Zurich", quiet)}
+    assert wishes.all() == {"ann": UpdatePreferences(Mode.pin, date(2026, 12, 24), later, "Europe/Zurich", quiet)}
     assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
     assert wishes.changes("ann")[0].what == "mode: pin, until: 2026-12-24, agreed: none"
 
 
 def test_a_wish_is_in_the_chain_of_the_history_and_one_that_was_not_taken_is_not(database: Engine) -> None:
-    wishes, history = Wishes(database), History(database)
+    wishes, history = PreferenceStore(database), History(database)
     with pytest.raises(UnknownName):
         wishes.change("eve", "eve", volunteer=True)
     with pytest.raises(TypeError):
@@ -64,16 +64,16 @@ def test_a_wish_is_in_the_chain_of_the_history_and_one_that_was_not_taken_is_not
 
 
 def test_a_session_may_belong_to_somebody(database: Engine) -> None:
-    wishes = Wishes(database)
-    assert wishes.of("ann") == Wish()
+    wishes = PreferenceStore(database)
+    assert wishes.of("ann") == UpdatePreferences()
     wishes.change("ann", "root", owner="Ann Lee")
-    assert wishes.of("ann") == Wish(owner="Ann Lee")
+    assert wishes.of("ann") == UpdatePreferences(owner="Ann Lee")
 
 
 def test_a_new_mode_ends_what_was_agreed_and_a_session_that_goes_takes_its_wish_along(database: Engine) -> None:
-    wishes = Wishes(database)
+    wishes = PreferenceStore(database)
     wishes.change("ann", "ann", agreed="sha256:2", volunteer=True)
-    assert wishes.change("ann", "ann", **chosen_mode("ask", "")) == Wish(Mode.ask, volunteer=True)
+    assert wishes.change("ann", "ann", **chosen_mode("ask", "")) == UpdatePreferences(Mode.ask, volunteer=True)
     Store(database).forget("ann")
     assert wishes.all() == {}
     assert len(wishes.changes("ann")) == 2

@@ -7,7 +7,7 @@ import { ConfigurableProxy } from "configurable-http-proxy/lib/configproxy.js";
 import { defaultLogger } from "configurable-http-proxy/lib/log.js";
 
 const text = { type: "string" };
-const { values: given } = parseArgs({ options: { ip: text, port: text, "api-port": text, porter: text } });
+const { values: given } = parseArgs({ options: { ip: text, port: text, "api-port": text, "waiting-page": text } });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.
 const RESTART = 1012;
@@ -83,13 +83,13 @@ class Gateway extends ConfigurableProxy {
     frames.closed = true;
   }
 
-  /** The porter knows why, and says it with everything that belongs to it, to browsers and to programs. */
+  /** The waiting page knows why, and says it with everything that belongs to it, to browsers and to programs. */
   handleProxyError(code, kind, request, answer, error) {
     if (this.#upgraded.has(answer)) return this.#part(answer);
     if (kind === "ws") return answer.writable && answer.write(AWAY);
     if (answer.headersSent) return answer.destroy();
     if (code !== 503) return super.handleProxyError(code, kind, request, answer, error);
-    const { socketPath } = this.proxyOptsForTarget(new URL(given.porter)).target;
+    const { socketPath } = this.proxyOptsForTarget(new URL(given["waiting-page"])).target;
     const { method, url: path } = request;
     const asked = http.request({ socketPath, method, path, headers: { accept: request.headers.accept ?? "*/*" } });
     asked.on("response", (told) => {
@@ -104,7 +104,7 @@ class Gateway extends ConfigurableProxy {
 const gateway = new Gateway({
   log: defaultLogger({ level: "warn" }),
   authToken: process.env.CONFIGPROXY_AUTH_TOKEN,
-  defaultTarget: given.porter,
+  defaultTarget: given["waiting-page"],
   xfwd: true,
   prependPath: true,
 });

@@ -78,7 +78,7 @@ class _Watcher:
             progress.report(self.stage, State.running, self.step[:80])
 
 
-class Maker:
+class StageBuilder:
     """Makes stages and keeps what came out in the registry."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
@@ -273,7 +273,7 @@ def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: No
     for pause in _PAUSES:
         try:
             attempt()
-        except command.OutOfTime:
+        except command.CommandTimeout:
             raise
         except command.ProgramFailed as error:
             if command.is_over():
@@ -351,7 +351,7 @@ def _explained(settings: Settings, stage: Stage, watcher: _Watcher, log: Path) -
 def _failure(settings: Settings, stage: Stage, step: str, error: command.ProgramFailed, log: Path) -> RefitError:
     if _NO_SPACE.search(error.tail):
         return _disk_full(settings, stage, error.tail.splitlines()[-1])
-    if isinstance(error, command.OutOfTime):
+    if isinstance(error, command.CommandTimeout):
         return RefitError(
             f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
             f"was ended after {settings.build_limit:g} s.",

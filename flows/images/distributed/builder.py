@@ -21,7 +21,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder
 from flows.images.builder.build_lock import helping
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.builder.workspace import recover
 from flows.images.distributed.coordinator import POLL, SILENCE
 from flows.images.distributed.jobs import Jobs, Outcome, Work
@@ -43,7 +43,7 @@ class _Over(BaseException):
     """The run has ended while this builder was at its stages."""
 
 
-class Taker:
+class BuildWorker:
     """A builder for one run, on this machine.
 
     Args:
@@ -57,7 +57,7 @@ class Taker:
         self._settings, self._systems, self._machine = settings, systems, settings.machine_name
         self._database = open_database(settings.database)
         self._jobs = Jobs(self._database, run)
-        self._maker = Maker(settings, registry)
+        self._maker = StageBuilder(settings, registry)
         self._builders = {graft: Builder(settings, registry, graft=graft) for graft in (True, False)}
         self._leaving, self._done = Event(), list[str]()
         self._unlike: Unlike | None = None
@@ -79,7 +79,7 @@ class Taker:
             self._jobs.joined(self._machine, self._systems),
             progress.listening(self._tell),
             ThreadPoolExecutor(at_once) as pool,
-            command.ending_all(),
+            command.terminating_children(),
         ):
             try:
                 self._work(pool, at_once)

@@ -18,7 +18,7 @@ from flows.core.errors import RefitError
 from flows.core.progress import State as Progress
 from flows.core.settings import Settings
 from flows.images.build import Built
-from flows.images.builder.stage_builder import Maker
+from flows.images.builder.stage_builder import StageBuilder
 from flows.images.distributed.jobs import Jobs, State, Work
 from flows.images.registry import Registry
 from flows.images.stages import Stage
@@ -50,7 +50,7 @@ class _Waiting:
     result: Future[Built] = field(default_factory=Future)
 
 
-class Handover:
+class RemoteBuilder:
     """Has stages built by others, as `Builder` builds them.
 
     Args:
@@ -64,7 +64,7 @@ class Handover:
         self, settings: Settings, systems: Mapping[str, str], urgency: Mapping[str, float], *, graft: bool
     ) -> None:
         self.jobs = Jobs(open_database(settings.database), uuid4().hex[:16])
-        self._maker, self._patience = Maker(settings, Registry(settings)), settings.builder_wait
+        self._maker, self._patience = StageBuilder(settings, Registry(settings)), settings.builder_wait
         self._systems, self._urgency, self._graft = systems, urgency, graft
         self._waiting: dict[str, _Waiting] = {}
         self._ended = Event()

@@ -1,1 +1,1 @@
-"""What people are told of rollouts: owners in notices, operators in tables and charts."""
+"""Messages about rollouts: notices for owners, tables and charts for operators."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flows.migrations.planning import waves
-from flows.migrations.planning.rollout import BLOCKING, Action, Decision, Gate, Health, Reason, Way
-from flows.migrations.planning.rollout_state import Standing
+from flows.migrations.planning.rollout import BLOCKING, Action, Decision, Gate, Health, Reason, RolloutStatus
+from flows.migrations.planning.rollout_state import RolloutState
 from flows.migrations.planning.waves import Trial
 
 
@@ -32,19 +32,19 @@ class RolloutLine:
     image: str
     profile: str
     release: str
-    way: Way
+    way: RolloutStatus
     begun: datetime
     waves: tuple[WaveLine, ...]
 
     @property
     def complete(self) -> bool:
         """Whether nobody is left whom it could move."""
-        return self.way is Way.running and not any(wave.left for wave in self.waves)
+        return self.way is RolloutStatus.running and not any(wave.left for wave in self.waves)
 
     @property
     def over(self) -> bool:
         """Whether nothing more comes of it, unless a person steers it."""
-        return self.complete or self.way in (Way.aborted, Way.superseded)
+        return self.complete or self.way in (RolloutStatus.aborted, RolloutStatus.superseded)
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ def fleet(
     decisions: Sequence[Decision],
     gates: Mapping[tuple[str, int], Gate],
     trials: Sequence[Trial],
-    standings: Mapping[str, Standing],
+    standings: Mapping[str, RolloutState],
     percents: Sequence[float],
     now: datetime,
 ) -> Fleet:
     """How all stands, by what a plan says and what the moves so far have shown."""
-    shown = [one for one in standings.values() if one.way is not Way.superseded]
+    shown = [one for one in standings.values() if one.way is not RolloutStatus.superseded]
     return Fleet(
         tuple(_rollout(one, decisions, gates, trials, percents) for one in sorted(shown, key=lambda one: one.begun)),
         tuple(_session(line, standings.get(line.new), now) for line in decisions),
@@ -113,7 +113,7 @@ class Question:
 
 def questions(found: Fleet) -> tuple[Question, ...]:
     """What is asked, by rollout; nothing where nobody is left who would move."""
-    going = [one for one in found.rollouts if one.way is Way.running and not one.complete]
+    going = [one for one in found.rollouts if one.way is RolloutStatus.running and not one.complete]
     blocked = {one: wave for one in going for wave in one.waves if wave.health in BLOCKING}
     return tuple(Question(one.image, wave.title, _shown(one, wave)) for one, wave in blocked.items())
 
@@ -124,7 +124,7 @@ def _shown(line: RolloutLine, wave: WaveLine) -> str:
 
 
 def _rollout(
-    standing: Standing,
+    standing: RolloutState,
     decisions: Iterable[Decision],
     gates: Mapping[tuple[str, int], Gate],
     trials: Iterable[Trial],
@@ -148,7 +148,7 @@ def _rollout(
     return RolloutLine(standing.image, standing.profile, standing.release, standing.way, standing.begun, lines)
 
 
-def _session(line: Decision, standing: Standing | None, now: datetime) -> SessionLine:
+def _session(line: Decision, standing: RolloutState | None, now: datetime) -> SessionLine:
     behind = bool(line.new) and line.reason is not Reason.current
     return SessionLine(
         session=line.session,

@@ -12,7 +12,7 @@ from flows.core.formatting import short
 from flows.core.policy import Mode
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.events import Event, Kind
-from flows.sessions.preferences import Wish, chosen_mode, read_duration
+from flows.sessions.preferences import UpdatePreferences, chosen_mode, read_duration
 
 AGREES = "now"
 ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
@@ -109,7 +109,7 @@ def to_be_shown(decisions: Iterable[Decision], told: Iterable[Event]) -> list[De
 def to_be_reminded(
     decisions: Iterable[Decision],
     told: Iterable[Event],
-    wishes: Mapping[str, Wish],
+    wishes: Mapping[str, UpdatePreferences],
     steps: Collection[float],
     now: datetime,
 ) -> list[tuple[Decision, float]]:
@@ -172,7 +172,7 @@ def reminder(line: Decision, step: float) -> dict[str, Any]:
     return {"hours": float(step), "deadline": f"{line.deadline:%Y-%m-%dT%H:%M}"}
 
 
-def latest_pin(line: Decision, wish: Wish, deadline: datetime | None, now: datetime) -> date | None:
+def latest_pin(line: Decision, wish: UpdatePreferences, deadline: datetime | None, now: datetime) -> date | None:
     """Until which day an owner may pin a session by a button; none: not at all. Pure.
 
     No button takes back that somebody is to be asked, or has set a date for force.
@@ -211,7 +211,7 @@ def _waits(line: Decision) -> bool:
     return line.action in (Action.later, Action.wait) and line.reason not in _SILENT
 
 
-def _answered(wish: Wish | None, now: datetime) -> bool:
+def _answered(wish: UpdatePreferences | None, now: datetime) -> bool:
     if wish is None:
         return False
     return wish.mode is Mode.pin or bool(wish.snoozed_until and wish.snoozed_until > now)

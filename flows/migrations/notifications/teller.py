@@ -42,7 +42,7 @@ from flows.sessions.history import History
 from flows.sessions.ide import terminals
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from flows.sessions.wishes import Wishes
+from flows.sessions.wishes import PreferenceStore
 
 logger = logging.getLogger("refit.migrations")
 
@@ -91,7 +91,7 @@ class Teller:
             keeps: says for how many hours a session keeps what a stop would lose.
         """
         self._settings, self._sessions = settings, sessions
-        self._history, self._wishes = History(database), Wishes(database)
+        self._history, self._wishes = History(database), PreferenceStore(database)
         self._changes, self._deadline, self._keeps = changes, deadline, keeps
 
     def tell(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
@@ -266,7 +266,7 @@ def _withdraw(settings: Settings, sessions: Sessions, history: History, session:
         terminals.leave(sessions.engine, session, "")
         if pages := sessions.pages(session):
             pages.leave_notice(f"{image} off", title, text)
-    owner = Wishes(sessions.store.database).of(session.name).owner
+    owner = PreferenceStore(sessions.store.database).of(session.name).owner
     for failure in operator_alerts.send_to(
         operator_alerts.addresses_of(session.name, settings, owner), title, text, "notify_owners"
     ):

@@ -1,1 +1,1 @@
-"""Who moves, when, and why not yet: pure decisions, and the policies that they follow."""
+"""The plan of a rollout: which session moves when, and why not yet. Pure decisions over plain data."""

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from flows.core import hours
 from flows.core.hours import Hours
 from flows.core.policy import Mode
-from flows.migrations.planning.rollout import Candidate, Reason, Rollout
+from flows.migrations.planning.rollout import Candidate, PlanInput, Reason
 from flows.migrations.planning.timetable import Calendar
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Verdict
@@ -21,7 +21,7 @@ _DAY, _HOUR = 86_400, 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Constraints:
     """On what terms a session is moved; moments are seconds since 1970.
 
     Attributes:
@@ -43,23 +43,23 @@ class Terms:
     free: bool = False
 
 
-def terms(candidate: Candidate, new: str, rollout: Rollout) -> Terms:
+def terms(candidate: Candidate, new: str, rollout: PlanInput) -> Constraints:
     """The terms on which a session is moved to the image `new`."""
     now, clock = math.ceil(rollout.now.timestamp()), zone_of(candidate)
     pinned = _pinned(candidate, clock)
     if candidate.wish.agreed == new:
         pin = Reason.pinned if pinned > now else None
-        return Terms(max(now, pinned), max(now, pinned), pin, free=True)
+        return Constraints(max(now, pinned), max(now, pinned), pin, free=True)
     deadline = _deadline(candidate, clock)
     floors = ((now, None), *_floors(candidate, rollout, pinned, deadline))
     ready, reason = max(floors, key=lambda floor: floor[0])
     waits, detail = _waits(candidate)
     if waits and _mode(candidate) is Mode.forced_by and candidate.notified is None:
         detail = f"{detail}; {UNTOLD}" if detail else UNTOLD
-    return Terms(max(now, pinned), ready, reason, waits, detail, deadline)
+    return Constraints(max(now, pinned), ready, reason, waits, detail, deadline)
 
 
-def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
+def objection(candidate: Candidate, new: str, rollout: PlanInput) -> str:
     """Why a session isn't to be stopped just now, whatever was planned; empty: it is."""
     found = terms(candidate, new, rollout)
     if found.waits:
@@ -71,14 +71,14 @@ def objection(candidate: Candidate, new: str, rollout: Rollout) -> str:
     return closed.text if closed else ""
 
 
-def frozen(candidate: Candidate, rollout: Rollout) -> str:
+def frozen(candidate: Candidate, rollout: PlanInput) -> str:
     """Why a session isn't to be stopped on this day, not by force either; empty: it may be."""
     closed = _closed(candidate, rollout)
     return closed.text if closed else ""
 
 
 def _closed(
-    candidate: Candidate, rollout: Rollout, windows: Sequence[Hours] = (), quiet: Sequence[Hours] = ()
+    candidate: Candidate, rollout: PlanInput, windows: Sequence[Hours] = (), quiet: Sequence[Hours] = ()
 ) -> Reason | None:
     """What of the calendar keeps a session from being stopped at this very second."""
     calendar = Calendar(zone_of(candidate), rollout.policy.freezes, windows, quiet, length=1)
@@ -98,14 +98,14 @@ def starting(candidate: Candidate, now: datetime) -> Candidate:
     )
 
 
-def deadline_if_told(candidate: Candidate, new: str, rollout: Rollout) -> datetime | None:
+def deadline_if_told(candidate: Candidate, new: str, rollout: PlanInput) -> datetime | None:
     """When a session would be moved by force, had its owner been told by now; none: never."""
     told = replace(candidate, notified=candidate.notified or rollout.now)
     deadline = terms(told, new, rollout).deadline
     return None if deadline is None else datetime.fromtimestamp(deadline, UTC)
 
 
-def keep_hours(candidate: Candidate, rollout: Rollout) -> float:
+def keep_hours(candidate: Candidate, rollout: PlanInput) -> float:
     """For how many hours a session in which nobody works keeps what a stop would lose."""
     return rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
 
@@ -126,7 +126,7 @@ def _pinned(candidate: Candidate, clock: ZoneInfo) -> int:
 
 
 def _floors(
-    candidate: Candidate, rollout: Rollout, pinned: int, deadline: int | None
+    candidate: Candidate, rollout: PlanInput, pinned: int, deadline: int | None
 ) -> Iterator[tuple[int, Reason | None]]:
     """Moments before which a session isn't moved of itself, and why."""
     if pinned:

@@ -9,12 +9,12 @@ from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
 from flows.migrations.planning import waves
 from flows.migrations.planning.planner import Planner
-from flows.migrations.planning.rollout import Candidate, Decision, Gate, Reason, Rollout
+from flows.migrations.planning.rollout import Candidate, Decision, Gate, PlanInput, Reason
 from flows.migrations.planning.waves import Approval, Trial
 from flows.sessions.model import Session
 
 
-def plan(candidates: Iterable[Candidate], rollout: Rollout) -> tuple[Decision, ...]:
+def plan(candidates: Iterable[Candidate], rollout: PlanInput) -> tuple[Decision, ...]:
     """Decide for every session, by name.
 
     A stopped session is left alone: an image has to prove itself in a session before the old one is given up,
@@ -28,7 +28,7 @@ def plan(candidates: Iterable[Candidate], rollout: Rollout) -> tuple[Decision, .
 
 
 def plan_after(
-    candidates: Iterable[Candidate], rollout: Rollout, trials: Iterable[Trial], approved: Mapping[str, Approval]
+    candidates: Iterable[Candidate], rollout: PlanInput, trials: Iterable[Trial], approved: Mapping[str, Approval]
 ) -> tuple[tuple[Decision, ...], dict[tuple[str, int], Gate]]:
     """Decide for every session, with what its rollout has shown so far; also what that says of each wave.
 
@@ -51,7 +51,7 @@ def plan_after(
 def plan_named(
     name: str,
     candidates: Iterable[Candidate],
-    rollout: Rollout,
+    rollout: PlanInput,
     *,
     deleted: Collection[str] = (),
 ) -> Decision:

@@ -17,7 +17,7 @@ from itertools import groupby, takewhile
 
 from flows.core.policy import SessionPolicy
 from flows.migrations.planning import waves
-from flows.migrations.planning.consent import Terms, terms, zone_of
+from flows.migrations.planning.consent import Constraints, terms, zone_of
 from flows.migrations.planning.rollout import (
     BLOCKING,
     Action,
@@ -26,16 +26,20 @@ from flows.migrations.planning.rollout import (
     Gate,
     Health,
     Host,
+    PlanInput,
     Reason,
-    Rollout,
-    Way,
+    RolloutStatus,
 )
-from flows.migrations.planning.timetable import Calendar, Seats, first
+from flows.migrations.planning.timetable import Calendar, Capacity, first
 
 _NEVER = sys.maxsize
 Judge = Callable[[Mapping[tuple[str, int], int]], Mapping[tuple[str, int], Gate]]
 """Told image and wave → how many are left in it, and can be moved in time: what is known of the waves."""
-_RESTING = {Way.paused: Reason.paused, Way.aborted: Reason.aborted, Way.superseded: Reason.superseded}
+_RESTING = {
+    RolloutStatus.paused: Reason.paused,
+    RolloutStatus.aborted: Reason.aborted,
+    RolloutStatus.superseded: Reason.superseded,
+}
 
 
 @dataclass(slots=True)
@@ -48,14 +52,14 @@ class _Case:
 
     candidate: Candidate
     new: str
-    terms: Terms
+    terms: Constraints
     wave: int
     place: float
     least: int
     ready: int
     reason: Reason | None
     calendar: Calendar
-    seats: tuple[Seats, ...]
+    seats: tuple[Capacity, ...]
 
     @property
     def name(self) -> str:
@@ -73,7 +77,7 @@ class _Place:
 
     slot: int
     wave: tuple[str, int]
-    seats: tuple[Seats, ...]
+    seats: tuple[Capacity, ...]
     host: str
     gpus: int
 
@@ -83,7 +87,7 @@ class Planner:
 
     def __init__(
         self,
-        rollout: Rollout,
+        rollout: PlanInput,
         candidates: Iterable[Candidate],
         judge: Judge | None = None,
         begun: int = waves.VOLUNTEERS - 1,
@@ -111,7 +115,7 @@ class Planner:
         self._lines: dict[str, Decision] = {}
         self._places: dict[str, _Place] = {}
         self._starts: dict[tuple[str, int], dict[str, int]] = {}
-        self._seats: dict[tuple[str, str], Seats] = {}
+        self._seats: dict[tuple[str, str], Capacity] = {}
         self._gpus = {name: host.gpus for name, host in self._rollout.hosts.items() if host.gpus is not None}
         self._reserve(self._candidates.values())
         cases = self._cases(self._candidates.values())
@@ -175,7 +179,7 @@ class Planner:
             self._calendars[key] = policy, calendar  # the policy, so that no other gets its id
         return self._calendars[key][1]
 
-    def _seats_of(self, candidate: Candidate) -> tuple[Seats, ...]:
+    def _seats_of(self, candidate: Candidate) -> tuple[Capacity, ...]:
         caps, session = self._policy.unavailable, candidate.session
         kinds = (
             ("rollout", "all", caps.rollout),
@@ -185,9 +189,9 @@ class Planner:
         )
         return tuple(self._seat(kind, name, cap) for kind, name, cap in kinds if cap and name)
 
-    def _seat(self, kind: str, name: str, cap: int) -> Seats:
+    def _seat(self, kind: str, name: str, cap: int) -> Capacity:
         if (kind, name) not in self._seats:
-            self._seats[kind, name] = Seats(cap)
+            self._seats[kind, name] = Capacity(cap)
         return self._seats[kind, name]
 
     # Who gets what.
@@ -283,7 +287,7 @@ class Planner:
     def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
         """What keeps a session from being moved at any time, and more of it."""
         candidate = case.candidate
-        if rests := _RESTING.get(self._rollout.ways.get(case.new, Way.running)):
+        if rests := _RESTING.get(self._rollout.ways.get(case.new, RolloutStatus.running)):
             return rests, ""
         if failed := self._gate(case):
             return Reason.gate, failed

@@ -11,7 +11,7 @@ from flows.core.policy import RolloutPolicy, SessionPolicy
 from flows.migrations.move import Consent
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session
-from flows.sessions.preferences import Wish
+from flows.sessions.preferences import UpdatePreferences
 
 ImageKey = tuple[str, str]
 """Profile (the stem of its tag) and release."""
@@ -103,7 +103,7 @@ _REASONS = {
 }
 
 
-class Way(StrEnum):
+class RolloutStatus(StrEnum):
     """Whether a rollout goes on."""
 
     running = "running"
@@ -167,7 +167,7 @@ class Candidate:
     owner: str = ""
     host: str = ""
     policy: SessionPolicy = field(default_factory=SessionPolicy)
-    wish: Wish = field(default_factory=Wish)
+    wish: UpdatePreferences = field(default_factory=UpdatePreferences)
     seen: Seen | None = None
     notified: datetime | None = None
     noticed: datetime | None = None
@@ -198,7 +198,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class PlanInput:
     """What all sessions of a plan share.
 
     Attributes:
@@ -219,7 +219,7 @@ class Rollout:
     keep_state: float = 8.0
     hosts: Mapping[str, Host] = field(default_factory=dict)
     gates: Mapping[tuple[str, int], Gate] = field(default_factory=dict)
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    ways: Mapping[str, RolloutStatus] = field(default_factory=dict)
     canaries: frozenset[str] = frozenset()
     refused: Mapping[ImageKey, str] = field(default_factory=dict)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from flows.migrations.planning.rollout import Way
+from flows.migrations.planning.rollout import RolloutStatus
 from flows.migrations.planning.waves import Approval
 
 
 @dataclass(frozen=True)
-class Standing:
+class RolloutState:
     """How the rollout of one image stands.
 
     Attributes:
@@ -28,5 +28,5 @@ class Standing:
     release: str
     begun: datetime
     canary: str
-    way: Way
+    way: RolloutStatus
     approved: Approval | None = None

@@ -81,7 +81,7 @@ class Calendar:
         return hours.without(windows, hours.spans(self._quiet, day, self._zone, hours.wide))
 
 
-class Seats:
+class Capacity:
     """How many sessions are away in each slot, and that there are never more than `cap`."""
 
     def __init__(self, cap: int) -> None:
@@ -114,7 +114,7 @@ class Seats:
         self._taken[slot] -= 1
 
 
-def first(slot: int, calendar: Calendar, seats: Sequence[Seats]) -> int | None:
+def first(slot: int, calendar: Calendar, seats: Sequence[Capacity]) -> int | None:
     """The first slot from this one on that the calendar allows and in which all have a seat."""
     while True:
         allowed = calendar.after(slot)

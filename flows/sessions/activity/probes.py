@@ -31,7 +31,7 @@ _LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
 
 
 @dataclass(frozen=True)
-class Manner:
+class ProbeSpec:
     """How a session is looked at.
 
     Attributes:
@@ -44,14 +44,14 @@ class Manner:
 
 
 # Right before a stop, while people are kept waiting.
-LAST = Manner(seconds=0.2, limit=10.0)
+FINAL_PROBE = ProbeSpec(seconds=0.2, limit=10.0)
 # So long a session is closed for each attempt at a last look. The first finds who works there, also if it ends late:
 # behind a door that is closed for longer, nobody was a moment before.
 CLOSED_SECONDS = (1.0, 2.0, 4.0)
 
 
 @contextmanager
-def ready_to_look(engine: Engine, session: Session, manner: Manner = Manner()) -> Iterator[Callable[[], Look]]:
+def ready_to_look(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Iterator[Callable[[], Look]]:
     """Start what looks at a session that runs: it begins to look when what the `with` block gets is called.
 
     Raises:
@@ -76,7 +76,7 @@ def _read_look(session: Session, told: str) -> Look:
         raise RefitError(f"What was seen in {session.name!r} can't be read.", why=str(error)) from None
 
 
-def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
+def see(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Look:
     """Look at a session that runs; doesn't count as activity.
 
     Raises:
@@ -86,7 +86,7 @@ def see(engine: Engine, session: Session, manner: Manner = Manner()) -> Look:
         return look()
 
 
-def probe(engine: Engine, session: Session, quiet: float, manner: Manner = Manner()) -> Activity:
+def probe(engine: Engine, session: Session, quiet: float, manner: ProbeSpec = ProbeSpec()) -> Activity:
     """The verdict on a session that runs; busy if it can't be looked at. `quiet` as in `judge`."""
     return _judged(partial(see, engine, session, manner), session, quiet)
 
@@ -99,13 +99,13 @@ def _judged(look: Callable[[], Look], session: Session, quiet: float) -> Activit
         return unknown(begun, error.brief)
 
 
-class _Door:
+class _Ingress:
     """The way into a session, closed to new input for some seconds at most."""
 
     def __init__(self, engine: Engine, session: Session, seconds: float) -> None:
         self._lock, self._opened = Lock(), False
         self._timer = Timer(seconds, copy_context().run, [self.open])
-        self._let_in = engine.shut_out(session.container, session.doors) if session.doors else lambda: None
+        self._allow_ingress = engine.block_ingress(session.container, session.doors) if session.doors else lambda: None
         if session.doors:
             self._timer.start()
 
@@ -113,7 +113,7 @@ class _Door:
         self._timer.cancel()
         with self._lock:
             if not self._opened:
-                self._let_in()
+                self._allow_ingress()
                 self._opened = True
 
     def stays_closed(self) -> bool:
@@ -158,10 +158,10 @@ class Watch:
         """The objection to what is seen, and whether the session was closed all the time, and is."""
         with ExitStack() as started:
             try:
-                look = started.enter_context(ready_to_look(self._engine, session, LAST))
+                look = started.enter_context(ready_to_look(self._engine, session, FINAL_PROBE))
             except RefitError:  # maybe another one can be started, else that one says why not
-                look = partial(see, self._engine, session, LAST)
-            door = _Door(self._engine, session, seconds)
+                look = partial(see, self._engine, session, FINAL_PROBE)
+            door = _Ingress(self._engine, session, seconds)
             try:
                 why = objection(self._remember(session, _judged(look, session, self._quiet)))
             except BaseException:

@@ -297,7 +297,7 @@ class Podman:
         key = kept_secret(self._settings.folder("activity") / "key")
         return hmac.new(key.encode(), container.encode(), "sha256").hexdigest()[:32]
 
-    def shut_out(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+    def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
         """Let nothing more come in through these ports of a running container; returns what undoes it at once.
 
         Connections stay, and wait. The rule is in the container's own network and ends with it: nothing is left behind.
@@ -306,8 +306,8 @@ class Podman:
         _filter_input(network, ports)
         return partial(_filter_input, network)
 
-    def let_in(self, container: str) -> None:
-        """Undo every `shut_out` of a running container, also those of a process that has died."""
+    def allow_ingress(self, container: str) -> None:
+        """Undo every `block_ingress` of a running container, also those of a process that has died."""
         _filter_input(self._network(container))
 
     def _network(self, container: str) -> str:
@@ -321,7 +321,7 @@ class Podman:
         # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
         options = ["--interactive", *(["--tty", "--detach-keys="] if terminal else [])]
         os.chdir(self._settings.folder())
-        command.become(self._call("exec", *options, container, *argv), root=True)
+        command.exec_replace(self._call("exec", *options, container, *argv), root=True)
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from flows.core import command
-from flows.core.command import Completed, OutOfTime, ProgramFailed
+from flows.core.command import CommandTimeout, Completed, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
 from flows.host import tools
@@ -194,7 +194,7 @@ def differing(
             yields=not at_a_glance,
             shown=rsync,
         )
-    except OutOfTime as error:
+    except CommandTimeout as error:
         raise NobodyKnows(
             f"Whether {home} is as it was can't be said: to compare it takes longer than {limit / 60:g} minutes.",
             why="It is too large, or has too many files.",
@@ -250,7 +250,7 @@ def _write(
             yields=yields,
             shown=shown,
         )
-    except OutOfTime as error:
+    except CommandTimeout as error:
         raise RefitError(
             f"To copy {source} takes longer than {limit / 60:g} minutes.",
             why="It is too large, or its disk too slow.",

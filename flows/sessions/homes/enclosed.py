@@ -71,7 +71,7 @@ def run(
     Raises:
         NotPossible: this machine can't do that.
         ProgramFailed: the program failed.
-        OutOfTime: it reached its limit.
+        CommandTimeout: it reached its limit.
         TooMuchOutput: it printed more than anybody reads.
     """
     bounds: Any = {"limit": limit, "accepted": accepted, "most": _MOST}

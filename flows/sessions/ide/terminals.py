@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.core.formatting import printable
-from flows.sessions.activity.probes import Manner, see
+from flows.sessions.activity.probes import ProbeSpec, see
 from flows.sessions.activity.verdict import SSHD, Look, Process
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
@@ -69,4 +69,4 @@ def write_to_all(engine: Engine, session: Session, text: str) -> tuple[str, ...]
     Raises:
         RefitError: nothing can be done in the session.
     """
-    return write(engine, session, text, sorted(see(engine, session, Manner(seconds=0.1)).terminals))
+    return write(engine, session, text, sorted(see(engine, session, ProbeSpec(seconds=0.1)).terminals))

@@ -68,7 +68,7 @@
       }
     }
 
-    // The session is away, and the gateway's porter says why, until somebody else answers.
+    // The session is away, and the gateway's waiting page says why, until the session answers.
     async wait() {
       if (this.waits) return;
       this.waits = true;
@@ -86,7 +86,7 @@
       try {
         const answer = await fetch(this.url, { headers: { Accept: "application/json" } });
         const story = answer.status === 503 && (await answer.json());
-        return story?.refit === "porter" && story;
+        return story?.refit === "waiting-page" && story;
       } catch {
         return { again: 1 };
       }
