@@ -1,1 +1,1 @@
-"""Help for people who write a catalog: lint, and the import of others' catalogs."""
+"""What helps people to write a catalog."""

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flows.authoring.adopt import adopt
-from flows.authoring.adopted import REPORT
+from flows.authoring.importing.adoption import adopt
+from flows.authoring.importing.report import REPORT
 from flows.authoring.lint.catalog import lint as look_at
 from flows.catalog import load as catalogs
 from flows.catalog import skeletons, tree

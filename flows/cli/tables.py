@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from flows.authoring.adopted import Recipe
+from flows.authoring.importing.report import Recipe
 from flows.core.formatting import first_sentence, printable, some
 from flows.images.builder.cache import Cache
 from flows.images.plan import Action, Plan, Step, describe

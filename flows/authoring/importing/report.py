@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +10,6 @@ from flows.core.atomic_files import write_whole
 from flows.core.formatting import on_a_line
 
 REPORT = "import-report.md"
-_LONGEST = 200
-# What says nothing of an image that Refit makes.
-_EMPTY = ("ARG", "FROM", "USER")
-_CONTINUED = re.compile(r"\\\s*$")
 
 
 @dataclass(frozen=True)
@@ -80,27 +75,3 @@ class Adoption:
         yield "## To look at, one by one"
         yield ""
         yield from (f"- [ ] {note}" for note in self.notes)
-
-
-def instructions(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each instruction of a Containerfile that makes something of an image; one line each."""
-    begin, parts = 0, list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        begin = begin if parts else number
-        parts.append(_CONTINUED.sub("", line).strip())
-        if _CONTINUED.search(line):
-            continue
-        whole, parts = " ".join(parts), []
-        if whole.partition(" ")[0].upper() not in _EMPTY:
-            yield begin, whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]} …"
-
-
-def places(lines: Iterable[str], names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Where names stand in a list that has one in each line: line and name."""
-    wanted = set(names)
-    for number, line in enumerate(lines, 1):
-        if (name := line.partition("#")[0].strip()) in wanted:
-            wanted.discard(name)
-            yield number, name

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flows.authoring.adopt import adopt
-from flows.authoring.adopted import REPORT, Adoption
+from flows.authoring.importing.adoption import adopt
+from flows.authoring.importing.report import REPORT, Adoption
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
 from flows.catalog.tag import ForeignTag, parse_foreign

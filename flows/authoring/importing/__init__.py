@@ -1,0 +1,1 @@
+"""The import: a catalog made of a checkout of workbench-images."""
