@@ -69,6 +69,13 @@ def write(root: Path, path: str, text: str = "") -> None:
     (root / path).write_text(text)
 
 
+def begins(recipe: str) -> str:
+    """The FROM of a recipe, as their program writes it."""
+    *_, system, python = recipe.partition("_")[0].split("-")
+    cuda, level = ("cuda", "-runtime-cudnn") if recipe.startswith("cuda-") else ("base", "")
+    return f"FROM quay.io/x/workbench-images:{cuda}-{system}-{python}{level}_2023c_latest\n"
+
+
 @pytest.fixture(scope="module")
 def own() -> Catalog:
     return load.load_catalog(ROOT)
@@ -110,7 +117,7 @@ def checkout(tmp_path: Path) -> Path:
         "base-c9s-py311_2023c_20230925",
         "stable-studio-rhel9-no_py-_2023c_20231117",
     ):
-        write(root, f"recipes/{name}/Containerfile", 'FROM x\nLABEL name="x" \\\n      version="1"\n')
+        write(root, f"recipes/{name}/Containerfile", f'{begins(name)}LABEL name="x" \\\n      version="1"\n')
     return root
 
 
@@ -138,27 +145,30 @@ def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
     said = dict(note.split(": ", 1) for note in sorted(adopted.notes))
     assert said["snippets/bundles/10-stability-studio"].startswith("is called stabilitystudio here")
     assert said["snippets/bundles/2-two/builder"].startswith("was left out: stages that copy from each other")
-    assert said["snippets/bundles/2-two/custom"].startswith("was left out: it copies files")
-    assert any(note.startswith("snippets/bundles/2-two/py39: has to be locked") for note in adopted.notes)
-    assert any("verify_ssl was false" in note for note in adopted.notes)
-    assert said["snippets/bundles/8-r/os"] == "these are no names of packages, and were left out: not a package"
-    assert said["r"] == "has no Python of its own: it got that of minimal"
-    assert "Refit's own jupyter takes its place" in said["snippets/ides/1-jupyter"]
-    assert said["snippets/ides/7-nothing"] == "was left out: it has no nothing.snippet"
-    assert said["base/c9s/os-packages.txt:2"] == "unzip is not in Refit's c9s"
-    assert said["base/c9s/os-packages.txt:4"] == "perl is not in Refit's c9s"
-    assert said["base/ubi9/os-packages.txt:1"] == "git is not in Refit's ubi9"
-    assert (
-        said["base/c9s/Containerfile:4"]
-        == "may not be in Refit's c9s: RUN yum install -y epel-release && yum install ffmpeg"
+    assert said["snippets/bundles/2-two/custom"].startswith(
+        "was left out as a whole: a bundle here has no files of its own"
     )
+    assert any(note.startswith("snippets/bundles/2-two/py39: has to be locked") for note in adopted.notes)
+    assert said["snippets/bundles/2-two/py39/Pipfile:3"] == "is now: verify_ssl = true"
+    assert said["snippets/bundles/8-r/os/os-packages.txt:4"].endswith("this is no name of a package: not a package")
+    assert "snippets/bundles/8-r: has no Python that could be carried over: it got that of minimal" in adopted.notes
+    assert said["snippets/bundles/2-two/py39/grap.txt"] == "was left out: nothing reads it"
+    assert "Refit's own jupyter takes its place" in said["snippets/ides/1-jupyter"]
+    assert said["snippets/ides/7-nothing"] == "was left out: it has no nothing.snippet, or one without instructions"
+    assert said["base/c9s/os-packages.txt:2"] == "is not in Refit's c9s: unzip"
+    assert said["base/c9s/os-packages.txt:4"] == "is not in Refit's c9s: perl"
+    assert said["base/ubi9/os-packages.txt:1"] == "is not in Refit, which has no base ubi9: git"
+    assert said["base/c9s/Containerfile:4"] == "may not be in Refit's c9s: RUN yum install -y epel-release"
+    assert said["base/c9s/Containerfile:6"] == "may not be in Refit's c9s: RUN yum install ffmpeg"
     assert said["base/c9s/Containerfile:8"] == "may not be in Refit's c9s: ENV LC_ALL=en_US.UTF-8"
-    assert said["base/c9s/mssql.repo"] == "was left out: Refit's own base is there"
-    assert said["snippets/ides/1-jupyter/os/os-packages.txt:3"] == "texlive is not in Refit's jupyter"
+    assert said["base/c9s/mssql.repo"] == "was left out: Refit's own bases are there"
+    assert said["snippets/ides/1-jupyter/os/os-packages.txt:3"] == "is not in Refit's jupyter: texlive"
     assert said["snippets/ides/1-jupyter/utils/elyra.patch"] == "was left out: Refit's own jupyter is there"
     assert said["snippets/bundles/2-two/custom/custom.snippet:1"] == "was left out: COPY --from=builder /spark /spark"
     assert said["snippets/bundles/8-r/custom/custom.snippet:6"].startswith("/opt/app-root/src is /home/dev here")
-    assert said["recipes/base-c9s-py311_2023c_20230925/Containerfile:2"].startswith("was left out: LABEL name=")
+    label = "was left out, as in all recipes that have it: LABEL"
+    assert said["recipes/base-c9s-py311_2023c_20230925/Containerfile:2"] == f'{label} name="x"'
+    assert said["recipes/base-c9s-py311_2023c_20230925/Containerfile:3"] == f'{label} version="1"'
     assert said["cuda-layer/base/Containerfile:3"] == "was left out: ENV NVARCH x86_64"
     assert {"base", "cuda-layer"} <= said.keys()
 
@@ -173,7 +183,7 @@ def test_each_recipe_is_in_the_release_or_left_out_with_its_reason(adopted: Adop
         "it stands on CUDA 11.8.0 (cuda-layer/base/Containerfile:4), and Refit's is 13.5: choose a level by --cuda"
     )
     report = (adopted.catalog / REPORT).read_text()
-    assert "7 recipes: 2 profiles can be assembled" in report
+    assert "7 recipes: 2 are in the release, as 2 profiles that can be assembled; 5 are left out" in report
     assert report.count("\n- [ ] ") == len(adopted.notes) and report.count("| no |") == 5
 
 
@@ -206,7 +216,8 @@ def test_a_pipfile_gets_the_category_of_an_ide_where_no_lock_is_lost(
     write(checkout, "snippets/bundles/3-own/py39/Pipfile", PIPFILE)
     write(checkout, "snippets/bundles/3-own/py39/Pipfile.lock", LOCK % DIGEST)
     for bundle in ("two", "minimal", "own"):  # without a lock, with one that `runtime` has too, with one of its own
-        write(checkout, f"recipes/vscode-{bundle}-c9s-py39_2023c_20230925/Containerfile")
+        name = f"vscode-{bundle}-c9s-py39_2023c_20230925"
+        write(checkout, f"recipes/{name}/Containerfile", begins(name))
     made = adopt(checkout, tmp_path / "new", own)
     folders = {bundle: made.catalog / "bundles" / bundle / "py39" for bundle in ("1-minimal", "2-two", "3-own")}
     for bundle in ("2-two", "3-own"):
@@ -234,7 +245,7 @@ def test_python_packages_keep_the_cuda_that_they_bring(
     made = adopt(checkout, tmp_path / "new", own, "runtime-cudnn")
     [level] = {recipe.level for recipe in made.recipes if recipe.name.startswith("cuda") and not recipe.why}
     [said] = [note for note in made.notes if "CUDA of their own" in note]
-    assert level == "driver" and brought in said and "CUDA 11.8.0 beside them" in said
+    assert level == "driver" and brought in said and "CUDA 11.8.0 (cuda-layer/base/Containerfile:4) beside them" in said
 
 
 def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adoption) -> None:
@@ -308,8 +319,8 @@ def test_a_pipfile_that_a_catalog_refuses_is_left_out_with_the_reason(
 ) -> None:
     write(checkout, "snippets/bundles/2-two/py39/Pipfile", PIPFILE.replace("[dev-packages]", '[studio]\nsix = "*"'))
     notes = adopt(checkout, tmp_path / "catalog", own).notes
-    assert "snippets/bundles/2-two/py39: was left out: no IDE has the category 'studio'" in notes
-    assert "two: has no Python of its own: it got that of minimal" in notes
+    assert "snippets/bundles/2-two/py39/Pipfile:6: was left out: no IDE has the category 'studio'" in notes
+    assert "snippets/bundles/2-two: has no Python that could be carried over: it got that of minimal" in notes
 
 
 @pytest.mark.parametrize(

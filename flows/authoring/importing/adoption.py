@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flows.authoring.importing.bases import tell_of_bases
 from flows.authoring.importing.bundles import drop_refused, lend_python, take_bundles
+from flows.authoring.importing.checkout import Checkout
 from flows.authoring.importing.ides import fitting, take_ides
 from flows.authoring.importing.recipes import Recipes, write_release
 from flows.authoring.importing.report import Adoption
@@ -32,13 +33,14 @@ def adopt(checkout: Path, target: Path, own: Catalog, cuda: str = "") -> Adoptio
     Raises:
         RefitError: the checkout is none, or the target has something in it.
     """
-    if not (checkout / "snippets" / "bundles").is_dir():
-        raise RefitError(f"{checkout} is no checkout of workbench-images.", why="It has no folder snippets/bundles.")
+    if cuda and cuda not in (levels := own.cuda.levels if own.cuda else {}):
+        raise RefitError(f"Refit's CUDA has no level {cuda!r}.", fix=f"name one of {', '.join(levels)}.")
+    made = Adoption(target)
+    theirs = Checkout(checkout, made)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RefitError(f"{target} is there already, and not empty.", fix="name a folder that isn't there yet.")
-    made = Adoption(target)
     try:
-        _adopt(checkout, target, own, cuda, made)
+        _adopt(theirs, target, own, cuda, made)
         made.write_report()
     except OSError as error:
         fix = "name another folder."
@@ -46,7 +48,7 @@ def adopt(checkout: Path, target: Path, own: Catalog, cuda: str = "") -> Adoptio
     return made
 
 
-def _adopt(checkout: Path, target: Path, own: Catalog, cuda: str, made: Adoption) -> None:
+def _adopt(checkout: Checkout, target: Path, own: Catalog, cuda: str, made: Adoption) -> None:
     for part in ("base", "ides", "snippets"):
         tree.copy(own.root / part, target / part, own.root)
     for part in ("bundles", "releases"):
@@ -55,7 +57,8 @@ def _adopt(checkout: Path, target: Path, own: Catalog, cuda: str, made: Adoption
     bundles = dict(take_bundles(checkout, made))
     while drop_refused(bundles, made):
         pass
-    lend_python(bundles, made)
+    lend_python(checkout, bundles, made)
     ides = fitting(ides, bundles, made, own)
     tell_of_bases(checkout, made, own)
     write_release(Recipes(checkout, own, ides, bundles, cuda, made), made)
+    checkout.tell_the_rest()

@@ -1,57 +1,132 @@
-"""Their bases and CUDA layers, in whose place Refit's own are: what those may lack."""
+"""Their bases, CUDA layers and shared snippets, in whose place Refit's own are: what those may lack."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
-from flows.authoring.importing.checkout import HOME, containerfiles, lines_in, names_in, text_in
-from flows.authoring.importing.containerfile import instructions, places
+from flows.authoring.importing.checkout import Checkout, names_in
+from flows.authoring.importing.containerfile import instructions, reads, variables
 from flows.authoring.importing.report import Adoption
+from flows.authoring.importing.template import HOME, programs
 from flows.catalog.model import Catalog
 
+# Programs of the images that their bases stand on.
+_HELPERS = ("fix-permissions", "rpm-file-permissions")
+# What Refit's stages set, and what their builder puts in.
+_GIVEN = {"HOME", "LANG", "PATH", "CUDA", "RELEASE", "PYTHON_FOLDER"}
+_REPOSITORY = re.compile(r"--enable\s+[\w-]+|\S+\.rpm\b|/etc/yum\.repos\.d/\S+|--enablerepo=(?!'?\*)\S+")
+_YUM = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager)\b|/etc/yum\.repos\.d/")
 
-def tell_of_bases(checkout: Path, made: Adoption, own: Catalog) -> None:
-    """Note what stands in their bases and CUDA layers, and the labels of their images."""
+
+@dataclass
+class Surroundings:
+    """What images there stand on.
+
+    Attributes:
+        variables: that a base sets → its value and the place.
+        repositories: of packages that a base takes, each with its place.
+    """
+
+    variables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    repositories: list[str] = field(default_factory=list)
+
+
+def tell_of_bases(checkout: Checkout, made: Adoption, own: Catalog) -> None:
+    """Note what stands in their bases, CUDA layers and shared snippets."""
     for folder, what in (
         ("base", "Refit's own bases take its place; add packages that you miss to base/<os>/os-packages.txt"),
         ("cuda-layer", "was left out: images with CUDA stand on Refit's own layers"),
     ):
-        if (checkout / folder).is_dir():
+        if checkout.below(folder):
             made.note(folder, what)
-    if (checkout / "base").is_dir():
+    if checkout.below("base"):
         made.note("base", f"there, a person may write to /opt/app-root; here, what they install goes to {HOME}/.local")
-    _labels(checkout, made)
-    for layer in sorted({file.parent for file in containerfiles(checkout.glob("cuda-layer/**/*"))}):
-        each_instruction(layer, layer.relative_to(checkout).as_posix(), "was left out", made)
-    for theirs in sorted(path for path in checkout.glob("base/*") if path.is_dir()):
-        _base(theirs, f"base/{theirs.name}", own, made)
+    for name in checkout.folders("base"):
+        _base(checkout, f"base/{name}", name, own, made)
+    _others(checkout, checkout.below("cuda-layer"), "was left out", made)
+    for folder in ("snippets/base", "snippets/bundles", "snippets/ides"):
+        shared = [path for path in checkout.within(folder) if path.endswith(".snippet")]
+        _others(checkout, shared, "Refit does it its own way", made)
 
 
-def _labels(checkout: Path, made: Adoption) -> None:
-    """Note the labels of their images, each once."""
-    known: set[str] = set()
-    for file in containerfiles(checkout.glob("recipes/*/*")):
-        for line, text in instructions(text_in(file)):
-            if text.upper().startswith("LABEL ") and (name := text[6:].partition("=")[0].strip()) not in known:
-                known.add(name)
-                made.note(f"{file.relative_to(checkout).as_posix()}:{line}", f"was left out: {text}")
+def tell_of_instructions(checkout: Checkout, paths: Iterable[str], what: str, made: Adoption) -> None:
+    """A note of each part of each instruction of some snippets and Containerfiles."""
+    for path in paths:
+        checkout.account(path)
+        for step in instructions(checkout.text(path)):
+            for line, part in step.parts():
+                made.note(f"{path}:{line}", f"{what}: {part}")
 
 
-def _base(folder: Path, place: str, own: Catalog, made: Adoption) -> None:
+def _others(checkout: Checkout, paths: Collection[str], what: str, made: Adoption) -> None:
+    """A note of each instruction of some files, and of each other file of them."""
+    rendered = [path for path in paths if path.endswith(".snippet") or path in checkout.containerfiles("cuda-layer")]
+    tell_of_instructions(checkout, rendered, what, made)
+    for path in sorted(set(paths) - set(rendered)):
+        checkout.account(path)
+        made.note(path, what)
+
+
+def _base(checkout: Checkout, place: str, name: str, own: Catalog, made: Adoption) -> None:
     """Note each package, instruction and file that Refit's base of that name may lack."""
-    base, listed = own.bases.get(folder.name), folder / "os-packages.txt"
-    missing = [name for name in names_in(listed) if not base or name not in base.packages]
-    for line, package in places(lines_in(listed), missing):
-        made.note(f"{place}/{listed.name}:{line}", f"{package} is not in Refit's {folder.name}")
-    each_instruction(folder, place, f"may not be in Refit's {folder.name}", made)
-    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path != listed):
-        if file.name not in ("Containerfile", "Dockerfile"):
-            made.note(f"{place}/{file.relative_to(folder).as_posix()}", "was left out: Refit's own base is there")
+    base, listed = own.bases.get(name), f"{place}/os-packages.txt"
+    where = f"Refit's {name}" if base else f"Refit, which has no base {name}"
+    checkout.account(listed)
+    for package, line in names_in(checkout.text(listed)).items():
+        if not base or package not in base.packages:
+            made.note(f"{listed}:{line}", f"is not in {where}: {package}")
+    own_files = checkout.containerfiles(place)
+    tell_of_instructions(checkout, own_files, f"may not be in {where}", made)
+    for path in checkout.below(place):
+        if path != listed and path not in own_files:
+            checkout.account(path)
+            made.note(path, "was left out: Refit's own bases are there")
 
 
-def each_instruction(folder: Path, place: str, what: str, made: Adoption) -> None:
-    """A note of each instruction of the snippets and Containerfiles in a folder."""
-    for file in sorted(path for path in folder.glob("*") if path.is_file()):
-        if file.suffix == ".snippet" or file.name in ("Containerfile", "Dockerfile"):
-            for line, instruction in instructions(text_in(file)):
-                made.note(f"{place}/{file.name}:{line}", f"{what}: {instruction}")
+def surroundings(checkout: Checkout) -> Surroundings:
+    """What their bases set and where they take packages from."""
+    around = Surroundings()
+    for path in checkout.containerfiles("base"):
+        text = checkout.text(path)
+        lines = {name: line for line, name in _set_at(text)}
+        for name, value in variables(text).items():
+            around.variables.setdefault(name, (value, f"{path}:{lines.get(name, 1)}"))
+        for step in instructions(text):
+            for line, part in step.parts():
+                names = _REPOSITORY.findall(part) if _YUM.search(part) else ()
+                around.repositories += [f"{_short(name)} ({path}:{line})" for name in names]
+    return around
+
+
+def _short(repository: str) -> str:
+    return repository.removeprefix("--enablerepo=").removeprefix("--enable").strip().rpartition("/")[2]
+
+
+def _set_at(text: str) -> Iterator[tuple[int, str]]:
+    for step in instructions(text):
+        if step.name == "ENV":
+            yield from ((line, re.split(r"[= ]", part.partition(" ")[2], maxsplit=1)[0]) for line, part in step.parts())
+
+
+def tell_of_surroundings(
+    checkout: Checkout, path: str, packages: Collection[str], made: Adoption, text: str = ""
+) -> None:
+    """Note what a list of packages or a snippet that came over needs of their base, and Refit's may lack."""
+    around = surroundings(checkout)
+    if packages and around.repositories:
+        taken = ", ".join(around.repositories)
+        what = f"came over, but not the repositories that their base takes packages from: {taken}"
+        made.note(
+            path, f"{what}; where `refit plan` misses a package, add one to `repositories` of base/<os>/base.yaml"
+        )
+    own = variables(text).keys() | _GIVEN
+    for name, line in reads(text).items():
+        if name in around.variables and name not in own:
+            value, place = around.variables[name]
+            made.note(
+                f"{path}:{line}", f"reads ${name}, which is set in no image of Refit's: there it is {value} ({place})"
+            )
+    for line, name in programs(text, _HELPERS):
+        made.note(f"{path}:{line}", f"calls {name}, a program of the image that their bases stand on")

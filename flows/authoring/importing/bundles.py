@@ -4,81 +4,126 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from flows.authoring.importing.bases import each_instruction
-from flows.authoring.importing.checkout import at_home, first_line, names_in, numbered, text_in
-from flows.authoring.importing.containerfile import as_template
+from flows.authoring.importing.bases import tell_of_instructions, tell_of_surroundings
+from flows.authoring.importing.checkout import Checkout, first_line, names_in, numbered, packages_among
+from flows.authoring.importing.containerfile import instructions
 from flows.authoring.importing.pipfiles import take_pipfile
 from flows.authoring.importing.report import Adoption
-from flows.catalog import load
+from flows.authoring.importing.template import carried
+from flows.catalog import load, tag
 from flows.catalog.lineage import NUMBERED
-from flows.core.documents import Mistakes
+from flows.core.documents import Mistakes, bounds
+from flows.core.formatting import on_a_line
 
 PYTHON = re.compile(r"py3[0-9]+")
-
-
 MINIMAL = "minimal"
+_LONGEST = 200  # characters of what a menu says
 
 
-def take_bundles(checkout: Path, made: Adoption) -> Iterator[tuple[str, str]]:
+def take_bundles(checkout: Checkout, made: Adoption) -> Iterator[tuple[str, str]]:
     """Their name → ours, of each bundle that was carried over."""
-    for number, theirs, folder in numbered(checkout / "snippets" / "bundles"):
-        place = f"snippets/bundles/{folder.name}"
-        name = plain_name(theirs, place, made)
+    taken = set[str]()
+    for number, theirs, place in numbered(checkout, "snippets/bundles"):
+        if not (name := plain_name(theirs, place, taken, made)):
+            checkout.account(*checkout.below(place))
+            continue
         target = made.catalog / "bundles" / f"{number}-{name}"
         target.mkdir(parents=True)
-        (target / "display.txt").write_text(f"{first_line(folder / 'display.txt') or theirs}\n", encoding="utf-8")
-        take_packages(folder / "os" / "os-packages.txt", target / "os" / "os-packages.txt", f"{place}/os", made)
-        _custom(folder, target, place, theirs, made)
-        for path in sorted(folder.iterdir()):
-            if path.is_dir() and PYTHON.fullmatch(path.name):
-                take_pipfile(path, target / path.name, f"{place}/{path.name}", made)
-            elif path.name not in ("display.txt", "os", "custom", "builder", "selection-override"):
-                made.note(f"{place}/{path.name}", "was left out: nothing reads it")
+        write_display(checkout, place, theirs, target)
+        take_packages(checkout, place, target, made)
+        _custom(checkout, place, target, theirs, made)
+        for version in checkout.folders(place):
+            if PYTHON.fullmatch(version):
+                take_pipfile(checkout, f"{place}/{version}", target / version, theirs, made)
+        checkout.account(f"{place}/selection-override")
         yield theirs, name
 
 
-def take_packages(source: Path, target: Path, place: str, made: Adoption) -> None:
-    """Carry a list of system packages over."""
-    if not source.is_file():
-        return
-    names = names_in(source)
-    good = [name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name)]
-    if odd := sorted(set(names) - set(good)):
-        made.note(place, f"these are no names of packages, and were left out: {', '.join(odd)}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("".join(f"{name}\n" for name in good), encoding="utf-8")
-
-
-def plain_name(theirs: str, place: str, made: Adoption) -> str:
-    """A name without what would make tags ambiguous."""
+def plain_name(theirs: str, place: str, taken: set[str], made: Adoption) -> str:
+    """A name without what would make tags ambiguous, which no other has; empty: there is none, and it is noted."""
     name = re.sub(r"[^a-z0-9]", "", theirs.lower())
+    if not tag.is_name(name):
+        made.note(place, f"was left out: nothing of {theirs!r} can be a name of small letters and digits")
+        return ""
+    if name in taken:
+        made.note(place, f"was left out: another one is called {name} here")
+        return ""
     if name != theirs:
         made.note(place, f"is called {name} here: in a name, hyphens would make tags ambiguous")
+    taken.add(name)
     return name
 
 
-def _custom(folder: Path, target: Path, place: str, theirs: str, made: Adoption) -> None:
-    snippet = folder / "custom" / "custom.snippet"
-    if (folder / "builder").is_dir():
+def write_display(checkout: Checkout, place: str, theirs: str, target: Path) -> None:
+    """Write what menus say of a recipe: the first line of theirs, else its name."""
+    path = f"{place}/display.txt"
+    checkout.account(path)
+    said = on_a_line(first_line(checkout.text(path)) or theirs)[:_LONGEST]
+    (target / "display.txt").write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
+
+
+def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) -> None:
+    """Carry the list of system packages of a recipe over."""
+    path = f"{place}/os/os-packages.txt"
+    if not checkout.has(path):
+        return
+    checkout.account(path)
+    named = names_in(checkout.text(path))
+    good = packages_among(named)
+    for name in sorted(named.keys() - set(good)):
+        made.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name}")
+    if good:
+        (target / "os").mkdir(parents=True, exist_ok=True)
+        (target / "os" / "os-packages.txt").write_text("".join(f"{name}\n" for name in good), encoding="utf-8")
+        tell_of_surroundings(checkout, path, good, made)
+
+
+def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
+    if built := checkout.below(f"{place}/builder"):
         what = "was left out: stages that copy from each other can't be carried over; download and check in a snippet"
-        made.note(f"{place}/builder", what)
-        made.incomplete.setdefault(theirs, []).append(f"{place}/builder")
-        each_instruction(folder / "builder", f"{place}/builder", "was left out", made)
-    if not snippet.is_file():
+        _leave_out(checkout, f"{place}/builder", built, what, theirs, made)
+    if not (there := checkout.below(f"{place}/custom")):
         return
-    text = text_in(snippet)
-    if "--from=" in text or (folder / "custom" / "files").is_dir():
-        made.note(f"{place}/custom", "was left out: it copies files, and a bundle here has none of its own")
-        made.incomplete.setdefault(theirs, []).append(f"{place}/custom")
-        each_instruction(folder / "custom", f"{place}/custom", "was left out", made)
-        return
-    (target / "custom").mkdir()
-    (target / "custom" / "custom.snippet.j2").write_text(as_template(text), encoding="utf-8")
-    at_home(text, f"{place}/custom/{snippet.name}", made)
-    made.note(f"{place}/custom", "was carried over as it is: `refit lint` shows what has to change")
+    path = f"{place}/custom/custom.snippet"
+    text = checkout.text(path, bounds.TEMPLATE)
+    result = carried(text)
+    if not instructions(text) and there == (path,) and checkout.readable(path):
+        checkout.account(path)
+        made.note(path, "has no instruction: there is nothing to carry over")
+    elif result.lacking or there != (path,) or not checkout.readable(path):
+        for line, why in result.lacking:
+            made.note(f"{path}:{line}", why)
+        what = "was left out as a whole: a bundle here has no files of its own, and nothing to copy from"
+        _leave_out(checkout, f"{place}/custom", there, what, theirs, made)
+    else:
+        checkout.account(path)
+        (target / "custom").mkdir()
+        (target / "custom" / "custom.snippet.j2").write_text(result.text, encoding="utf-8")
+        tell_of_snippet(checkout, path, text, result.said, made)
+
+
+def tell_of_snippet(
+    checkout: Checkout, path: str, text: str, said: Collection[tuple[int, str]], made: Adoption
+) -> None:
+    """Note that a snippet came over, what is otherwise in it now, and what it needs of their base."""
+    made.note(path, "was carried over as it is: `refit lint` shows what has to change")
+    for line, what in said:
+        made.note(f"{path}:{line}", what)
+    tell_of_surroundings(checkout, path, (), made, text)
+
+
+def _leave_out(checkout: Checkout, place: str, files: Collection[str], what: str, theirs: str, made: Adoption) -> None:
+    """Note that a folder of a bundle did not come over, with each instruction and file of it."""
+    made.note(place, what)
+    made.lacks(f"bundle/{theirs}", place)
+    tell_of_instructions(checkout, [path for path in files if path.endswith(".snippet")], "was left out", made)
+    for path in files:
+        if not path.endswith(".snippet"):
+            made.note(path, "was left out with it")
+    checkout.account(*files)
 
 
 def drop_refused(bundles: Mapping[str, str], made: Adoption) -> bool:
@@ -89,26 +134,31 @@ def drop_refused(bundles: Mapping[str, str], made: Adoption) -> bool:
     except Mistakes as found:
         for mistake in found.mistakes:
             folder = mistake.file.parent
-            if PYTHON.fullmatch(folder.name) and folder not in gone:
+            if PYTHON.fullmatch(folder.name):
                 number, _, name = folder.parent.name.partition("-")
-                made.note(f"snippets/bundles/{number}-{theirs[name]}/{folder.name}", f"was left out: {mistake.what}")
-                shutil.rmtree(folder)
+                place = f"snippets/bundles/{number}-{theirs[name]}/{folder.name}"
+                made.note(f"{place}/{mistake.file.name}:{mistake.line}", f"was left out: {mistake.what}")
+                if folder not in gone:
+                    made.lacks(f"bundle/{theirs[name]}/{folder.name}", place)
                 gone.add(folder)
+    for folder in gone:
+        shutil.rmtree(folder)
     return bool(gone)
 
 
-def lend_python(bundles: dict[str, str], made: Adoption) -> None:
+def lend_python(checkout: Checkout, bundles: dict[str, str], made: Adoption) -> None:
     """A bundle that has no Python of its own gets that of the smallest: here, every image has one."""
     folders = {NUMBERED.fullmatch(path.name)[2]: path for path in (made.catalog / "bundles").iterdir()}  # type: ignore[index]
     pythons = {name: [p for p in folder.iterdir() if PYTHON.fullmatch(p.name)] for name, folder in folders.items()}
+    places = {theirs: place for _, theirs, place in numbered(checkout, "snippets/bundles")}
     for theirs, name in tuple(bundles.items()):
         if pythons[name]:
             continue
         if not pythons.get(MINIMAL):
             shutil.rmtree(folders[name])
             del bundles[theirs]
-            made.note(theirs, "was left out: it has no Python that can be carried over")
+            made.note(places[theirs], "was left out: it has no Python that can be carried over")
             continue
         for path in pythons[MINIMAL]:
             shutil.copytree(path, folders[name] / path.name)
-        made.note(theirs, f"has no Python of its own: it got that of {MINIMAL}")
+        made.note(places[theirs], f"has no Python that could be carried over: it got that of {MINIMAL}")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from flows.authoring.importing.bases import each_instruction
-from flows.authoring.importing.bundles import plain_name, take_packages
-from flows.authoring.importing.checkout import first_line, lines_in, names_in, numbered, text_in
-from flows.authoring.importing.containerfile import as_template, places
+from flows.authoring.importing.bases import tell_of_instructions
+from flows.authoring.importing.bundles import plain_name, take_packages, tell_of_snippet, write_display
+from flows.authoring.importing.checkout import Checkout, names_in, numbered
+from flows.authoring.importing.containerfile import instructions
 from flows.authoring.importing.report import Adoption
-from flows.catalog import tree
+from flows.authoring.importing.template import carried
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog
-from flows.core.documents import Mistakes
+from flows.catalog.tree import TOGETHER
+from flows.core.documents import bounds
 
 _ACCESS = """\
 # As workbench-images expects of its IDEs: look whether this is so.
@@ -25,61 +25,80 @@ access:
 """
 
 
-def take_ides(checkout: Path, made: Adoption, own: Catalog) -> Iterator[tuple[str, str]]:
+def take_ides(checkout: Checkout, made: Adoption, own: Catalog) -> Iterator[tuple[str, str]]:
     """Their name → ours, of each IDE."""
     number = max(
         (int(match[1]) for path in own.root.glob("ides/*") if (match := NUMBERED.fullmatch(path.name))), default=0
     )
-    for _, theirs, folder in numbered(checkout / "snippets" / "ides"):
-        place = f"snippets/ides/{folder.name}"
-        name = plain_name(theirs, place, made)
+    taken = set[str]()
+    for _, theirs, place in numbered(checkout, "snippets/ides"):
+        if not (name := plain_name(theirs, place, taken, made)):
+            checkout.account(*checkout.below(place))
+            continue
+        snippet = f"{place}/{theirs}.snippet"
         if name in own.ides:
             made.note(place, f"Refit's own {name} takes its place: what was added to theirs isn't in it")
-            _replaced(folder, place, own, name, made)
-        elif not (folder / f"{theirs}.snippet").is_file():
-            made.note(place, f"was left out: it has no {theirs}.snippet")
+            _replaced(checkout, place, own, name, made)
+        elif not instructions(checkout.text(snippet, bounds.TEMPLATE)):
+            made.note(place, f"was left out: it has no {theirs}.snippet, or one without instructions")
+            checkout.account(*checkout.below(place))
             continue
         else:
             number += 1
-            _ide(folder, theirs, made.catalog / "ides" / f"{number}-{name}", name, made)
+            _ide(checkout, place, theirs, made.catalog / "ides" / f"{number}-{name}", made)
         yield theirs, name
 
 
-def _replaced(folder: Path, place: str, own: Catalog, name: str, made: Adoption) -> None:
+def _replaced(checkout: Checkout, place: str, own: Catalog, name: str, made: Adoption) -> None:
     """Note each package, instruction and file that Refit's IDE of that name may lack."""
-    theirs, system = folder / "os" / "os-packages.txt", own.ides[name].packages
-    missing = [package for package in names_in(theirs) if package not in system]
-    for line, package in places(lines_in(theirs), missing):
-        made.note(f"{place}/os/os-packages.txt:{line}", f"{package} is not in Refit's {name}")
-    each_instruction(folder, place, f"may not be in Refit's {name}", made)
-    for file in sorted(path for path in folder.rglob("*") if path.is_file() and path != theirs):
-        if file.suffix != ".snippet" and file.name != "display.txt":
-            made.note(f"{place}/{file.relative_to(folder).as_posix()}", f"was left out: Refit's own {name} is there")
+    listed, display = f"{place}/os/os-packages.txt", f"{place}/display.txt"
+    for package, line in names_in(checkout.text(listed)).items():
+        if package not in own.ides[name].packages:
+            made.note(f"{listed}:{line}", f"is not in Refit's {name}: {package}")
+    snippets = [path for path in checkout.below(place) if path.endswith(".snippet")]
+    tell_of_instructions(checkout, snippets, f"may not be in Refit's {name}", made)
+    for path in checkout.below(place):
+        if path not in (*snippets, listed, display):
+            made.note(path, f"was left out: Refit's own {name} is there")
+    checkout.account(*checkout.below(place))
 
 
-def _ide(folder: Path, theirs: str, target: Path, name: str, made: Adoption) -> None:
-    place = f"snippets/ides/{folder.name}"
+def _ide(checkout: Checkout, place: str, theirs: str, target: Path, made: Adoption) -> None:
+    path = f"{place}/{theirs}.snippet"
+    name = target.name.partition("-")[2]
     target.mkdir()
-    text = text_in(folder / f"{theirs}.snippet")
-    if re.search(r"\$\{?RELEASE\b", text):
-        made.note(place, "names the release, which is in no stage here: ${RELEASE} is empty in it")
-    moved = _COPY.sub(lambda found: found[1] + _from_files(found[2]), text)
-    (target / f"{name}.snippet.j2").write_text(as_template(moved), encoding="utf-8")
-    (target / "display.txt").write_text(f"{first_line(folder / 'display.txt') or theirs}\n", encoding="utf-8")
+    files = _take_files(checkout, f"{place}/files", target / "files", theirs, made)
+    text = checkout.text(path, bounds.TEMPLATE)
+    result = carried(text, files)
+    (target / f"{name}.snippet.j2").write_text(result.text, encoding="utf-8")
     (target / "ide.yaml").write_text(_ACCESS, encoding="utf-8")
-    take_packages(folder / "os" / "os-packages.txt", target / "os" / "os-packages.txt", f"{place}/os", made)
-    if (folder / "files").is_dir():
-        _files(folder / "files", target / "files", place, made)
-    made.note(
-        place, "was carried over as it is: `refit lint` shows what has to change, ide.yaml says how it is reached"
-    )
+    write_display(checkout, place, theirs, target)
+    take_packages(checkout, place, target, made)
+    checkout.account(path)
+    tell_of_snippet(checkout, path, text, result.said, made)
+    made.note(place, "is reached as ide.yaml says: the port and the path of its check are a guess")
+    for line, why in result.lacking:
+        made.note(f"{path}:{line}", why)
+        made.lacks(f"ide/{theirs}", f"{path}:{line}")
 
 
-def _files(source: Path, target: Path, place: str, made: Adoption) -> None:
-    try:
-        tree.copy(source, target, source)
-    except Mistakes as mistakes:
-        made.note(f"{place}/files", f"was left out: {mistakes.mistakes[0].what}")
+def _take_files(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> Collection[str]:
+    """Copy the files of an IDE; returns the paths of those that came over, in their folder."""
+    left, taken = TOGETHER, list[str]()
+    for path in checkout.below(place):
+        content = checkout.content(path, min(bounds.COPIED, left))
+        checkout.account(path)
+        if not checkout.readable(path):
+            made.lacks(f"ide/{theirs}", path)
+            continue
+        left -= len(content)
+        inside = path[len(place) + 1 :]
+        file = target / inside
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod((checkout.root / path).stat().st_mode & 0o777 | 0o600)
+        taken.append(inside)
+    return taken
 
 
 def fitting(ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption, own: Catalog) -> dict[str, str]:
@@ -91,12 +110,3 @@ def fitting(ides: Mapping[str, str], bundles: Mapping[str, str], made: Adoption,
             shutil.rmtree(made.catalog / ide.folder.relative_to(own.root))
             made.note(f"Refit's {ide.name}", f"was left out: it goes only with {', '.join(sorted(missing))}")
     return {theirs: name for theirs, name in ides.items() if name not in gone}
-
-
-def _from_files(words: str) -> str:
-    """The words of a COPY, whose sources lie in `files/` here; the last word is where they go."""
-    *sources, destination = words.split()
-    return " ".join([*(f"files/{source.removeprefix('./')}" for source in sources), destination])
-
-
-_COPY = re.compile(r"^(COPY\s+(?:--(?!from=)\S+\s+)*)(?!--)(\S.*)$", re.MULTILINE)

@@ -5,49 +5,72 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.authoring.importing.checkout import lines_in
+from flows.authoring.importing.checkout import Checkout
 from flows.authoring.importing.report import Adoption
 from flows.catalog.model import python_version
-from flows.core.documents import Mistakes, bounds, parse_plain_json, parse_toml, text_of
+from flows.core.documents import Mistakes, bounds, parse_plain_json, parse_toml
 from flows.core.errors import RefitError
 from flows.locks import python
-from flows.locks.pipfile import Pipfile, digest, read_pipfile
-
-_NO_PACKAGES = ("", "[[source]]", "[requires]", "[pipenv]", "[scripts]")
-
+from flows.locks.pipfile import as_text, digest, read_pipfile
 
 # pipenv takes `six = "1.16"` for `==1.16`.
-_BARE_VERSION = re.compile(r"""((?:=|\bversion\s*=)\s*["'])(\d[^"',]*(?=["']))""")
+_BARE_VERSION = re.compile(r"""(^\s*[^={#]+=\s*["']|[{,]\s*version\s*=\s*["'])(\d[^"',]*(?=["']))""")
+_SECTION = re.compile(r"\s*(\[\[?)\s*([^\]#]+?)\s*\]")
+_OTHER_SECTIONS = ("source", "requires", "pipenv", "scripts")
 
 
-def take_pipfile(folder: Path, target: Path, place: str, made: Adoption) -> None:
-    """A Pipfile with its comments, and its lock if that still fits; what only pipenv takes is taken out."""
-    text = "".join(f"{line}\n" for line in _accepted(lines_in(folder / "Pipfile"), folder.name, place, made))
-    target.mkdir()
-    (target / "Pipfile").write_text(text, encoding="utf-8")
+def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
+    """Take a Pipfile with its comments, and its lock if that still fits; what only pipenv takes is taken out."""
+    path, version = f"{place}/Pipfile", target.name
+    exports = [each for each in checkout.within(place) if re.fullmatch(r"requirements.*\.txt", each.rpartition("/")[2])]
+    checkout.account(path, f"{path}.lock", *exports)
+    text = checkout.text(path, bounds.TOML)
     try:
+        data = parse_toml(text, checkout.root / path)
+        accepted = _in_our_words(data, version)
+        target.mkdir()
+        (target / "Pipfile").write_text(_rewritten(text, accepted, version, path, made), encoding="utf-8")
         pipfile = read_pipfile(target / "Pipfile")
     except Mistakes as mistakes:
-        made.note(place, f"was left out: {mistakes.mistakes[0].what}")
-        shutil.rmtree(target)
+        for mistake in mistakes.mistakes if checkout.has(path) else ():
+            made.note(f"{path}:{mistake.line}", f"was left out: {mistake.what}")
+        _leave_out(checkout, place, target, theirs, made)
         return
-    if not (folder / "Pipfile.lock").is_file():
+    if not (text.strip() and checkout.readable(path)):
+        _leave_out(checkout, place, target, theirs, made)
+    elif not checkout.has(f"{path}.lock"):
         made.note(place, "has to be locked: it has no lock")
-        return
+    else:
+        _take_lock(checkout, f"{path}.lock", data, pipfile.digest, target, made)
+
+
+def _leave_out(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
+    if not checkout.text(f"{place}/Pipfile", bounds.TOML).strip():
+        made.note(place, "was left out: it has no Pipfile, or one that says nothing")
+    made.lacks(f"bundle/{theirs}/{target.name}", place)
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def _take_lock(
+    checkout: Checkout, path: str, theirs: Mapping[str, Any], ours: str, target: Path, made: Adoption
+) -> None:
     try:
-        lock = parse_plain_json(text_of(folder / "Pipfile.lock", bounds.JSON), folder / "Pipfile.lock")
-        _know_again(lock, folder / "Pipfile", pipfile)
+        lock = parse_plain_json(checkout.text(path, bounds.JSON), checkout.root / path)
+        _know_again(lock, theirs, ours, python_version(target.name))
         (target / "Pipfile.lock").write_text(json.dumps(lock, indent=4, sort_keys=True) + "\n", encoding="utf-8")
-        for name, content in python.exports(lock, pipfile).items():
+        for name, content in python.exports(lock, read_pipfile(target / "Pipfile")).items():
             (target / name).write_text(content, encoding="utf-8")
         python.verify(target)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
-        why = error.mistakes[0].what if isinstance(error, Mistakes) else f"its lock can't be used ({error})"
-        made.note(place, f"has to be locked again: {why}")
+        mistakes = error.mistakes if isinstance(error, Mistakes) else ()
+        for mistake in mistakes:
+            made.note(f"{path}:{mistake.line}", f"has to be locked again: {mistake.what}")
+        if not mistakes:
+            made.note(path, f"has to be locked again: its lock can't be used ({error})")
         unlock(target)
 
 
@@ -57,16 +80,33 @@ def unlock(folder: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _know_again(lock: Any, theirs: Path, pipfile: Pipfile) -> None:
-    """Let a lock fit a Pipfile that says the same as theirs, which it was made of, in other words."""
-    before = parse_toml(text_of(theirs, bounds.TOML), theirs)
-    same = {name: _exact(part) if isinstance(part, dict) else part for name, part in before.items()}
-    known = lock["_meta"]["hash"]
-    if (
-        known.get("sha256") == digest(before)
-        and digest(same | {"requires": before.get("requires", {})}) == pipfile.digest
-    ):
-        known["sha256"] = pipfile.digest
+def _know_again(lock: Any, theirs: Mapping[str, Any], ours: str, python: str) -> None:
+    """Let a lock that was made of their Pipfile fit ours, which asks for the same versions in other words."""
+    known, required = lock["_meta"]["hash"], theirs.get("requires", {}).get("python_version", python)
+    if known.get("sha256") == digest(theirs) and required == python:
+        known["sha256"] = ours
+        for source in lock["_meta"]["sources"]:
+            source["verify_ssl"] = True
+
+
+def _in_our_words(data: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """What a Pipfile says, as Refit takes it: no [dev-packages], exact versions as such, indexes that are checked."""
+    said = {name: part for name, part in data.items() if name != "dev-packages"}
+    said |= {name: _exact(part) for name, part in said.items() if _holds_packages(name, part)}
+    if isinstance(sources := data.get("source"), list):
+        said["source"] = [_checked(each) for each in sources]
+    if isinstance(requires := data.get("requires"), dict):
+        ours = {"python_version": python_version(version)} if "python_version" in requires else {}
+        said["requires"] = {name: word for name, word in requires.items() if not name.startswith("python_")} | ours
+    return said
+
+
+def _checked(source: Any) -> Any:
+    return {**source, "verify_ssl": True} if isinstance(source, dict) and "verify_ssl" in source else source
+
+
+def _holds_packages(name: str, part: object) -> bool:
+    return isinstance(part, dict) and name not in _OTHER_SECTIONS
 
 
 def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,21 +123,56 @@ def _exact(packages: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _accepted(lines: Iterable[str], folder: str, place: str, made: Adoption) -> Iterator[str]:
-    """The lines of a Pipfile that Refit takes."""
+def _rewritten(text: str, accepted: Mapping[str, Any], version: str, path: str, made: Adoption) -> str:
+    """The text of a Pipfile that says what Refit takes, with its comments if they can stay where they are."""
+    rows, notes = list[str](), list[tuple[str, str]]()
+    for number, row in enumerate(_rows(text, version), 1):
+        rows.append(row)
+        before = text.split("\n")[number - 1]
+        if row.strip() == before.strip() or (not row.strip() and not _asks(before)):
+            continue
+        what = f"is now: {row}" if row.strip() else f"was left out of it: {before.strip()}"
+        notes.append((f"{path}:{number}", what))
+    written = "\n".join(rows).rstrip() + "\n"
+    if _said(written, path) != accepted:
+        made.note(path, "was written anew, without its comments: they stand between what had to change")
+        return as_text(accepted)
+    for place, what in notes:
+        made.note(place, what)
+    return written
+
+
+def _said(text: str, path: str) -> object:
+    try:
+        return {name: part for name, part in parse_toml(text, Path(path)).items() if name != "dev-packages" or part}
+    except Mistakes:
+        return None
+
+
+def _asks(row: str) -> bool:
+    """Whether a line that goes said something of an image; a header alone doesn't."""
+    return bool(row.strip()) and not row.lstrip().startswith(("#", "["))
+
+
+def _rows(text: str, version: str) -> Iterator[str]:
+    """The lines of a Pipfile, each as Refit takes it; empty: what it doesn't."""
     section = ""
-    for line in lines:
-        section = line.strip() if line.lstrip().startswith("[") else section
-        if section == "[dev-packages]":
-            if line.strip() not in ("", section):
-                made.note(place, f"was left out of it, because [dev-packages] is in no image: {line.strip()}")
-        elif section not in _NO_PACKAGES and (exact := _BARE_VERSION.sub(r"\g<1>==\g<2>", line)) != line:
-            yield exact
-        elif section == "[[source]]" and re.match(r"\s*verify_ssl\s*=\s*false", line):
-            made.note(place, "its indexes are checked now: verify_ssl was false")
-            yield "verify_ssl = true"
-        elif section == "[requires]" and re.match(r"\s*python_", line):
-            if line.lstrip().startswith("python_version"):
-                yield f'python_version = "{python_version(folder)}"'
-        else:
+    for line in text.split("\n"):
+        if header := _SECTION.match(line):
+            section = header[2].strip("\"'")
+        if section == "dev-packages":
+            yield ""
+        elif section == "source":
+            yield re.sub(r"(verify_ssl\s*=\s*)false", r"\g<1>true", line)
+        elif section == "requires":
+            yield _required(line, version)
+        elif section in _OTHER_SECTIONS or line.lstrip().startswith("#"):
             yield line
+        else:
+            yield _BARE_VERSION.sub(r"\g<1>==\g<2>", line)
+
+
+def _required(line: str, version: str) -> str:
+    if re.match(r"\s*python_version", line):
+        return f'python_version = "{python_version(version)}"'
+    return "" if re.match(r"\s*python_", line) else line

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from flows.authoring.importing import cuda
 from flows.authoring.importing.bundles import MINIMAL
-from flows.authoring.importing.checkout import containerfiles, text_in
-from flows.authoring.importing.containerfile import instructions
+from flows.authoring.importing.checkout import Checkout
+from flows.authoring.importing.originals import Originals, newest
 from flows.authoring.importing.pipfiles import unlock
 from flows.authoring.importing.report import Adoption, Recipe
 from flows.catalog import choices, edit, load, tag
@@ -16,32 +17,38 @@ from flows.catalog.model import Base, Catalog
 from flows.catalog.release import ReleaseFile, assemble, why_not
 from flows.catalog.tag import ForeignTag
 from flows.core.atomic_files import write_whole
-from flows.core.documents import Mistakes
+from flows.core.documents import Mistakes, bounds, text_of
 from flows.core.errors import RefitError
+from flows.core.formatting import some
 from flows.images.recipe import Assembler
 from flows.locks import python
-
-_THEIR_CUDA = "runtime-cudnn"  # what their images with CUDA stand on
-
-
-_CUDA_VERSION = re.compile(r"^ENV CUDA_VERSION[ =](\S+)")
+from flows.locks.pipfile import read_pipfile
 
 
 class Recipes:
-    """Their recipes, and what the new catalog makes of them."""
+    """Their recipes, and what the new catalog makes of them.
+
+    Args:
+        checkout: where they are.
+        own: Refit's catalog.
+        ides: their name → ours; bundles: the same.
+        chosen: the level of Refit's CUDA that a person has chosen; empty: none.
+        made: what is told.
+    """
 
     def __init__(
         self,
-        checkout: Path,
+        checkout: Checkout,
         own: Catalog,
         ides: Mapping[str, str],
         bundles: Mapping[str, str],
-        cuda: str,
+        chosen: str,
         made: Adoption,
     ) -> None:
         self._checkout, self._own, self._ides, self._bundles, self._made = checkout, own, ides, bundles, made
-        self._chosen, self._version = cuda, _their_cuda(checkout)
-        self._found = {folder.name: self._parse(folder.name) for folder in sorted((checkout / "recipes").glob("*/"))}
+        self._chosen, self._originals = chosen, Originals(checkout, made)
+        self._versions = cuda.versions(checkout, checkout.containerfiles("cuda-layer"))
+        self._found = {name: self._parse(name) for name in checkout.folders("recipes")}
 
     def _parse(self, name: str) -> ForeignTag | None:
         return tag.parse_foreign(name, self._ides, self._bundles)
@@ -64,13 +71,13 @@ class Recipes:
     def _add_categories(self, folder: Path, recipes: Iterable[ForeignTag]) -> None:
         """Add what a Pipfile lacks, but for a lock that other recipes can do with as it is."""
         where = folder.relative_to(self._made.catalog)
-        there = text_in(folder / "Pipfile").splitlines()
+        there = read_pipfile(folder / "Pipfile").categories
         needed = {one.ide: self._category(one.ide) for one in recipes}
-        missing = {ide: category for ide, category in needed.items() if category and f"[{category}]" not in there}
+        missing = {ide: category for ide, category in needed.items() if category and category not in there}
         held = (folder / "Pipfile.lock").is_file() and len(missing) < len(needed)
         for category in dict.fromkeys(missing.values()):
-            ides = ", ".join(ide for ide, its in missing.items() if its == category)
-            lines = section(self._own, f"[{category}]")
+            ides = ", ".join(sorted(ide for ide, its in missing.items() if its == category))
+            lines = _section(self._own, f"[{category}]")
             if held:
                 added = f"add to it {' '.join(lines.split())}" if lines else "add it"
                 others = ", ".join(sorted(needed.keys() - missing.keys()))
@@ -89,13 +96,21 @@ class Recipes:
 
     def _append(self, folder: Path, lines: str) -> None:
         """Add a section to a Pipfile, which no lock fits any more."""
-        write_whole(folder / "Pipfile", f"{text_in(folder / 'Pipfile').rstrip()}\n\n{lines}")
+        text = text_of(folder / "Pipfile", bounds.TOML)
+        write_whole(folder / "Pipfile", f"{text.rstrip()}\n\n{lines}")
         unlock(folder)
 
     def judged(self, catalog: Catalog) -> list[Recipe]:
         """The outcome for each of them."""
         possible, assembler = list(choices.possible(catalog)), Assembler(catalog, _as_listed)
-        return [self._judged(name, one, catalog, possible, assembler) for name, one in self._found.items()]
+        each = {name: self._judged(name, one, catalog, possible, assembler) for name, one in self._found.items()}
+        there = {name: recipe.line for name, recipe in each.items() if not recipe.why}
+        for older, newer in newest(there, there):
+            each[older] = replace(each[older], why=f"{newer} is a newer one of the same profile")
+        for name, one in self._found.items():
+            if one and one.release != self.release and not each[name].why:
+                self._made.note(f"recipes/{name}", f"is of release {one.release}, and in {self.release} here")
+        return list(each.values())
 
     def _judged(
         self,
@@ -105,70 +120,57 @@ class Recipes:
         possible: Collection[Mapping[str, str]],
         assembler: Assembler,
     ) -> Recipe:
+        changed = self._originals.tell(name, one)
         if one is None:
             return Recipe(name, why="its name isn't that of a profile")
-        if one.cuda and (why := self._other_cuda(catalog)):
+        if why := self._originals.why_another(name, one):
+            return Recipe(name, why=why)
+        if one.cuda and (why := cuda.why_unclear(self._cuda_of(name), catalog.cuda, self._chosen)):
             return Recipe(name, why=why)
         asked = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
         asked["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
         line = edit.flow(choices.written(asked))
         level = asked["cuda"] if one.cuda else ""
         if asked not in possible:
-            return Recipe(name, line, level, "; ".join(why_not(choices.choice(asked), catalog)))
-        why = self._lacks(one) or _obstacle(assembler, catalog, asked, self.release)
+            why = "; ".join(why_not(choices.choice(asked), catalog)).replace(f"{catalog.root}/", "")
+            return Recipe(name, line, level, why)
+        why = self._lacks(one, changed) or _obstacle(assembler, catalog, asked, self.release)
         return Recipe(name, line, level, why)
+
+    def _cuda_of(self, name: str) -> Mapping[str, str]:
+        """The versions of CUDA that a recipe has: what it installs itself, else what their layers install."""
+        return cuda.versions(self._checkout, self._checkout.containerfiles(f"recipes/{name}")) or self._versions
 
     def _level(self, name: str, one: ForeignTag, catalog: Catalog) -> str:
         """The level of Refit's CUDA that an image stands on: the lowest, where its Python packages bring their own."""
         levels = catalog.cuda.levels if catalog.cuda else {}
-        chosen, lowest = self._chosen or _THEIR_CUDA, next((name for name in levels if not levels[name].above), "")
+        chosen = self._chosen or cuda.counterpart(self._originals.level(name), catalog.cuda)
+        lowest = next((name for name in levels if not levels[name].above), "")
         folder = catalog.bundles[self._bundles[one.bundle]].pythons.get(one.python)
-        brought = _brought(python.locked(folder) if folder else {})
+        brought = cuda.brought(python.locked(folder) if folder and (folder / "Pipfile.lock").is_file() else {})
         if not brought or not lowest or chosen == lowest:
             return chosen
-        theirs, place = self._version
-        beside = f" Programs that look for CUDA {theirs} beside them ({place}) don't find it." if theirs else ""
+        theirs = " and ".join(f"{version} ({place})" for version, place in self._cuda_of(name).items())
+        beside = f" Programs that look for CUDA {theirs} beside them don't find it." if theirs else ""
         what = f"stands on `cuda: {lowest}`: its Python packages bring a CUDA of their own ({brought}).{beside}"
         self._made.note(f"recipes/{name}", what)
         return lowest
 
-    def _other_cuda(self, catalog: Catalog) -> str:
-        """Why nobody has chosen a CUDA for their images with it; empty: it is clear."""
-        ours = catalog.cuda.version if catalog.cuda else "none"
-        theirs, place = self._version
-        if self._chosen or (theirs and theirs.partition(".")[0] == ours.partition(".")[0]):
-            return ""
-        levels = ", ".join(catalog.cuda.levels) if catalog.cuda else ""
-        had = f"it stands on CUDA {theirs} ({place})" if theirs else "nobody knows which CUDA it stands on"
-        return f"{had}, and Refit's is {ours}: choose a level by --cuda, of {levels}"
-
-    def _lacks(self, one: ForeignTag) -> str:
-        """Why an image with that bundle would not be what it was; empty: it would be."""
-        places = self._made.incomplete.get(one.bundle)
-        return f"what its bundle installs did not come over: {' and '.join(places)}" if places else ""
+    def _lacks(self, one: ForeignTag, changed: int) -> str:
+        """Why an image of Refit's would not be what theirs was; empty: it would be."""
+        lost = self._made.incomplete
+        bundle = [*lost.get(f"bundle/{one.bundle}", ()), *lost.get(f"bundle/{one.bundle}/{one.python}", ())]
+        if bundle:
+            return f"what its bundle installs did not come over: {some(bundle, 3, ' and ')}"
+        if ide := lost.get(f"ide/{one.ide}"):
+            return f"what its IDE installs did not come over: {some(ide, 3, ' and ')}"
+        return f"{changed} instructions of its Containerfile are in none of its snippets" if changed else ""
 
 
-def _their_cuda(checkout: Path) -> tuple[str, str]:
-    """The version of CUDA that their images have, and the place where it stands; empty: nobody knows."""
-    for file in containerfiles(checkout.glob("cuda-layer/**/*")):
-        for line, text in instructions(text_in(file)):
-            if found := _CUDA_VERSION.match(text):
-                return found[1], f"{file.relative_to(checkout).as_posix()}:{line}"
-    return "", ""
-
-
-def _brought(versions: Mapping[str, str]) -> str:
-    """The Python package that says best which CUDA comes with a lock's packages, and its version; empty: none does."""
-    for name, version in versions.items():
-        if name.startswith("nvidia-cuda-runtime") or re.search(r"\+cu\d+$", version):
-            return f"{name} {version}"
-    return ""
-
-
-def section(own: Catalog, header: str) -> str:
+def _section(own: Catalog, header: str) -> str:
     """A section of the Pipfile of Refit's smallest bundle; empty: that has none."""
     for folder in own.bundles[MINIMAL].pythons.values() if MINIMAL in own.bundles else ():
-        lines = text_in(folder / "Pipfile").splitlines()
+        lines = text_of(folder / "Pipfile", bounds.TOML).splitlines()
         if header in lines:
             rest = lines[lines.index(header) + 1 :]
             end = next((at for at, line in enumerate(rest) if line.startswith("[")), len(rest))

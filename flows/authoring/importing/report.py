@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from flows.core.atomic_files import write_whole
@@ -37,7 +38,8 @@ class Adoption:
         catalog: where it is.
         notes: lines of text, each with the place in the checkout that it is about.
         recipes: what became of each of theirs.
-        incomplete: bundle of theirs → the places of what it installs and what did not come over.
+        incomplete: what profiles are made of, `bundle/NAME`, `bundle/NAME/py311` or `ide/NAME` by their names → the
+            places of what it has there and lacks here.
     """
 
     catalog: Path
@@ -54,6 +56,10 @@ class Adoption:
         """Add what has to be known of a place in the checkout."""
         self.notes.append(on_a_line(f"{place}: {what}"))
 
+    def lacks(self, part: str, place: str) -> None:
+        """Keep in mind that profiles with a part would not be what they were, and because of what."""
+        self.incomplete.setdefault(part, []).append(place)
+
     def write_report(self) -> Path:
         """Write it all down beside the catalog, to be worked through; returns where."""
         file = self.catalog / REPORT
@@ -61,17 +67,29 @@ class Adoption:
         return file
 
     def _told(self) -> Iterator[str]:
+        there = sum(not recipe.why for recipe in self.recipes)
         yield "# What was taken over from workbench-images"
         yield ""
-        yield f"{len(self.recipes)} recipes: {self.profiles} profiles can be assembled, and are in the release."
+        yield (
+            f"{len(self.recipes)} recipes: {there} are in the release, as {self.profiles} profiles that can be "
+            f"assembled; {len(self.recipes) - there} are left out, each with its reason."
+        )
         yield "System packages were not looked for in any repository: `refit plan` does that."
         yield ""
-        yield "| recipe | in the release | why not | its line there |"
-        yield "|---|---|---|---|"
+        yield "| recipe | in the release | CUDA | why not | its line there |"
+        yield "|---|---|---|---|---|"
         for each in self.recipes:
+            cells = (each.name, "no" if each.why else "yes", each.level, each.why)
             line = f"`- {each.line}`" if each.line else ""
-            yield f"| {on_a_line(each.name)} | {'no' if each.why else 'yes'} | {each.why.replace('|', '/')} | {line} |"
+            yield f"| {' | '.join(on_a_line(cell).replace('|', '/') for cell in cells)} | {line} |"
         yield ""
-        yield "## To look at, one by one"
-        yield ""
-        yield from (f"- [ ] {note}" for note in self.notes)
+        yield f"## To look at, one by one: {len(self.notes)}"
+        for heading, notes in groupby(sorted(self.notes, key=_heading), key=_heading):
+            yield from ("", f"### {heading}", "")
+            yield from (f"- [ ] {note}" for note in notes)
+
+
+def _heading(note: str) -> str:
+    """What a note is about: one bundle, IDE, base, CUDA layer or recipe of theirs; else the whole."""
+    place = note.partition(": ")[0].split("/")
+    return "/".join(place[: {"snippets": 3, "bundles": 2, "base": 2, "recipes": 2}.get(place[0], 1)]).partition(":")[0]
