@@ -128,6 +128,7 @@ def test_instructions_come_over_in_each_of_their_forms(
         ("COPY --from=builder /a /b\n", "copies from another stage or image"),
         ("RUN <<EOF\nRUN x\nCOPY a b\nEOF\nENV A=1\n", "has a heredoc"),
         ("COPY <<'E' /x\n{{ a }}\nE\n", "has a heredoc"),
+        ("apt install x\n", "is no instruction of a Containerfile"),
         ("# escape=`\nRUN a `\n  && b\n", "its lines are continued by `"),
         ("COPY requirements-studio.txt ./\n", "copies requirements-studio.txt, which is not among its files"),
     ],
@@ -373,6 +374,7 @@ def test_a_level_that_there_isn_t_is_refused(checkout: Path, own: Catalog, tmp_p
         ('RUN ["a", "b && c"]\n', {1: 'RUN ["a", "b && c"]'}),
         ("RUN <<E\na\nE\nENV X=1\n", {1: "RUN <<E a E", 4: "ENV X=1"}),
         ("RUN true \\\n", {1: "RUN true"}),
+        ("RUN x <<< a && echo $((1<<n))\nENV X=1\n", {1: "RUN x <<< a", 2: "ENV X=1"}),
         ("ENV\nLABEL\nRUN\nCOPY\nFROM\n", {1: "ENV ", 5: "FROM "}),
     ],
 )

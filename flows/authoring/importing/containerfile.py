@@ -9,7 +9,29 @@ from dataclasses import dataclass
 
 _LONGEST = 4_000  # characters of one line of a report
 _ESCAPE = re.compile(r"\A(?:\s*#\s*\w+\s*=.*\n)*\s*#\s*escape\s*=\s*`", re.IGNORECASE)
-_HEREDOC = re.compile(r"""<<(-?)(["']?)([A-Za-z_]\w*)\2""")
+_HEREDOC = re.compile(r"""(?:^|(?<=\s))\d*<<(-?)(["']?)([A-Za-z_]\w*)\2(?=[\s;|&>)]|$)""")
+NAMES = frozenset(
+    [
+        "ADD",
+        "ARG",
+        "CMD",
+        "COPY",
+        "ENTRYPOINT",
+        "ENV",
+        "EXPOSE",
+        "FROM",
+        "HEALTHCHECK",
+        "LABEL",
+        "MAINTAINER",
+        "ONBUILD",
+        "RUN",
+        "SHELL",
+        "STOPSIGNAL",
+        "USER",
+        "VOLUME",
+        "WORKDIR",
+    ]
+)
 _COMPOUND = re.compile(r"\b(?:if|for|while|until|case|function)\b")
 _FLAGS = re.compile(r"(?:--[\w-]+(?:=\S*)?\s+)*")
 _VARIABLE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)[^}]*\}|([A-Za-z_]\w*))")

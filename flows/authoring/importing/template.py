@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from flows.authoring.importing.containerfile import Instruction, escapes_otherwise, instructions
+from flows.authoring.importing.containerfile import NAMES, Instruction, escapes_otherwise, instructions
 
 THEIR_HOME, HOME = "/opt/app-root/src", "/home/dev"
 _BRACES = re.compile(r"\{[{%#]")
@@ -116,7 +116,9 @@ def _moved(source: str) -> str:
 
 def _lacks(step: Instruction, files: Collection[str]) -> Iterator[str]:
     """Why an image with an instruction would not be what it was."""
-    if step.name == "FROM":
+    if step.name not in NAMES:
+        yield f"is no instruction of a Containerfile: {step.text[:80]}"
+    elif step.name == "FROM":
         yield f"begins another stage, and stages that copy from each other can't be carried over: {step.text}"
     elif "--from=" in step.flags:
         yield f"copies from another stage or image: {step.text}"
