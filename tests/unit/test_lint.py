@@ -148,6 +148,12 @@ def test_a_rendered_line_is_found_again_in_its_template() -> None:
     assert [body.origin(line) for line in (3, 4, 99)] == [(FILE, 4), (FILE, 5), (FILE, 5)]
 
 
+def test_a_comment_between_the_lines_of_a_run_does_not_end_its_script() -> None:
+    text = "RUN true && \\\n    # why\n\n    false\nENV A=b\n"
+    [body] = bodies(text, {Path("a.j2"): text})
+    assert body.text == "#!/bin/sh\ntrue && \\\n    false\n" and body.origin(3) == (Path("a.j2"), 4)
+
+
 def test_only_scripts_of_a_shell_are_scripts() -> None:
     assert script(FILE, "#!/usr/bin/env bash\nx") and script(FILE, "#!/bin/sh\nx")
     assert not script(FILE, "#!/usr/bin/python3\nx") and not script(FILE, "x")

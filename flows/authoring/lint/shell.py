@@ -35,6 +35,8 @@ def bodies(text: str, templates: Mapping[Path, str]) -> Iterator[Script]:
     """The bodies of the RUNs of a stage; their lines are looked up in the templates that may have made them."""
     lines: list[str] = []
     for line in text.splitlines():
+        if lines and (not line.strip() or line.lstrip().startswith("#")):
+            continue  # as builders do between the lines of one instruction
         if lines or re.match(r"RUN\s+(?!\[)", line):
             lines.append(line if lines else re.sub(r"^RUN\s+(--\S+\s+)*", "", line))
             if not line.rstrip().endswith("\\"):
