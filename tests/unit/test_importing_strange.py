@@ -285,7 +285,7 @@ def test_a_lock_for_another_python_is_not_taken(checkout: Path, imported: Import
     text = PIPFILE.replace("3.9", "3.11")
     write(checkout, "snippets/bundles/1-minimal/py39/Pipfile", text)
     write(checkout, "snippets/bundles/1-minimal/py39/Pipfile.lock", LOCK % digest(tomllib.loads(text)))
-    assert why(imported(), RECIPE) == "bundles/1-minimal/py39/Pipfile.lock: this file is missing"
+    assert why(imported(), RECIPE) == "bundles/1-minimal/py39/Pipfile.lock: this file is missing (run `refit lock`)"
 
 
 @pytest.mark.parametrize(
@@ -356,6 +356,32 @@ def test_a_recipe_stands_on_the_level_that_its_from_names(checkout: Path, import
     write(checkout, f"recipes/{name}/Containerfile", begins(name).replace("runtime-cudnn", "devel-cudnn"))
     made = imported()
     assert [recipe.level for recipe in made.recipes if recipe.name == name] == ["devel-cudnn"] and not why(made, name)
+
+
+def test_each_python_of_a_bundle_has_the_cuda_that_its_own_packages_bring(checkout: Path, imported: Import) -> None:
+    brought = '"default": {"torch": {"hashes": ["sha256:aa"], "version": "==2.0.1+cu118"}, '
+    write(checkout, "snippets/bundles/1-minimal/py39/Pipfile.lock", (LOCK % DIGEST).replace('"default": {', brought))
+    text = PIPFILE.replace("3.9", "3.11")
+    lock = (LOCK % digest(tomllib.loads(text))).replace("3.9", "3.11")
+    write(checkout, "snippets/bundles/1-minimal/py311/Pipfile", text)
+    write(checkout, "snippets/bundles/1-minimal/py311/Pipfile.lock", lock)
+    for version in ("py39", "py311"):
+        name = f"cuda-runtime-minimal-c9s-{version}_2023c_20230925"
+        write(checkout, f"recipes/{name}/Containerfile", begins(name))
+    made = imported("runtime")
+    assert {each.name.split("-")[4][:5]: each.level for each in made.recipes if each.level} == {
+        "py39_": "driver",
+        "py311": "runtime",
+    }
+
+
+def test_a_pipfile_that_is_left_out_is_the_reason_also_where_another_python_stays(
+    checkout: Path, imported: Import
+) -> None:
+    write(checkout, "snippets/bundles/1-minimal/py311/Pipfile", PIPFILE.replace("six", "s i x"))
+    name = RECIPE.replace("py39", "py311")
+    write(checkout, f"recipes/{name}/Containerfile", begins(name))
+    assert why(imported(), name) == "what its bundle installs did not come over: snippets/bundles/1-minimal/py311"
 
 
 def test_a_level_that_there_isn_t_is_refused(checkout: Path, own: Catalog, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) 
     named = names_in(checkout.text(path))
     good = packages_among(named)
     for name in sorted(named.keys() - set(good)):
-        made.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name}")
+        made.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name[:_LONGEST]}")
     if good:
         (target / "os").mkdir(parents=True, exist_ok=True)
         (target / "os" / "os-packages.txt").write_text("".join(f"{name}\n" for name in good), encoding="utf-8")

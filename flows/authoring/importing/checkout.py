@@ -165,4 +165,4 @@ def names_in(text: str) -> dict[str, int]:
 
 def packages_among(names: Iterable[str]) -> list[str]:
     """Those that can be names of system packages."""
-    return [name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]*", name)]
+    return [name for name in names if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}", name)]

@@ -131,11 +131,13 @@ class Recipes:
         asked["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
         line = edit.flow(choices.written(asked))
         level = asked["cuda"] if one.cuda else ""
+        if lost := self._lost(one):
+            return Recipe(name, line, level, lost)
         if asked not in possible:
             why = "; ".join(why_not(choices.choice(asked), catalog)).replace(f"{catalog.root}/", "")
             return Recipe(name, line, level, why)
-        why = self._lacks(one, changed) or _obstacle(assembler, catalog, asked, self.release)
-        return Recipe(name, line, level, why)
+        what = f"{changed} instructions of its Containerfile are in none of its snippets" if changed else ""
+        return Recipe(name, line, level, what or _obstacle(assembler, catalog, asked, self.release))
 
     def _cuda_of(self, name: str) -> Mapping[str, str]:
         """The versions of CUDA that a recipe has: what it installs itself, else what their layers install."""
@@ -156,15 +158,15 @@ class Recipes:
         self._made.note(f"recipes/{name}", what)
         return lowest
 
-    def _lacks(self, one: ForeignTag, changed: int) -> str:
-        """Why an image of Refit's would not be what theirs was; empty: it would be."""
+    def _lost(self, one: ForeignTag) -> str:
+        """What of the bundle and the IDE of an image did not come over; empty: nothing."""
         lost = self._made.incomplete
         bundle = [*lost.get(f"bundle/{one.bundle}", ()), *lost.get(f"bundle/{one.bundle}/{one.python}", ())]
         if bundle:
             return f"what its bundle installs did not come over: {some(bundle, 3, ' and ')}"
         if ide := lost.get(f"ide/{one.ide}"):
             return f"what its IDE installs did not come over: {some(ide, 3, ' and ')}"
-        return f"{changed} instructions of its Containerfile are in none of its snippets" if changed else ""
+        return ""
 
 
 def _section(own: Catalog, header: str) -> str:
@@ -197,7 +199,7 @@ def _obstacle(assembler: Assembler, catalog: Catalog, answers: Mapping[str, str]
     try:
         assembler.chain(profile)
     except Mistakes as found:
-        return "; ".join(f"{mistake.file.relative_to(catalog.root)}: {mistake.what}" for mistake in found.mistakes)
+        return "; ".join(str(replace(each, file=each.file.relative_to(catalog.root))) for each in found.mistakes)
     except RefitError as error:
         return error.what
     return ""
