@@ -66,7 +66,6 @@ def _measured(*, terminal: bool = False, others: int = 0) -> dict[str, list[floa
         images = (found.origin, found.image("the next"))
         for image in images:
             found.sessions.engine.pull(image)
-        # On ports of their own: the gateway isn't there yet.
         ways = {"refit": _by_refit(found, terminal=terminal), AUTO_UPDATE: _plain(found, "pulls", pull=True)}
         ways[BY_HAND] = _plain(found, "by-hand", pull=False)
         seconds: dict[str, list[float]] = {name: [] for name in ways}

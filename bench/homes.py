@@ -35,7 +35,7 @@ def run() -> list[Row]:
 
 def _measured(homes: LocalHomes) -> list[Row]:
     home = homes.make("ada", UID)
-    session = Session("ada", "p", "2026a", "sha256:0", UID, None, home, Path("/token"), Access())
+    session = Session("ada", "p", "2026a", "sha256:0", UID, home, Path("/token"), Access())
     for number in range(FILES):
         (home / f"file-{number}").write_bytes(os.urandom(SIZE // FILES))
     os.sync()

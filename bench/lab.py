@@ -22,7 +22,7 @@ from flows import services
 from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.core.policy import RolloutPolicy
-from flows.core.settings import Settings, Span
+from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -44,8 +44,6 @@ GATEWAY = ("gateway", "waiting-page")
 EVERY_SECONDS = 0.05
 ANSWER_SECONDS = 1.0
 SEEN_SECONDS = 60.0
-# More than any benchmark needs: those that somebody else listens on are left out.
-PORTS = Span(first=15_000, last=15_999)
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def _images() -> Path:
 def lab(**settings: object) -> Iterator[Lab]:
     """Such a machine with the gateway in front of its sessions, and the catalog's first image on it."""
     gateway = {"gateway": True, "gateway_port": free_port(), "gateway_api_port": free_port()}
-    chosen = {"migration": RolloutPolicy(), "session_ports": PORTS, **gateway, **settings}
+    chosen = {"migration": RolloutPolicy(), **gateway, **settings}
     with machine(_images(), **chosen) as private:
         profile, top = _profile(), [*built(private)][-1]
         image, labels = push_labelled(Registry(private), profile, top), (profile.stem, profile.release)

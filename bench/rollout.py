@@ -43,7 +43,7 @@ def world(number: int) -> list[Candidate]:
     modes = (None, None, None, None, None, None, None, None, Mode.ask, Mode.pin)
     found = []
     for n in range(number):
-        session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, None, Path("/h"), Path("/t"), access)
+        session = Session(f"s{n}", f"p{n % PROFILES}", "2026a", OLD, n, Path("/h"), Path("/t"), access)
         mode = chance.choice(modes)
         found.append(
             Candidate(

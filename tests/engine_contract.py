@@ -85,7 +85,7 @@ class EngineContract:
     def test_a_home_that_one_container_has_another_one_gets_only_when_that_has_ended(
         self, engine: Engine, session: Session
     ) -> None:
-        one, two = (engine.create(replace(session, port=None, generation=number)).name for number in (1, 2))
+        one, two = (engine.create(replace(session, generation=number)).name for number in (1, 2))
         engine.start(one)
         with pytest.raises(RefitError):
             engine.start(two)
@@ -96,12 +96,12 @@ class EngineContract:
         assert (first.running, second.running) == (Running.stopped, Running.running)
         assert first.started and first.ended and second.started and first.started <= first.ended <= second.started
 
-    def test_generations_without_a_port_of_the_host_run_at_once_each_at_its_own_address(
+    def test_generations_run_at_once_each_at_its_own_address(
         self, engine: Engine, session: Session, another_home: Path
     ) -> None:
         # Each has a home of its own: two containers must never write into one.
         homes = enumerate((session.home, another_home), start=1)
-        generations = [replace(session, port=None, generation=number, home=home) for number, home in homes]
+        generations = [replace(session, generation=number, home=home) for number, home in homes]
         for generation in generations:
             engine.create(generation)
             engine.start(generation.container)
@@ -134,11 +134,6 @@ class EngineContract:
             reopen()
             reopen()
             engine.allow_ingress(session.container)
-
-    def test_a_port_of_the_host_is_the_address(self, engine: Engine, session: Session) -> None:
-        engine.create(session)
-        engine.start(session.container)
-        assert engine.address(session.container, session.access.port or 0) == ("127.0.0.1", session.port)
 
     def test_another_session_with_a_name_that_begins_alike_is_another(self, engine: Engine, session: Session) -> None:
         engine.create(replace(session, name=f"{session.name}-2"))

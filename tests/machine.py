@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import FileLock
 from securesystemslib.signer import CryptoSigner
 
+from flows import services
 from flows.catalog import load
 from flows.catalog.model import Base, Catalog
 from flows.core import command
@@ -32,7 +33,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
 from flows.sessions.containers.walls import Walls
-from tests.conftest import free_port, free_span, wait_until
+from tests.conftest import free_port, wait_until
 from tests.real.variants import variant
 
 ROOT = Path(__file__).parents[1]
@@ -76,15 +77,11 @@ def _answers(port: int) -> bool:
 
 @contextmanager
 def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[Settings]:
-    """Settings with a home of their own; in the end its sessions are ended and its storage is removed.
-
-    The ports of its sessions are nobody else's: what forwards a port outlives a container whose storage was removed.
-    """
+    """Settings with a home of their own; in the end its sessions are ended and its storage is removed."""
     bundle = os.environ.get("SSL_CERT_FILE")
     chosen = {
         "ca_bundle": Path(bundle) if bundle else None,
         "registry_port": registry_port,
-        "session_ports": free_span(),
         "gateway": False,
         # Most tests of moves want to see what happens when an image fails after the stop.
         "migration": RolloutPolicy(rehearse=False),
@@ -96,6 +93,18 @@ def private_home(folder: Path, registry_port: int, **more: object) -> Iterator[S
         yield settings
     finally:
         _remove(settings)
+
+
+@contextmanager
+def home_with_gateway(folder: Path, registry_port: int) -> Iterator[Settings]:
+    """Such a home, with the gateway and its waiting_page running in front of its sessions."""
+    ports = {"gateway_port": free_port(), "gateway_api_port": free_port()}
+    with private_home(folder, registry_port, gateway=True, **ports) as settings:
+        try:
+            services.up(settings, only=("gateway", "waiting-page"))
+            yield settings
+        finally:
+            services.down(settings)
 
 
 def sign_as_all_tests(settings: Settings) -> None:

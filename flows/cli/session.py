@@ -25,7 +25,7 @@ from flows.core.database import now, open_database
 from flows.core.settings import load
 from flows.migrations import shutdown_notice, start_sessions
 from flows.migrations.journal import Journal
-from flows.sessions import preferences, reconfigure, recovery, wishes
+from flows.sessions import preferences, recovery, wishes
 from flows.sessions.activity import probes
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.preferences import UpdatePreferences
@@ -101,13 +101,6 @@ def stop_session(name: SessionName) -> None:
     """Stop a session: kernels first, then every process, with time to save."""
     with screen.showing(err):
         Sessions.open(load()).stop(name)
-
-
-@app.command("gateway")
-def put_behind_gateway(name: SessionName) -> None:
-    """Give a stopped session an address at the gateway, in the place of a port of its own, from its next start on."""
-    session = reconfigure.put_behind_gateway(sessions := Sessions.open(load()), name)
-    out.print(f"From its next start on, {name} is at {sessions.gateway.url(session.path)}.", highlight=False)
 
 
 @app.command("recover")

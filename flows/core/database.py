@@ -44,7 +44,7 @@ from flows.core.file_locks import one_at_a_time
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
 _SCHEMA = Path(__file__).parent / "schema"
-_BEFORE_RELEASE = re.compile(r"00\d\d")  # versions of the schema that no release had
+_BEFORE_RELEASE = re.compile(r"00\d\d|first")  # versions of the schema that no release had
 _upgrading = threading.Lock()
 LEASE_SECONDS = 60.0
 # Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.

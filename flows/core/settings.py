@@ -114,7 +114,11 @@ class Settings(documents.Document):
         (), description="Names besides its host name by which others call this machine; Prefect answers to no others."
     )
 
-    gateway: bool = Field(True, description="Let `refit up` start the gateway, through which new sessions are reached.")
+    gateway: bool = Field(
+        True,
+        description="Let `refit up` start the gateway; without it, sessions are reached from this machine alone, and a "
+        "session has another address after each start.",
+    )
     gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `listen`.")
     gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
 
@@ -128,9 +132,6 @@ class Settings(documents.Document):
 
     session_uids: Span = Field(
         Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
-    )
-    session_ports: Span = Field(
-        Span(first=18_000, last=18_999), description="Loopback ports of sessions that are made without the gateway."
     )
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")

@@ -49,7 +49,7 @@ from flows.migrations.move import (
 )
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.results import Deferred, NotResumed, Result, Unproven
+from flows.migrations.results import Deferred, NotResumed, Result
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.steps import Steps
 from flows.publishing.publish import access_of
@@ -288,7 +288,7 @@ class MoveExecutor:
             return Entry(step, Phase.deferred if forward else Phase.interrupted, LEFT)
         if puts_off(step, error, move, self.journal.history(move.before.name)):
             return Entry(step, Phase.deferred, f"it couldn't be moved just now: {why}", code=Code.put_off)
-        return Entry(step, Phase.failed, why, code=error.code if isinstance(error, Unproven) else None)
+        return Entry(step, Phase.failed, why)
 
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")

@@ -111,7 +111,6 @@ class Code(StrEnum):
     """A fact in the journal on which later decisions rest. The note of its line says the same to people."""
 
     unused = "unused"  # nobody has used the new container
-    home_changed = "home-changed"  # the new image changed the home before anybody was let in
     home_kept = "home-kept"  # the home was changed, maybe by its user, and left so
     unwatched = "unwatched"  # the new container ran while no process of ours watched it
     unwatched_ended = "unwatched-ended"  # and it has ended since

@@ -199,7 +199,7 @@ def _gates(settings: Settings, session: Session, begin: _Start) -> Iterator[Find
         ("start", lambda: _start(settings, session, begin)),
         ("home", inside.home),
         *([("ide", inside.ide)] if session.access.port else []),
-        *([("ssh", inside.ssh)] if session.ssh and lets_in(session.ssh) else []),
+        *([("ssh", inside.ssh)] if lets_in(session.ssh) else []),
         *([("cell", inside.cell)] if session.access.protocol == "jupyter" else []),
         ("hook", inside.hook),
         ("steady", inside.steady),

@@ -22,11 +22,7 @@ class Outcome:
 
 
 class Unproven(RefitError):
-    """The session runs on its new image, but not as it should; `code` says so to decisions that rest on it."""
-
-    def __init__(self, what: str, *, code: Code | None = None) -> None:
-        super().__init__(what)
-        self.code = code
+    """The session runs on its new image, but not as it should."""
 
 
 class Deferred(RefitError):

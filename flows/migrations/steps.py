@@ -33,7 +33,7 @@ from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import Deferred, Outcome, Unproven
 from flows.sessions.activity import hook
-from flows.sessions.activity.probes import FINAL_PROBE, Watch, see
+from flows.sessions.activity.probes import Watch
 from flows.sessions.activity.seen import Seen as Look
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -227,11 +227,11 @@ class Steps:
         """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
         self._sessions.wait_answering(move.after)
         changed = () if _says_used(move.after) else self._changed(move, at_a_glance=True)
-        if changed and not self._is_connected(move.after):  # at a port of its own, some are faster than we are
+        if changed:
             raise _home_changed(changed)
         shutdown_notice.expect_pages(self._sessions, move.after, self._ended(move))
         self._sessions.route_traffic(move.after)
-        return self._kept(move, changed) if changed else NOTHING
+        return NOTHING
 
     def _verify(self, move: Move) -> Outcome:
         """The home first: the cell that is executed afterwards counts as use of the server."""
@@ -291,7 +291,7 @@ class Steps:
 
     def _rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
-        if why := stays_cold(move.before) or self._no_room(waiting=0):  # the one that failed waits for nothing more
+        if why := _stays_cold(move.before) or self._no_room(waiting=0):  # the one that failed waits for nothing more
             return Outcome(f"not warm: {why}")
         try:
             if self._sessions.engine.create(move.before).running is not Running.running:
@@ -301,8 +301,7 @@ class Steps:
         return NOTHING
 
     def _halt(self, move: Move) -> Outcome:
-        used, own_port = self._used(move, SAYS_SECONDS), bool(move.after.port)
-        alone = unattended.alone(self._journal.entries(move), used, own_port)
+        alone = unattended.alone(self._journal.entries(move), self._used(move, SAYS_SECONDS))
         grace = self._settings.stop_grace
         with self._sessions.drain(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
@@ -338,7 +337,7 @@ class Steps:
         return shutdown_notice.ended_by(self._journal.entries(move))
 
     def _reopen(self, move: Move) -> Outcome:
-        if move.before.doors and self._runs(move.before):
+        if self._runs(move.before):
             self._sessions.engine.allow_ingress(move.before.container)
         return NOTHING
 
@@ -363,7 +362,7 @@ class Steps:
         return NOTHING
 
     def _not_warm(self, session: Session) -> str:
-        if why := stays_cold(session):
+        if why := _stays_cold(session):
             return why
         running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
         return self._no_room(waiting=len(running) - len(set(running)))
@@ -391,13 +390,6 @@ class Steps:
         except RefitError:
             return None
 
-    def _is_connected(self, session: Session) -> bool:
-        """Whether anybody is at the IDE just now."""
-        try:
-            return see(self._sessions.engine, session, FINAL_PROBE).connections > 0
-        except RefitError:
-            return False
-
     def _runs(self, session: Session) -> bool:
         """Whether it runs, and has its home."""
         found = next((each for each in self.containers(session.name) if each.name == session.container), None)
@@ -412,7 +404,7 @@ class Steps:
 
 
 def _home_changed(paths: Sequence[str]) -> Unproven:
-    return Unproven(f"The new image changed the home: {some(paths)}.", code=Code.home_changed)
+    return Unproven(f"The new image changed the home: {some(paths)}.")
 
 
 def _says_used(session: Session) -> bool:
@@ -420,10 +412,8 @@ def _says_used(session: Session) -> bool:
     return session.access.protocol == "jupyter"
 
 
-def stays_cold(session: Session) -> str:
+def _stays_cold(session: Session) -> str:
     """Why the container of a session can't run before its home comes, beside another one of it; empty: it can. Pure."""
-    if session.port:
-        return "its port is the old one's as long as that runs"
     return "" if session.late_home else "its home can't come later"
 
 

@@ -40,21 +40,19 @@ def since(entries: Sequence[Entry], new: Container | None) -> Code | None:
     return None if at_once else Code.unwatched_ended
 
 
-def alone(entries: Sequence[Entry], used: bool | None, own_port: bool = False) -> bool:
+def alone(entries: Sequence[Entry], used: bool | None) -> bool:
     """Whether surely nobody has been in the new container.
 
     Args:
         entries: the lines of the journal.
         used: whether anybody has used it since it started, as it says itself; none: it doesn't say.
-        own_port: people get in as soon as it answers, whether they are let in or not.
     """
     if has_code(entries, Code.unwatched_ended):
         return False
     if used is None:  # into one that never answered nobody got, unless it did so behind our back
-        return not has_code(entries, Code.unwatched) and not _was_open(entries, own_port)
+        return not has_code(entries, Code.unwatched) and not _was_open(entries)
     return not used
 
 
-def _was_open(entries: Sequence[Entry], own_port: bool) -> bool:
-    answers = [entry for entry in entries if entry.step == "answer"]
-    return any(e.phase is Phase.done or (own_port and e.code is Code.home_changed) for e in answers)
+def _was_open(entries: Sequence[Entry]) -> bool:
+    return any((entry.step, entry.phase) == ("answer", Phase.done) for entry in entries)

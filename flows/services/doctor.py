@@ -29,8 +29,7 @@ from flows.core.errors import RefitError
 from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
 from flows.gateway.proxy import NODE
-from flows.host import forwarding, tools
-from flows.host.forwarding import Forwarding
+from flows.host import tools
 from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.locks.simple_index import login, without_login
@@ -338,28 +337,12 @@ def gateway(settings: Settings) -> Iterable[Finding]:
     try:
         version = command.run([NODE, "--version"], limit=10).stdout.strip()
     except (ProgramFailed, ProgramMissing) as error:
-        fix = "run scripts/setup again, or set REFIT_GATEWAY to false: sessions get a port of their own then."
+        fix = "run scripts/setup again. With REFIT_GATEWAY=false, sessions are reached from this machine alone."
         yield Finding("gateway", False, f"Node doesn't start: {error.what}", fix)
         return
     fetched = (settings.home / "services" / "gateway" / "installed").exists()
     seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
     yield Finding("gateway", True, f"configurable-http-proxy {seen}; Node {version}")
-
-
-def forwardings(settings: Settings) -> Iterable[Finding]:
-    """Whether all ports that Refit may use are forwarded to nobody who is gone."""
-    span = settings.session_ports
-    ours = {settings.prefect_port, settings.registry_port, *range(span.first, span.last + 1)}
-    yield judge_forwardings([found for found in forwarding.stale() if ours.intersection(found.ports)])
-
-
-def judge_forwardings(stale: Sequence[Forwarding]) -> Finding:
-    """Whether there is any port that is forwarded to a container that is gone."""
-    if not stale:
-        return Finding("forwarded ports", True, "none leads to a container that is gone")
-    ports = ", ".join(str(port) for found in stale for port in found.ports)
-    seen = f"{ports}: forwarded to containers that are gone; nothing that listens there is reached"
-    return Finding("forwarded ports", False, seen, "; ".join(found.removal for found in stale))
 
 
 # --- The world outside ----------------------------------------------------------------------------------------------
@@ -514,6 +497,6 @@ def _has_database(settings: Settings) -> bool:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, forwardings, walls, index),
+    *(ports, gateway, walls, index),
 )
 OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

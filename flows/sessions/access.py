@@ -43,23 +43,27 @@ class SessionAccess:
         return self.urls([session])[session.name]
 
     def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
-        """Session → `url`. Behind a gateway that doesn't run, it is the address of its container, if that runs."""
+        """Session → `url`. Without a gateway that runs, it is the address of its container, if that runs."""
         known = tuple(sessions)
-        led = any(session.behind_gateway for session in known) and self.gateway.runs
+        led = any(session.access.port for session in known) and self.gateway.runs
         return {session.name: self._url(session, led) for session in known}
 
     def _url(self, session: Session, led: bool) -> str:
-        if session.behind_gateway and led:
+        if session.access.port and led:
             return self.gateway.url(session.path)
         with suppress(RefitError):
             return self.direct_url(session)
         return ""
 
     def direct_url(self, session: Session) -> str:
-        """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none."""
-        if not session.behind_gateway:
-            return session.url
-        host, port = self.engine.address(session.container, session.access.port or 0)
+        """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none.
+
+        Raises:
+            RefitError: it doesn't run.
+        """
+        if not session.access.port:
+            return ""
+        host, port = self.engine.address(session.container, session.access.port)
         return f"http://{host}:{port}{session.path}"
 
     def token(self, session: Session) -> str:
@@ -92,14 +96,19 @@ class SessionAccess:
         return seconds
 
     def wait_answering(self, session: Session) -> float:
-        """As `wait_ready`, without letting anybody in; at a port of its own, people get in as soon as it answers."""
+        """As `wait_ready`, without letting anybody in."""
 
         def alive() -> bool:
             return self.running(session) is Running.running
 
         limit, health = self._settings.ready_limit * session.access.patience, session.access.health
         seconds = 0.0
-        url = self.direct_url(session)
+        try:
+            url = self.direct_url(session)
+        except RefitError:
+            if alive():
+                raise
+            raise JupyterError(f"The session {session.name!r} has ended.") from None
         if session.access.protocol == "jupyter":
             seconds = Jupyter(url, self.token(session)).wait_ready(health, limit, alive)
         elif session.access.port:
@@ -117,13 +126,13 @@ class SessionAccess:
     def route_traffic(self, session: Session) -> None:
         """Lead those who come to a session to its container: by ssh, and through the gateway."""
         self.ssh.open(session)
-        if session.behind_gateway:
+        if session.access.port:
             self.gateway.lead(session.name, self.direct_url(session).removesuffix(session.path))
 
     @contextmanager
     def drain(self, session: Session) -> Iterator[None]:
         """Stop the container of a session in the `with` block: the waiting page tells those who come, or wait, why."""
-        led = self.gateway.turn_away(session.name) if session.behind_gateway else ""
+        led = self.gateway.turn_away(session.name) if session.access.port else ""
         yield
         if led:
             with suppress(RefitError):  # then they wait until the system gives up

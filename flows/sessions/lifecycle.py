@@ -22,7 +22,6 @@ from flows.core.errors import RefitError, UnknownName
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.host import forwarding
 from flows.publishing.signatures import Publications
 from flows.sessions.access import SessionAccess
 from flows.sessions.containers.podman import Podman
@@ -107,8 +106,6 @@ class Sessions(SessionAccess):
     ) -> Session:
         """Make a session and start it; a home of this name that was kept is used again, and so are its volumes.
 
-        Where the gateway runs, the session is reached through it for as long as it lives, else on a port of its own.
-
         Raises:
             IllegalName: no session can be called so.
             NameTaken: there is one already.
@@ -119,28 +116,18 @@ class Sessions(SessionAccess):
             raise NameTaken(name)
         Publications(self._settings, self.store.database).require(image)
         self.engine.pull(image)
-        behind = bool(access.port) and self.gateway.runs
-        variables = {**(environment or {}), **({PREFIX: routes.path(name)} if behind else {})}
+        variables = {**(environment or {}), **({PREFIX: routes.path(name)} if access.port else {})}
 
-        def make(uid: int, port: int | None) -> Session:
+        def make(uid: int) -> Session:
             home, token_file = self.homes.path(name), self._folder(name) / "token"
-            ssh = self.ssh.folder(name)
-            made = Session(name, profile, release, image, uid, port, home, token_file, access, variables, ssh=ssh)
+            made = Session(name, profile, release, image, uid, home, token_file, access, variables)
             made = replace(made, volumes=tuple(self.homes.mounted(name, volume) for volume in volumes))
             made = replace(made, gpus=resources.gpus, memory=resources.memory or 0, cpus=resources.cpus or 0.0)
             return replace(made, late_home=self.binds_late(made))
 
         with self.alone(name):
-            ports = self._settings.session_ports if access.port and not behind else None
-            session = self.store.add(
-                name,
-                make,
-                uids=self._settings.session_uids,
-                ports=ports,
-                avoid=self.homes.owners().values(),
-                avoid_ports=forwarding.taken_ports() if ports else (),
-            )
-            session = self._equipped(session)
+            taken = self.homes.owners().values()
+            session = self._equipped(self.store.add(name, make, uids=self._settings.session_uids, avoid=taken))
             self._start(session)
         return session
 
@@ -312,9 +299,9 @@ class Sessions(SessionAccess):
         """
         with suppress(LeaseTaken), self.alone(name, wait=0):
             session = self.store.session(name)
-            if session.behind_gateway and self.running(session) is Running.running:
+            if session.access.port and self.running(session) is Running.running:
                 self.gateway.lead(name, self.direct_url(session).removesuffix(session.path))
-            elif session.behind_gateway:
+            elif session.access.port:
                 with self.drain(session):
                     pass  # it has ended already
 
@@ -369,7 +356,7 @@ class Sessions(SessionAccess):
                 self._make_token(session)
                 self.ssh.prepare(session)
                 self.engine.create(session)
-                if session.doors and self.running(session) is Running.running:
+                if self.running(session) is Running.running:
                     self.engine.allow_ingress(session.container)  # a move that was killed may have closed it
                 self.engine.start(session.container)
                 self.wait_ready(session)

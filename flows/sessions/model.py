@@ -85,7 +85,6 @@ class Session:
         release: e.g. `2026a`.
         image: digest (`sha256:…`) of its image.
         uid: host uid, its own; the group is 0.
-        port: loopback port on the host that is its own; none where the profile has no IDE, or the gateway leads to it.
         home: folder on the host that persists.
         token_file: file on the host that holds the token (never the token itself: this is written to labels).
         generation: counts containers of this session; the next move creates generation + 1.
@@ -95,7 +94,6 @@ class Session:
         devices: the names of those that it has, or had last.
         memory: bytes that it may take; 0: as the machine lets.
         cpus: cores that it may take; 0: as the machine lets.
-        ssh: folder on the host with what its sshd reads; none for a session from before there was one.
     """
 
     name: str
@@ -103,7 +101,6 @@ class Session:
     release: str
     image: str
     uid: int
-    port: int | None
     home: Path
     token_file: Path
     access: Access
@@ -115,7 +112,6 @@ class Session:
     devices: tuple[str, ...] = ()
     memory: int = 0
     cpus: float = 0.0
-    ssh: Path | None = None
 
     @property
     def container(self) -> str:
@@ -130,17 +126,12 @@ class Session:
     @property
     def doors(self) -> tuple[int, ...]:
         """The ports inside its container at which people come in."""
-        return tuple(port for port in (self.access.port, self.ssh and SSH_PORT) if port)
+        return (self.access.port, SSH_PORT) if self.access.port else (SSH_PORT,)
 
     @property
-    def behind_gateway(self) -> bool:
-        """Whether people reach its IDE through the gateway, not on a port of its own."""
-        return bool(self.access.port and not self.port)
-
-    @property
-    def url(self) -> str:
-        """Where its IDE answers on a port of its own, without a token; empty where it has none."""
-        return f"http://127.0.0.1:{self.port}{self.path}" if self.port else ""
+    def ssh(self) -> Path:
+        """The folder on the host with what its sshd reads, there or not."""
+        return self.token_file.with_name("ssh")
 
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""

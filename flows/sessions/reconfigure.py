@@ -1,4 +1,4 @@
-"""What people change about a session that is there: who comes in by ssh, where it is, volumes, GPUs, the pool."""
+"""What people change about a session that is there: who comes in by ssh, volumes, GPUs, the pool."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 from flows.core.errors import RefitError
 from flows.core.progress import reported
-from flows.gateway import routes
 from flows.sessions.entry.keys import PublicKey
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import PREFIX, Running, Session
+from flows.sessions.model import Running, Session
 
 Keys = tuple[PublicKey, ...]
 
@@ -24,25 +23,15 @@ def change_keys(sessions: Sessions, name: str, change: Callable[[Keys], Keys]) -
 
     Raises:
         UnknownName: there is no such session.
-        RefitError: it runs, and was made before there was ssh; or no port is left.
+        RefitError: no port is left.
     """
     with sessions.alone(name):
-        session = _with_ssh(sessions, sessions.store.session(name))
+        session = sessions.store.session(name)
         keys = change(sessions.ssh.keys(name))
         sessions.ssh.authorize(session, keys)
         if sessions.running(session) is Running.running:
             sessions.ssh.start(session)
     return keys
-
-
-def _with_ssh(sessions: Sessions, session: Session) -> Session:
-    """The session, if need be with another container, which is made when it starts."""
-    if session.ssh:
-        return session
-    if sessions.running(session) is Running.running:
-        fix = f"`refit session stop {session.name}`, then again; or move it, then again."
-        raise RefitError(f"The container of {session.name!r} was made before there was ssh.", fix=fix)
-    return _made_anew(sessions, replace(session, ssh=sessions.ssh.folder(session.name)))
 
 
 def add_volumes(sessions: Sessions, name: str, wanted: Sequence[Wanted]) -> Session:
@@ -58,29 +47,10 @@ def add_volumes(sessions: Sessions, name: str, wanted: Sequence[Wanted]) -> Sess
         check_together([*(Wanted(had.name, had.path) for had in session.volumes), *wanted])
         added = (sessions.homes.mounted(name, volume) for volume in wanted)
         session = replace(session, volumes=(*session.volumes, *added))
-        return _made_anew(sessions, replace(session, late_home=sessions.binds_late(session)))
-
-
-def put_behind_gateway(sessions: Sessions, name: str) -> Session:
-    """Let a session that is stopped be reached through the gateway, not on a port of its own.
-
-    Its address is another from then on, and its container is made anew when it starts.
-
-    Raises:
-        UnknownName: there is no such session.
-        RefitError: it runs or has no IDE, or there is no gateway that runs.
-    """
-    with sessions.alone(name):
-        session = sessions.store.session(name)
-        if not session.access.port:
-            raise RefitError(f"The session {name!r} has no IDE to which the gateway could lead.")
-        if not sessions.gateway.runs:
-            raise RefitError("The gateway doesn't run.", fix="`refit up` starts it, unless `gateway` is false.")
-        if session.behind_gateway:
-            return session
-        _refuse_running(sessions, name, f"stop it first: `refit session stop {name}`.")
-        session = replace(session, port=None, environment={**session.environment, PREFIX: routes.path(name)})
-        return _made_anew(sessions, replace(session, late_home=sessions.binds_late(session)))
+        session = replace(session, late_home=sessions.binds_late(session))
+        sessions.engine.remove(session.container)
+        sessions.store.update(session)
+        return session
 
 
 def remove_volume(sessions: Sessions, name: str, folder: Path) -> None:
@@ -129,13 +99,6 @@ def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
             if container.made_from != session:
                 sessions.engine.remove(container.name)
         homes.forget_folder(name)
-    return session
-
-
-def _made_anew(sessions: Sessions, session: Session) -> Session:
-    """The session as it is from now on; it gets its container when it starts."""
-    sessions.engine.remove(session.container)
-    sessions.store.update(session)
     return session
 
 

@@ -95,8 +95,7 @@ def _go_on(sessions: Sessions, session: Session, others: Iterable[str]) -> None:
     if session.gpus:
         sessions.with_gpus(session)
     sessions.engine.start(session.container)
-    if session.doors:
-        sessions.engine.allow_ingress(session.container)
+    sessions.engine.allow_ingress(session.container)
 
 
 def _recover_home(sessions: Sessions, name: str, uid: int) -> Recovered:

@@ -1,4 +1,4 @@
-"""What Refit remembers of sessions: what each is made of, whose uid and port is whose, and which ought to run.
+"""What Refit remembers of sessions: what each is made of, whose uid is whose, and which ought to run.
 
 Which do run is not here: the engine knows.
 """
@@ -6,7 +6,6 @@ Which do run is not here: the engine knows.
 from __future__ import annotations
 
 import pwd
-import socket
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
@@ -42,7 +41,6 @@ class SessionRow(Table):
     __tablename__ = "sessions"
 
     name: Mapped[str] = mapped_column(ForeignKey("homes.name"), primary_key=True)
-    port: Mapped[int | None] = mapped_column(unique=True)
     spec: Mapped[str]
     wanted: Mapped[bool]
     asked: Mapped[datetime | None] = mapped_column(Instant)
@@ -93,39 +91,35 @@ class Store:
     def add(
         self,
         name: str,
-        make: Callable[[int, int | None], Session],
+        make: Callable[[int], Session],
         *,
         uids: Span,
-        ports: Span | None,
         avoid: Collection[int] = (),
-        avoid_ports: Collection[int] = (),
     ) -> Session:
-        """Record a new session with a uid and a port of its own: those that nobody else on this host has.
+        """Record a new session with a uid of its own, that nobody else on this host has.
 
         Args:
             name: name of the session and of its home; a home that was kept keeps its uid.
-            make: makes the session of its uid and port.
+            make: makes the session of its uid.
             uids: the range of host uids.
-            ports: the range of loopback ports; none for a session without a port.
             avoid: uids that are in use though nobody recorded it.
-            avoid_ports: the same for ports.
 
         Raises:
             NameTaken: there is a session of that name.
-            Exhausted: no uid or no port is left.
+            Exhausted: no uid is left.
         """
         for _ in range(_ATTEMPTS):
             # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
             with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
-                return _add(transaction, name, make, uids, ports, avoid, avoid_ports)
-        raise RefitError(f"Other runs kept taking the uids and ports for {name!r}.", fix="try again.")
+                return _add(transaction, name, make, uids, avoid)
+        raise RefitError(f"Other runs kept taking the uids for {name!r}.", fix="try again.")
 
     def bring_back(self, session: Session, *, wanted: bool) -> None:
         """Record a session again whose record was lost, as it is.
 
         Raises:
             NameTaken: there is one of that name.
-            RefitError: its home, its uid or its port belongs to another.
+            RefitError: its home or its uid belongs to another.
         """
         try:
             with Transaction(self._database) as transaction, transaction.begin():
@@ -137,7 +131,7 @@ class Store:
                     transaction.flush()
                 elif kept.uid != session.uid:
                     raise _belongs_elsewhere(session)
-                row = {"port": session.port, "spec": session.to_json(), "wanted": wanted}
+                row = {"spec": session.to_json(), "wanted": wanted}
                 transaction.add(SessionRow(name=session.name, **row, asked=now(), created=now()))
         except IntegrityError:
             raise _belongs_elsewhere(session) from None
@@ -209,11 +203,10 @@ class Store:
             return (row.wanted, row.asked) if row else None
 
     def update(self, session: Session) -> None:
-        """From now on the session is this one: another image, another generation, no port of its own any more."""
+        """From now on the session is this one: another image, another generation, other volumes."""
         with Transaction(self._database) as transaction, transaction.begin():
             still_ours(transaction.connection())
             record(transaction.connection(), session)
-            transaction.execute(update(SessionRow).where(SessionRow.name == session.name).values(port=session.port))
 
     def forget(self, name: str) -> None:
         """Forget a session; its home keeps its uid."""
@@ -226,7 +219,7 @@ class Store:
 
 def _belongs_elsewhere(session: Session) -> RefitError:
     return RefitError(
-        f"The uid or the port of the session {session.name!r} belongs to another: {session.uid}, {session.port}.",
+        f"The uid of the session {session.name!r} belongs to another: {session.uid}.",
         why="That one was made after the record of this one was lost.",
         fix="remove the other one, or this one's container, whose home stays.",
     )
@@ -242,23 +235,20 @@ def record(connection: Connection, session: Session) -> None:
 def _add(
     transaction: Transaction,
     name: str,
-    make: Callable[[int, int | None], Session],
+    make: Callable[[int], Session],
     uids: Span,
-    ports: Span | None,
     avoid: Collection[int],
-    avoid_ports: Collection[int],
 ) -> Session:
     still_ours(transaction.connection())
     if transaction.get(SessionRow, name):
         raise NameTaken(name)
     kept = transaction.get(HomeRow, name)
     uid = kept.uid if kept else _free_uid(transaction, uids, avoid)
-    port = _free_port(transaction, ports, avoid_ports) if ports else None
-    session = make(uid, port)
+    session = make(uid)
     if not kept:
         transaction.add(HomeRow(name=name, uid=uid, created=now()))
         transaction.flush()
-    transaction.add(SessionRow(name=name, port=port, spec=session.to_json(), wanted=False, created=now()))
+    transaction.add(SessionRow(name=name, spec=session.to_json(), wanted=False, created=now()))
     return session
 
 
@@ -270,31 +260,11 @@ def _free_uid(transaction: Transaction, uids: Span, avoid: Collection[int]) -> i
     raise Exhausted("uid", uids, "session_uids")
 
 
-def _free_port(transaction: Transaction, ports: Span, avoid: Collection[int]) -> int:
-    taken = {*transaction.scalars(select(SessionRow.port)), *avoid}
-    for port in range(ports.first, ports.last + 1):
-        if port not in taken and is_free(port):
-            return port
-    raise Exhausted("loopback port", ports, "session_ports")
-
-
 def _is_somebody(uid: int) -> bool:
     try:
         pwd.getpwuid(uid)
     except KeyError:
         return False
-    return True
-
-
-def is_free(port: int) -> bool:
-    """Whether nobody listens on this loopback port."""
-    with socket.socket() as probe:
-        # A port where a connection has just ended is free; only a listener holds it.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
     return True
 
 

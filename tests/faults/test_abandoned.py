@@ -67,7 +67,7 @@ def end(scene: Scene, later: timedelta) -> tuple[Result, ...]:
 
 def gets_in(scene: Scene) -> bool:
     """Whether somebody from outside does."""
-    url = scene.sessions.store.session(NAME).url
+    url = scene.sessions.direct_url(scene.sessions.store.session(NAME))
     try:
         return httpx.get(f"{url}/api", trust_env=False, timeout=2).status_code == 200
     except httpx.TransportError:

@@ -116,15 +116,19 @@ class Room:
     # --- Jupyter
 
     @property
+    def url(self) -> str:
+        return self.sessions.direct_url(self.session)
+
+    @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"token {self.sessions.token(self.session)}"}
 
     def post(self, path: str) -> dict[str, str]:
-        answer = httpx.post(f"{self.session.url}{path}", headers=self.headers, **PATIENTLY).raise_for_status()
+        answer = httpx.post(f"{self.url}{path}", headers=self.headers, **PATIENTLY).raise_for_status()
         return dict(answer.json())
 
     def channel(self, path: str) -> Connection:
-        url = f"ws{self.session.url.removeprefix('http')}{path}"
+        url = f"ws{self.url.removeprefix('http')}{path}"
         return connect(url, additional_headers=self.headers, proxy=None, open_timeout=PATIENCE, max_size=None)
 
     def cell(self, code: str, *, ended: bool = True, stdin: bool = False) -> None:
@@ -191,7 +195,7 @@ def open_a_tab(room: Room) -> None:
     room.sessions.jupyter(room.session).write_notebook("open.ipynb", ["1 + 1"])
     page = show(room, "open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
-    kernels = f"{room.session.url}/api/kernels?token={room.sessions.token(room.session)}"
+    kernels = f"{room.url}/api/kernels?token={room.sessions.token(room.session)}"
     wait_until(lambda: httpx.get(kernels, **PATIENTLY).json())
 
 
@@ -215,7 +219,7 @@ def type_without_saving(room: Room) -> None:
 def show(room: Room, path: str) -> Page:
     """JupyterLab in a real browser, with a document."""
     page = room.things.enter_context(open_page())
-    page.goto(f"{room.session.url}/lab/tree/{path}?token={room.sessions.token(room.session)}")
+    page.goto(f"{room.url}/lab/tree/{path}?token={room.sessions.token(room.session)}")
     return page
 
 
@@ -794,9 +798,9 @@ def check(room: Room, row: Row) -> None:
         assert any(row.because in text for text in seen.reasons), said
 
 
-def answers(session: Session) -> bool:
+def answers(room: Room) -> bool:
     try:
-        return httpx.get(f"{session.url}/api", trust_env=False, timeout=1).status_code == 200
+        return httpx.get(f"{room.url}/api", trust_env=False, timeout=1).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -812,15 +816,15 @@ def stays_if_busy(seen: Seen) -> str:
 def test_nobody_gets_in_after_the_last_look_at_an_idle_session(plain: Room) -> None:
     session = plain.session
     with httpx.Client(trust_env=False, timeout=1) as connected:
-        assert connected.get(f"{session.url}/api").status_code == 200
+        assert connected.get(f"{plain.url}/api").status_code == 200
         assert not watch_of(plain).look_last(session, stays_if_busy)
         try:
-            assert not answers(session)
+            assert not answers(plain)
             with pytest.raises(httpx.TimeoutException):
-                connected.get(f"{session.url}/api")
+                connected.get(f"{plain.url}/api")
         finally:
             plain.sessions.start(session.name)  # what its owner would do, had a move been killed just then
-        assert answers(session)
+        assert answers(plain)
 
 
 def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrives(plain: Room) -> None:
@@ -830,10 +834,10 @@ def test_a_busy_session_is_open_again_at_once_and_what_was_sent_meanwhile_arrive
             last = pool.submit(watch_of(plain).look_last, plain.session, stays_if_busy)
             sent = 0
             while not last.done():
-                httpx.get(f"{plain.session.url}/api", **PATIENTLY).raise_for_status()
+                httpx.get(f"{plain.url}/api", **PATIENTLY).raise_for_status()
                 sent += 1
         assert "sleep 900" in last.result()
-        assert sent and answers(plain.session)
+        assert sent and answers(plain)
     finally:
         plain.clear()
 
@@ -862,7 +866,7 @@ def test_looks_are_remembered_and_change_nothing(plain: Room) -> None:
 @pytest.mark.long
 def test_to_ask_jupyter_is_no_activity(full: Room) -> None:
     def last_activity() -> object:
-        url = f"{full.session.url}/api/status?no_track_activity=1"
+        url = f"{full.url}/api/status?no_track_activity=1"
         return httpx.get(url, headers=full.headers, **PATIENTLY).json()["last_activity"]
 
     try:

@@ -17,7 +17,7 @@ from flows.host import tools
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
-from tests.conftest import free_port, wait_until
+from tests.conftest import wait_until
 from tests.engine_contract import EngineContract
 from tests.real.test_sessions import JUPYTER
 
@@ -36,9 +36,11 @@ def session(engine: Podman, shared: Settings, jupyter_image: str) -> Iterator[Se
     name = f"contract-{next(_numbers)}"
     uid = 300_000 + next(_numbers)
     home = LocalHomes(shared).make(name, uid)
-    token_file = shared.folder("sessions") / f"{name}.token"
+    token_file = shared.folder("sessions", name) / "token"
     command.run(["install", "-m", "0400", "-o", str(uid), "/dev/stdin", token_file], root=True, stdin=TOKEN)
-    yield Session(name, "p", "2026a", jupyter_image, uid, free_port(), home, token_file, JUPYTER)
+    session = Session(name, "p", "2026a", jupyter_image, uid, home, token_file, JUPYTER)
+    session.ssh.mkdir()
+    yield session
     for container in engine.containers(name):
         engine.stop(container.name, grace=1)
         engine.remove(container.name)
@@ -99,13 +101,13 @@ class TestPodman(EngineContract):
         with pytest.raises(RefitError, match=r"Read-only|Permission"):
             engine.execute(running.container, ["sh", "-c", "echo x > /run/refit/token"])
 
-    def test_init_is_process_1_and_the_port_is_on_loopback_alone(
+    def test_init_is_process_1_and_no_port_of_the_machine_leads_in(
         self, engine: Podman, running: Session, shared: Settings
     ) -> None:
         assert "init" in engine.execute(running.container, ["cat", "/proc/1/cmdline"]).partition("\0")[0]
         settings = inspected(shared, running)["HostConfig"]
         assert isinstance(settings, dict)
-        assert settings["PortBindings"] == {"8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(running.port)}]}
+        assert not any(settings["PortBindings"].values())
         assert settings["PidsLimit"] > 0
 
     def test_the_token_is_nowhere_but_in_its_file(self, engine: Podman, running: Session, shared: Settings) -> None:

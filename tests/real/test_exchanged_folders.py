@@ -96,7 +96,7 @@ class Scene:
     def __init__(self, homes: LocalHomes, canary: Canary, tmp_path: Path) -> None:
         self.homes, self.canary, self._spare = homes, canary, tmp_path / "spare"
         self.at_war, self.tries = False, 0
-        self.session = Session("ana", "p", "2026a", "sha256:0", UID, None, Path(), tmp_path / "token", Access())
+        self.session = Session("ana", "p", "2026a", "sha256:0", UID, Path(), tmp_path / "token", Access())
         self.furnish()
 
     def furnish(self) -> None:

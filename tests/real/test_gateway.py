@@ -35,9 +35,9 @@ from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from tests.browser import open_page
-from tests.conftest import PATIENCE, PATIENTLY, free_port, wait_until
+from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.faults.test_kill import DeadlyJournal
-from tests.machine import FIRST, RegistryServer, private_home
+from tests.machine import FIRST, RegistryServer, home_with_gateway
 from tests.processes import in_a_process
 from tests.real.drafts import check_drafts, type_drafts
 from tests.real.moving import to
@@ -50,13 +50,8 @@ POLL_SECONDS = 0.05
 
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    folder, ports = tmp_path_factory.mktemp("gateway") / "home", {"gateway_port": free_port()}
-    with private_home(folder, registry_server.port, gateway=True, gateway_api_port=free_port(), **ports) as settings:
-        try:
-            services.up(settings, only=SERVICES)
-            yield settings
-        finally:
-            services.down(settings)
+    with home_with_gateway(tmp_path_factory.mktemp("gateway") / "home", registry_server.port) as settings:
+        yield settings
 
 
 @pytest.fixture(scope="module")

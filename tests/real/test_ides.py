@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from websockets.sync.client import connect
 from flows.catalog.model import Catalog
 from flows.core.database import open_database
 from flows.core.settings import Settings
+from flows.gateway import routes
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -25,17 +27,16 @@ from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.activity.probes import look_at
 from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import PREFIX, Session
+from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.browser import open_page
 from tests.conftest import PATIENCE, PATIENTLY, wait_until
-from tests.machine import FIRST, build_all
+from tests.machine import FIRST, RegistryServer, build_all, home_with_gateway
 from tests.real.moving import furnish, manifest, to
 from tests.real.variants import variant
 
 pytestmark = pytest.mark.long
 
-BELOW = "/user/grace"
 # What of the person's is in the home beside what IDEs note opened.
 THEIRS = (".cache", ".config", ".jupyter", ".langflow", ".local")
 
@@ -49,17 +50,28 @@ class Opened:
     next_image: str
 
     @property
+    def url(self) -> str:
+        return self.sessions.direct_url(self.session)
+
+    @property
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"token {self.sessions.token(self.session)}"}
-        return httpx.Client(base_url=self.session.url, headers=headers, **PATIENTLY)
+        return httpx.Client(base_url=self.url, headers=headers, **PATIENTLY)
+
+
+@pytest.fixture(scope="module")
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A page that stays open through a move needs an address that stays."""
+    with home_with_gateway(tmp_path_factory.mktemp("ides") / "home", registry_server.port) as settings:
+        yield settings
 
 
 @pytest.fixture(params=["terminal", "vscode", "langflow"])
 def opened(
     request: pytest.FixtureRequest,
+    settings: Settings,
     shared: Settings,
     builder: Builder,
-    registry: Registry,
     catalog: Catalog,
     assembler: Assembler,
 ) -> Opened:
@@ -71,8 +83,8 @@ def opened(
     access = ide.config.access
     images = [
         variant(
-            shared,
-            registry,
+            settings,
+            Registry(settings),
             top.digest,
             f"{shared.repository}/stages",
             name,
@@ -80,37 +92,36 @@ def opened(
         )
         for name in ("old", "new")
     ]
-    sessions = Sessions.open(shared)
-    session = sessions.create("grace", profile.stem, "2026a", images[0], access, {PREFIX: BELOW})
+    sessions = Sessions.open(settings)
+    session = sessions.create("grace", profile.stem, "2026a", images[0], access)
     request.addfinalizer(lambda: sessions.remove("grace", purge=True))
     return Opened(sessions, session, images[1])
 
 
 def test_an_ide_opens_below_its_prefix_with_its_token_and_not_without_and_moves(
-    opened: Opened, shared: Settings
+    opened: Opened, settings: Settings
 ) -> None:
-    assert opened.session.url.endswith(BELOW)
-    assert opened.sessions.address("grace").startswith(
-        f"{opened.session.url}{opened.session.access.page.split('?')[0]}"
-    )
-    assert httpx.get(f"{opened.session.url}/api/terminals", **PATIENTLY).status_code == 403
+    assert opened.url.endswith(routes.path("grace"))
+    page = opened.session.access.page.split("?")[0]
+    assert opened.sessions.address("grace").startswith(f"{settings.gateway_url}{opened.session.path}{page}")
+    assert httpx.get(f"{opened.url}/api/terminals", **PATIENTLY).status_code == 403
     furnish(opened.sessions, "grace")
-    assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
+    assert [seen.verdict for seen in look_at(settings, opened.sessions.engine, [opened.session])] == ["idle"]
     home = manifest(opened.session.home, without=THEIRS)
-    result = MoveExecutor.open(shared).carry_out(to(opened.sessions, "grace", opened.next_image))
+    result = MoveExecutor.open(settings).carry_out(to(opened.sessions, "grace", opened.next_image))
     assert result.moved, result.reason
     after = opened.sessions.store.session("grace")
-    assert (after.image, after.url) == (opened.next_image, opened.session.url)
+    assert (after.image, after.path) == (opened.next_image, opened.session.path)
     assert manifest(after.home, without=THEIRS) == home
-    check_page(after.url, after.access.page, opened.sessions.token(after))
+    check_page(opened.sessions.direct_url(after), after.access.page, opened.sessions.token(after))
 
 
 @pytest.mark.parametrize("opened", ["terminal"], indirect=True)
-def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, shared: Settings) -> None:
-    assert [seen.verdict for seen in look_at(shared, opened.sessions.engine, [opened.session])] == ["idle"]
+def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, settings: Settings) -> None:
+    assert [seen.verdict for seen in look_at(settings, opened.sessions.engine, [opened.session])] == ["idle"]
     with opened.client as client:
         assert client.post("/api/terminals", json={"name": "main"}).status_code == 200
-        address = f"ws{opened.session.url.removeprefix('http')}/terminals/websocket/main"
+        address = f"ws{opened.url.removeprefix('http')}/terminals/websocket/main"
         with connect(address, additional_headers=dict(client.headers), proxy=None, open_timeout=PATIENCE) as shell:
             shell.send(json.dumps(["stdin", "echo $((6*7)) > answer; cat answer; pwd; id -u\r"]))
             said, deadline = "", time.monotonic() + 30
@@ -119,19 +130,19 @@ def test_a_person_works_in_the_web_terminal_and_that_is_seen(opened: Opened, sha
                 said += str(text[0]) if kind == "stdout" else ""
     assert f"42\r\n/home/dev\r\n{opened.session.uid}\r\n" in said
     assert (opened.session.home / "answer").read_text() == "42\n"
-    (seen,) = look_at(shared, opened.sessions.engine, [opened.session])
+    (seen,) = look_at(settings, opened.sessions.engine, [opened.session])
     assert seen.verdict == "busy"
     assert any("somebody typed" in line.text for line in seen.evidence)
 
 
 @pytest.mark.parametrize("opened", ["langflow"], indirect=True)
-def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, shared: Settings) -> None:
+def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, settings: Settings) -> None:
     def verdict() -> str:
-        return look_at(shared, opened.sessions.engine, [opened.session])[0].verdict
+        return look_at(settings, opened.sessions.engine, [opened.session])[0].verdict
 
     with opened.client as client:
         page = client.get("/langflow/").raise_for_status().text
-        assert f'<base href="{BELOW}/langflow/" />' in page
+        assert f'<base href="{opened.session.path}/langflow/" />' in page
         assert "https://" not in page  # it asks nobody else for anything
         for part in re.findall(r'"\./(assets/[^"]+)"', page):
             client.get(f"/langflow/{part}").raise_for_status()
@@ -147,11 +158,11 @@ def test_a_person_makes_a_flow_in_langflow_and_that_is_seen(opened: Opened, shar
 
 
 @pytest.mark.parametrize("opened", ["vscode"], indirect=True)
-def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Settings) -> None:
+def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, settings: Settings) -> None:
     line = Decision("grace", Action.wait, opened.session.image, opened.next_image, Reason.busy)
-    database = open_database(shared.database)
+    database = open_database(settings.database)
     teller = Teller(
-        shared, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
+        settings, opened.sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: None, lambda name: 8
     )
     assert teller.tell([line]) == ()  # nobody is there
     with open_page() as page:
@@ -166,14 +177,12 @@ def test_a_notice_is_shown_and_answered_in_vs_code(opened: Opened, shared: Setti
 
 @pytest.mark.parametrize("opened", ["vscode"], indirect=True)
 def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loaded_again_after_a_move(
-    opened: Opened, shared: Settings
+    opened: Opened, settings: Settings
 ) -> None:
     sessions, home = opened.sessions, opened.session.home
     # By itself, VS Code in a browser saves whatever has a name after a second.
-    settings = (
-        """echo '{"files.autoSave": "off"}' | install -D /dev/stdin .local/share/code-server/User/settings.json"""
-    )
-    sessions.execute("grace", ["sh", "-euc", f"cd; {settings}; echo 'a first line' >notes.txt"])
+    chosen = """echo '{"files.autoSave": "off"}' | install -D /dev/stdin .local/share/code-server/User/settings.json"""
+    sessions.execute("grace", ["sh", "-euc", f"cd; {chosen}; echo 'a first line' >notes.txt"])
     asked: list[str] = []
     with open_page() as page:
         page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.accept()))
@@ -189,7 +198,7 @@ def test_what_was_typed_and_not_saved_in_vs_code_is_there_when_its_window_is_loa
         page.keyboard.type("nameless")
         wait_until(lambda: all(typed in backed_up(home) for typed in ("unsaved", "nameless")))
 
-        result = MoveExecutor.open(shared).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
+        result = MoveExecutor.open(settings).carry_out(replace(to(sessions, "grace", opened.next_image), agreed=True))
         assert result.moved, result.reason
         page.get_by_role("button", name="Reload Window").click()  # it can't reconnect
         expect(page.locator(".tab.dirty")).to_have_count(2)

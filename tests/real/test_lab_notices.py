@@ -27,6 +27,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.browser import open_page
 from tests.conftest import wait_until
+from tests.machine import RegistryServer, home_with_gateway
 from tests.real.drafts import check_drafts, type_drafts
 from tests.real.moving import kernels, opened, terminals, to
 from tests.real.variants import JUPYTER, variant
@@ -35,8 +36,15 @@ NAME, NEW = "lou", f"sha256:{64 * '7'}"
 
 
 @pytest.fixture(scope="module")
-def sessions(shared: Settings) -> Iterator[Sessions]:
-    with opened(shared, NAME) as sessions:
+def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A page that stays open through a move needs an address that stays."""
+    with home_with_gateway(tmp_path_factory.mktemp("notices") / "home", registry_server.port) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def sessions(settings: Settings) -> Iterator[Sessions]:
+    with opened(settings, NAME) as sessions:
         yield sessions
 
 
@@ -55,16 +63,16 @@ def page(sessions: Sessions, session: Session) -> Iterator[Page]:
 
 
 @pytest.fixture
-def database(shared: Settings) -> Database:
-    return open_database(shared.database)
+def database(settings: Settings) -> Database:
+    return open_database(settings.database)
 
 
 def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
-    shared: Settings, sessions: Sessions, session: Session, database: Database, request: pytest.FixtureRequest
+    settings: Settings, sessions: Sessions, session: Session, database: Database, request: pytest.FixtureRequest
 ) -> None:
     deadline = now() + timedelta(days=7)
     teller = Teller(
-        shared, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline, lambda name: 8
+        settings, sessions, database, lambda old, new: "+humanize 4.17.0", lambda name: deadline, lambda name: 8
     )
     line = Decision(NAME, Action.wait, session.image, NEW, Reason.busy, deadline=deadline)
     jupyter = sessions.jupyter(session)
@@ -103,19 +111,19 @@ def test_a_notice_is_delivered_when_a_page_shows_it_and_its_buttons_are_wishes(
 
 @pytest.mark.long
 def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_open(
-    shared: Settings, sessions: Sessions, session: Session, jupyter_image: str, registry: Registry, page: Page
+    settings: Settings, sessions: Sessions, session: Session, jupyter_image: str, page: Page
 ) -> None:
     jupyter = sessions.jupyter(session)
     jupyter.write_notebook("open.ipynb", ["answer = 6 * 7", "print('the answer is', answer)"])
-    page.goto(f"{session.url}/lab/tree/open.ipynb")
+    page.goto(f"{sessions.url(session)}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     open_terminal(page)
     type_in_terminal(page, session, "before")
     page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").click()
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
-    new = variant(shared, registry, jupyter_image, shared.repository, "the next one")
-    result = MoveExecutor.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    new = variant(settings, Registry(settings), jupyter_image, settings.repository, "the next one")
+    result = MoveExecutor.open(settings).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
     (kernel,) = wait_for_kernels(sessions, session)
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
@@ -150,15 +158,15 @@ def type_in_terminal(page: Page, session: Session, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("asleep", [False, True], ids=["awake", "asleep"])
 def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_saved(
-    shared: Settings, sessions: Sessions, jupyter_image: str, registry: Registry, page: Page, asleep: bool
+    settings: Settings, sessions: Sessions, jupyter_image: str, page: Page, asleep: bool
 ) -> None:
     session = sessions.store.session(NAME)
     stem = "asleep" if asleep else "awake"
-    drafts = type_drafts(page, sessions.jupyter(session), session.url, stem)
+    drafts = type_drafts(page, sessions.jupyter(session), sessions.url(session), stem)
     never_mind_the_server(page)
     page.context.set_offline(asleep)  # a laptop that is closed hears nothing of the move, and is back after it
-    new = variant(shared, registry, jupyter_image, shared.repository, f"for those who are {stem}")
-    result = MoveExecutor.open(shared).carry_out(replace(to(sessions, NAME, new), agreed=True))
+    new = variant(settings, Registry(settings), jupyter_image, settings.repository, f"for those who are {stem}")
+    result = MoveExecutor.open(settings).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
     page.context.set_offline(False)
     notice = page.locator(".refit-notice")

@@ -37,7 +37,6 @@ class Person:
     """Somebody at a shell, with settings of their own."""
 
     settings: Settings
-    first_port: int
 
     def types(self, *words: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
         mine = {
@@ -46,7 +45,6 @@ class Person:
             "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
             "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
             "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
-            "REFIT_SESSION_PORTS": f"{{first: {self.first_port}, last: {self.first_port + 20}}}",
             "COLUMNS": "160",
         }
         done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
@@ -62,7 +60,7 @@ def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistrySe
     folder = tmp_path_factory.mktemp("person") / "home"
     ports = {name: free_port() for name in ("prefect_port", "gateway_port", "gateway_api_port")}
     with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
-        person = Person(settings.model_copy(update={"registry": settings.registry_host}), free_port())
+        person = Person(settings.model_copy(update={"registry": settings.registry_host}))
         try:
             yield person
         finally:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,14 @@ from flows.images.registry import Registry
 from flows.metrics import serving
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Phase, State
+from flows.migrations.move import Entry, Phase, State
 from flows.migrations.results import Result
 from flows.publishing.signatures import NotPublished
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Running
+from flows.sessions.model import HOME, Running
+from tests.conftest import wait_until
 from tests.machine import RegistryServer, private_home
 from tests.real import moving
 from tests.real.moving import check_nothing_is_left, furnish, manifest, opened, to
@@ -83,8 +86,8 @@ def test_a_session_moves_and_its_home_is_the_same(scene: Scene) -> None:
     assert result.downtime is not None and 0 < result.downtime < 30
     healthy_on(scene, new)
     after = scene.sessions.store.session(NAME)
-    assert (after.url, after.uid, after.home, after.token_file) == (
-        before.url,
+    assert (after.path, after.uid, after.home, after.token_file) == (
+        before.path,
         before.uid,
         before.home,
         before.token_file,
@@ -104,16 +107,18 @@ def check_metrics(scene: Scene, image: str) -> None:
 
 def test_a_session_takes_over_how_its_new_image_is_reached(scene: Scene) -> None:
     access = Access(port=8001, health="/health", page="/new", own_paths=("/.new-ide/",))
-    elsewhere = "mkdir -p /tmp/www ~/.new-ide && cd /tmp/www && touch health ~/.new-ide/mine && "
+    elsewhere = (
+        'mkdir -p "/tmp/www$NB_PREFIX" ~/.new-ide && cd /tmp/www && touch ".$NB_PREFIX/health" ~/.new-ide/mine && '
+    )
     before = f"{elsewhere} exec python3 -m http.server 8001"
     new = scene.image("elsewhere", before, access=access.model_dump_json())
     scene.create(scene.image("old"))
-    address = scene.sessions.store.session(NAME).url
     result = scene.move(new)
     assert result.moved, result.reason
     healthy_on(scene, new)
-    assert scene.sessions.store.session(NAME).access == access
-    assert scene.sessions.address(NAME) == f"{address}/new"
+    after = scene.sessions.store.session(NAME)
+    assert after.access == access
+    assert scene.sessions.address(NAME) == f"{scene.sessions.direct_url(after)}/new"
 
 
 @pytest.mark.parametrize("written", ['{"port": 8000, "colour": "blue"}', '{"port": "eight"}', "no JSON"])
@@ -166,11 +171,34 @@ def test_an_image_that_fails_its_rehearsal_never_touches_the_session(scene: Scen
     assert MoveExecutor.open(careful).carry_out(to(scene.sessions, NAME, scene.image("new"))).moved
 
 
+def test_what_an_image_did_to_a_home_before_anybody_was_let_in_is_undone(scene: Scene) -> None:
+    old = scene.image("old")
+    scene.create(old)
+    home = scene.home
+    result = scene.move(scene.image("answers-and-deletes", "rm -rf project"))
+    assert (result.state, result.damaged) == (State.rolled_back, False) and "changed the home" in result.reason
+    healthy_on(scene, old)
+    assert scene.home == home
+
+
+def lets_people_in(scene: Scene) -> bool:
+    """Whether the move that is under way has let people into the new container."""
+    move = scene.journal.latest().get(NAME)
+    return bool(move) and Entry("answer", Phase.done) in scene.journal.entries(move)
+
+
 def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_left(scene: Scene) -> None:
     """The light server can't say whether somebody used it: restoring might destroy a person's work."""
     scene.create(scene.image("old"))
-    home = scene.home
-    result = scene.move(scene.image("answers-and-deletes", "rm -rf project"))
+    session, home = scene.sessions.store.session(NAME), scene.home
+    waits = "{ (until [ -e ~/let-in ]; do sleep 0.1; done; rm -rf project; kill 1) & }"
+    policy = RolloutPolicy(rehearse=False, watch_seconds=60)
+    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": policy}))
+    with ThreadPoolExecutor() as pool:
+        moving = pool.submit(carrier.carry_out, to(scene.sessions, NAME, scene.image("deletes-later", waits)))
+        wait_until(lambda: moving.done() or lets_people_in(scene))
+        scene.sessions.engine.execute(replace(session, generation=2).container, ["touch", f"{HOME}/let-in"])
+        result = moving.result()
     assert result.state is State.rolled_back
     [snapshot] = (scene.settings.home / "snapshots" / NAME).iterdir()
     assert str(snapshot) in result.reason

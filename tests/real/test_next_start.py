@@ -141,8 +141,8 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
     assert result.moved, result.reason
     after = scene.sessions.store.session(NAME)
     assert (after.profile, after.release, after.image) == (other, RELEASE, new)
-    assert (after.url, after.home, after.token_file, after.uid) == (
-        before.url,
+    assert (after.path, after.home, after.token_file, after.uid) == (
+        before.path,
         before.home,
         before.token_file,
         before.uid,
@@ -155,4 +155,4 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
     result = go_back(scene.settings, NAME, anyway=True)
     assert result.moved, result.reason
     session = scene.sessions.store.session(NAME)
-    assert (session.profile, session.image, session.url) == (before.profile, before.image, before.url)
+    assert (session.profile, session.image, session.path) == (before.profile, before.image, before.path)

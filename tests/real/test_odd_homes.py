@@ -60,7 +60,7 @@ while number := number + 1:
 
 
 def session_in(homes: LocalHomes) -> Session:
-    return Session("ana", "p", "2026a", "sha256:0", UID, None, homes.make("ana", UID), Path("/token"), Access())
+    return Session("ana", "p", "2026a", "sha256:0", UID, homes.make("ana", UID), Path("/token"), Access())
 
 
 @pytest.fixture(params=some_long(["folders", "pool"], "folders"))

@@ -32,7 +32,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
 
 
 def session_of(homes: LocalHomes, name: str = "ana") -> Session:
-    return Session(name, "p", "2026a", "sha256:0", UID, None, homes.make(name, UID), Path("/token"), Access())
+    return Session(name, "p", "2026a", "sha256:0", UID, homes.make(name, UID), Path("/token"), Access())
 
 
 def subvolumes_of(pool: Pool) -> list[str]:

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,13 +19,13 @@ from websockets.sync.client import connect
 from flows.catalog.model import Access
 from flows.core import command
 from flows.core.errors import RefitError, UnknownName
-from flows.core.settings import Settings, Span, variables
+from flows.core.settings import Settings, variables
 from flows.host import tools
 from flows.publishing.signatures import NotPublished
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
-from flows.sessions.store import Exhausted, NameTaken
+from flows.sessions.store import NameTaken
 from tests.conftest import PATIENCE, PATIENTLY
 from tests.real.moving import kernels, terminals
 from tests.real.variants import JUPYTER
@@ -37,9 +36,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def sessions(shared: Settings) -> Sessions:
-    # Two test runs at once on one machine would race for the ports of the default range.
-    first = 20_000 + os.getpid() % 100 * 100
-    return Sessions.open(shared.model_copy(update={"session_ports": Span(first=first, last=first + 99)}))
+    return Sessions.open(shared)
 
 
 @pytest.fixture
@@ -67,11 +64,11 @@ def ana(sessions: Sessions, jupyter_image: str) -> Iterator[Session]:
 def test_a_session_opens_in_a_browser_with_its_token_and_not_without(sessions: Sessions, ana: Session) -> None:
     assert sessions.show("ana").running is Running.running
     address = sessions.address("ana")
-    assert address == f"http://127.0.0.1:{ana.port}/lab?token={sessions.token(ana)}"
+    assert address == f"{sessions.direct_url(ana)}/lab?token={sessions.token(ana)}"
     page = httpx.get(address, follow_redirects=True, **PATIENTLY)
     assert page.status_code == 200
     assert "JupyterLab" in page.text
-    assert httpx.get(f"{ana.url}/api/contents", **PATIENTLY).status_code == 403
+    assert httpx.get(f"{sessions.direct_url(ana)}/api/contents", **PATIENTLY).status_code == 403
 
 
 def test_a_session_writes_a_notebook_and_a_file_through_itself(sessions: Sessions, ana: Session) -> None:
@@ -97,8 +94,12 @@ def test_a_kernel_executes_a_cell_and_is_gone_afterwards(sessions: Sessions, ana
 
 def test_ctrl_z_suspends_a_program_in_a_terminal_of_jupyterlab(sessions: Sessions, ana: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(ana)}"}
-    name = httpx.post(f"{ana.url}/api/terminals", headers=headers, **PATIENTLY).raise_for_status().json()["name"]
-    url = f"ws{ana.url.removeprefix('http')}/terminals/websocket/{name}"
+    name = (
+        httpx.post(f"{sessions.direct_url(ana)}/api/terminals", headers=headers, **PATIENTLY)
+        .raise_for_status()
+        .json()["name"]
+    )
+    url = f"ws{sessions.direct_url(ana).removeprefix('http')}/terminals/websocket/{name}"
     with connect(url, additional_headers=headers, proxy=None, open_timeout=PATIENCE) as channel:
 
         def type_until_told(typed: str, told: str) -> None:
@@ -110,7 +111,7 @@ def test_ctrl_z_suspends_a_program_in_a_terminal_of_jupyterlab(sessions: Session
 
         type_until_told("sh -c 'echo be''gun; exec sleep 1000'\r", "begun")
         type_until_told(CTRL_Z, "Stopped")
-    httpx.delete(f"{ana.url}/api/terminals/{name}", headers=headers, **PATIENTLY).raise_for_status()
+    httpx.delete(f"{sessions.direct_url(ana)}/api/terminals/{name}", headers=headers, **PATIENTLY).raise_for_status()
 
 
 def test_a_terminal_that_is_awaited_is_there_when_a_page_asks_and_no_shell_before(
@@ -128,15 +129,15 @@ def shells(sessions: Sessions, session: Session) -> int:
     return sessions.execute(session.name, ["ps", "-e", "-o", "args="]).splitlines().count("/bin/bash -l")
 
 
-def test_a_wrong_token_is_refused_and_nothing_secret_is_said(ana: Session) -> None:
+def test_a_wrong_token_is_refused_and_nothing_secret_is_said(sessions: Sessions, ana: Session) -> None:
     with pytest.raises(JupyterError, match="refuses") as refused:
-        Jupyter(ana.url, "wrong-token").wait_ready("/api", 10)
+        Jupyter(sessions.direct_url(ana), "wrong-token").wait_ready("/api", 10)
     assert "wrong-token" not in str(refused.value)
 
 
 def test_kernels_are_seen_and_ended_though_the_door_is_shut(sessions: Sessions, ana: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(ana)}"}
-    httpx.post(f"{ana.url}/api/kernels", headers=headers, **PATIENTLY).raise_for_status()
+    httpx.post(f"{sessions.direct_url(ana)}/api/kernels", headers=headers, **PATIENTLY).raise_for_status()
     assert [kernel["name"] for kernel in kernels(sessions, ana)] == ["python3"]
     reopen = sessions.engine.block_ingress(ana.container, [ana.access.port or 0])
     try:
@@ -152,25 +153,25 @@ def run_a_cell(sessions: Sessions, session: Session) -> None:
 
 def open_a_terminal(sessions: Sessions, session: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(session)}"}
-    httpx.post(f"{session.url}/api/terminals", headers=headers, **PATIENTLY).raise_for_status()
+    httpx.post(f"{sessions.direct_url(session)}/api/terminals", headers=headers, **PATIENTLY).raise_for_status()
 
 
 def read_a_file(sessions: Sessions, session: Session) -> None:
     headers = {"Authorization": f"token {sessions.token(session)}"}
-    httpx.get(f"{session.url}/api/contents/notes.txt", headers=headers, **PATIENTLY).raise_for_status()
+    httpx.get(f"{sessions.direct_url(session)}/api/contents/notes.txt", headers=headers, **PATIENTLY).raise_for_status()
 
 
 def test_a_server_is_used_when_somebody_did_something_and_not_when_it_was_asked(
     sessions: Sessions, create: Callable[..., Session]
 ) -> None:
     session = create()
-    jupyter = sessions.jupyter(session)
-    jupyter.write_file("notes.txt", "kept")
+    sessions.jupyter(session).write_file("notes.txt", "kept")
     for use in (run_a_cell, open_a_terminal, read_a_file):
         sessions.stop(session.name)
         sessions.start(session.name)
         assert kernels(sessions, session) == []
         sessions.wait_ready(session)
+        jupyter = sessions.jupyter(session)  # at another address after each start
         assert not jupyter.used()
         assert not jupyter.used()
         use(sessions, session)
@@ -231,7 +232,7 @@ def test_two_sessions_side_by_side_cant_read_each_others_homes(
     sessions: Sessions, ana: Session, create: Callable[..., Session]
 ) -> None:
     ben = create()
-    assert (ana.uid != ben.uid, ana.port != ben.port) == (True, True)
+    assert ana.uid != ben.uid
     sessions.jupyter(ana).write_file("private.txt", "of ana")
     # Not even with the whole of the host's file system in front of it.
     call = ["setpriv", f"--reuid={ben.uid}", "--regid=0", "--clear-groups", "cat", "private.txt"]
@@ -243,12 +244,12 @@ def test_two_sessions_side_by_side_cant_read_each_others_homes(
     found = sessions.execute(ben.name, ["sh", "-c", "find / -name private.txt -not -path '/proc/*' 2>/dev/null; true"])
     assert found == ""
     with pytest.raises(JupyterError, match="refuses"):
-        Jupyter(ana.url, sessions.token(ben)).used()
+        Jupyter(sessions.direct_url(ana), sessions.token(ben)).used()
 
 
-def test_stop_and_start_keep_url_token_and_home(sessions: Sessions, create: Callable[..., Session]) -> None:
+def test_stop_and_start_keep_token_and_home(sessions: Sessions, create: Callable[..., Session]) -> None:
     session = create()
-    before = sessions.address(session.name)
+    before = sessions.token(session)
     sessions.jupyter(session).write_file("notes.txt", "kept")
     sessions.stop(session.name)
     sessions.stop(session.name)
@@ -259,7 +260,7 @@ def test_stop_and_start_keep_url_token_and_home(sessions: Sessions, create: Call
         sessions.attach(session.name, ["true"], terminal=False)
     sessions.start(session.name)
     sessions.start(session.name)
-    assert sessions.address(session.name) == before
+    assert sessions.token(session) == before
     assert sessions.execute(session.name, ["cat", "notes.txt"]) == "kept"
 
 
@@ -344,19 +345,6 @@ def test_an_image_that_nobody_has_leaves_nothing_behind(sessions: Sessions) -> N
     with pytest.raises(NotPublished, match="unknown"):
         sessions.create("test-ghost", "p", "2026a", f"sha256:{'0' * 64}", JUPYTER)
     assert "test-ghost" not in sessions.store.homes()
-
-
-def test_when_no_port_is_left_the_setting_is_named(
-    sessions: Sessions, shared: Settings, create: Callable[..., Session]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        narrow = shared.model_copy(update={"session_ports": Span(first=port, last=port)})
-        crowded = Sessions(narrow, sessions.engine, sessions.homes, sessions.store)
-        with pytest.raises(Exhausted, match="in use") as exhausted:
-            create("test-crowded", JUPYTER, crowded)
-    assert "session_ports" in str(exhausted.value)
-    assert "test-crowded" not in sessions.store.homes()
 
 
 def test_nothing_secret_is_on_the_container_or_in_a_log(sessions: Sessions, ana: Session, tmp_path: Path) -> None:

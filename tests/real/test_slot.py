@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -178,11 +178,6 @@ def test_a_jupyterlab_that_was_warm_is_as_one_that_started_with_its_home(
     access = JUPYTER.model_copy(update={"late_home": True})
     sessions.create(name, "jupyter-minimal-deb12-py311", "2026a", jupyter_image, access)
     try:
-        sessions.stop(name)
-        session = sessions.store.session(name)
-        sessions.engine.remove(session.container)
-        sessions.store.update(replace(session, port=None))  # two containers can't have one port of the host
-        sessions.start(name)
         sessions.execute(name, ["sh", "-euc", CONFIGURED])
         wait_until(lambda: moved_at_rest(settings, sessions, name, new))
         entries = Journal(open_database(settings.database))

@@ -204,7 +204,7 @@ from flows.sessions.model import Session
 homes = LocalHomes(settings.load())
 home, uid = homes.make("ana", 234_571), "234571"
 as_owner = ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", "sh", "-euc"]
-session = Session("ana", "p", "2026a", "sha256:0", 234_571, None, home, Path("/token"), Access())
+session = Session("ana", "p", "2026a", "sha256:0", 234_571, home, Path("/token"), Access())
 
 def act(script):
     command.run(["env", "-C", home, *as_owner, script], root=True)

@@ -43,7 +43,7 @@ def image(settings: Settings, tag: str, profile: str = "") -> str:
 
 @pytest.fixture
 def ada(tmp_path: Path) -> Session:
-    return Session("ada", STEM, RELEASE, "sha256:" + "a" * 64, 200001, 18001, tmp_path, tmp_path / "token", Access())
+    return Session("ada", STEM, RELEASE, "sha256:" + "a" * 64, 200001, tmp_path, tmp_path / "token", Access())
 
 
 def test_an_image_is_named_by_tag_or_digest(settings: Settings, ada: Session) -> None:

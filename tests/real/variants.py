@@ -25,7 +25,7 @@ JUPYTER = Access(
 # No IDE to reach, and a start command that waits for the home.
 LATE = Access(late_home=True)
 WAITS = 'until [ -O "$HOME" ]; do : >/dev/shm/refit-waits; sleep 0.05; done; rm -f /dev/shm/refit-waits; cd "$HOME"'
-_ANSWER = "mkdir -p /tmp/www && cd /tmp/www && touch api && exec python3 -m http.server 8000"
+_ANSWER = 'mkdir -p "/tmp/www$NB_PREFIX" && cd /tmp/www && touch ".$NB_PREFIX/api" && exec python3 -m http.server 8000'
 
 
 def variant(

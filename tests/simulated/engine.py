@@ -289,7 +289,7 @@ class SimulatedSessions(Sessions):
     def wait_answering(self, session: Session) -> float:
         self.world.at("ready", session.name)
         if not self.world.images[self.world.reached(session).session.image].answers:
-            raise JupyterError(f"Nothing was ready at {session.url}.")
+            raise JupyterError(f"Nothing was ready at {session.container}.")
         return 0.0
 
     def route_traffic(self, session: Session) -> None:

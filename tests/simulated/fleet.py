@@ -103,15 +103,10 @@ class Fleet:
         return found
 
     def add(self, number: int, image: str, access: Access = ACCESS) -> Session:
-        """A session that runs, in whose home somebody worked; one that gets its home late has no port of its own."""
+        """A session that runs, in whose home somebody worked."""
         name, store = f"s{number}", Store(self.database)
-        token = self._token()
-        made = store.add(
-            name,
-            lambda uid, _: self._session(number, image, uid, token, access),
-            uids=self.settings.session_uids,
-            ports=None,
-        )
+        token, uids = self._token(), self.settings.session_uids
+        made = store.add(name, lambda uid: self._session(number, image, uid, token, access), uids=uids)
         store.want(name, True)
         self.adopt(made)
         return made
@@ -130,8 +125,7 @@ class Fleet:
 
     def _session(self, number: int, image: str, uid: int, token: Path, access: Access = ACCESS) -> Session:
         name, late = f"s{number}", access.late_home
-        port = None if late else 1024 + number % 60_000
-        return Session(name, PROFILE, RELEASE, image, uid, port, self.home(name), token, access, late_home=late)
+        return Session(name, PROFILE, RELEASE, image, uid, self.home(name), token, access, late_home=late)
 
     def _token(self) -> Path:
         token = self.settings.folder("sessions", "ssh").parent / "token"

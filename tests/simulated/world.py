@@ -67,7 +67,7 @@ class Box:
 
     Attributes:
         shut: nobody comes in.
-        led: people are led to it; to one with a port of its own they find the way.
+        led: people are led to it.
         used: somebody has worked in it since it started.
         bound: it has its home; one that is warm has not.
         started: when it last got its home.
@@ -91,7 +91,7 @@ class Box:
     @property
     def open(self) -> bool:
         """Whether people get in."""
-        return self.writes and not self.shut and bool(self.led or self.session.port)
+        return self.writes and not self.shut and self.led
 
     @property
     def seen(self) -> Container:
@@ -311,13 +311,13 @@ class World:
             box = self._box(name)
             if box.running is not Running.running:
                 raise RefitError(f"{name} has no network of its own.")
-            return ("127.0.0.1", box.session.port) if box.session.port else (name, port)
+            return name, port
 
     def reached(self, session: Session) -> Box:
         """The container of a session whose IDE is asked something."""
         box = self._box(session.container)
         if not box.writes or box.shut:
-            raise RefitError(f"Nothing answers at {session.url}.")
+            raise RefitError(f"Nothing answers at {session.container}.")
         return box
 
     def lost(self, session: Session, path_of_own: tuple[str, ...]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from flows.migrations.unattended import TEXTS
 from flows.sessions.events import Kind
 
 CODES: dict[type[StrEnum], str] = {
-    Code: "unused home-changed home-kept unwatched unwatched-ended put-off",
+    Code: "unused home-kept unwatched unwatched-ended put-off",
     Consent: "agreed forced starts",
     Health: "open passed failed inconclusive unapproved",
     Phase: "intent done failed skipped deferred interrupted reopened",

@@ -86,7 +86,7 @@ def test_a_pool_that_is_nearly_full_is_told(free: int, ok: bool) -> None:
 def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings) -> None:
     assert not tuple(doctor.moves(settings)) and not (settings.home / "refit.db").exists()
     journal = Journal(open_database(settings.database))
-    ada = Session("ada", "p", "2026a", "sha256:old", 200_000, None, Path("/home"), Path("/token"), Access())
+    ada = Session("ada", "p", "2026a", "sha256:old", 200_000, Path("/home"), Path("/token"), Access())
     with lease(journal.database, "session ada") as held:
         move = journal.begin(held, ada, moved(ada, "sha256:new", None), "")
         (finding,) = doctor.moves(settings)

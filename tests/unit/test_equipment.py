@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select
 
 from flows.core.errors import RefitError
 from flows.migrations.move import State
@@ -11,7 +10,6 @@ from flows.sessions import reconfigure
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Running, Session
-from flows.sessions.store import SessionRow
 from tests.simulated.fleet import Fleet
 from tests.simulated.world import Image, Point
 
@@ -74,30 +72,3 @@ def test_a_volume_goes_when_no_session_has_it(sessions: Fleet, ada: Session) -> 
 def test_where_there_is_no_pool_no_home_gets_into_it(sessions: Fleet, ada: Session) -> None:
     with pytest.raises(RefitError, match="no pool"):
         reconfigure.put_into_pool(sessions.sessions, LocalHomes(sessions.settings), ada.name)
-
-
-def test_a_session_with_a_port_gets_a_path_at_the_gateway_when_its_person_wants_it(
-    sessions: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bob = sessions.add(2, sessions.image("old"))
-    sessions.sessions.store.update(bob)
-    assert taken(sessions, bob.port)
-    with sessions.world.person():
-        with pytest.raises(RefitError, match="gateway doesn't run"):
-            reconfigure.put_behind_gateway(sessions.sessions, bob.name)
-        monkeypatch.setattr("flows.gateway.proxy.Gateway.runs", True)
-        with pytest.raises(RefitError, match="stop it first"):
-            reconfigure.put_behind_gateway(sessions.sessions, bob.name)
-        sessions.sessions.stop(bob.name)
-        for _ in range(2):
-            moved = reconfigure.put_behind_gateway(sessions.sessions, bob.name)
-            assert moved.behind_gateway and not moved.url and moved.path == f"/session/{bob.name}"
-        assert sessions.sessions.start(bob.name) == moved
-    (box,) = sessions.world.of(bob.name)
-    assert box.session == moved
-    assert not taken(sessions, bob.port)  # others may have it
-
-
-def taken(sessions: Fleet, port: int | None) -> bool:
-    with sessions.database.connect() as connection:
-        return bool(connection.execute(select(SessionRow.port).where(SessionRow.port == port)).all())

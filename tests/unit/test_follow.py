@@ -79,7 +79,7 @@ class World:
             setattr(self, event[1], event[2])
 
     def candidate(self, name: str) -> Candidate:
-        session = Session(name, *KEY, self.images.get(name, OLD), 200001, None, Path("/h"), Path("/t"), Access())
+        session = Session(name, *KEY, self.images.get(name, OLD), 200001, Path("/h"), Path("/t"), Access())
         verdict = Verdict.busy if self.is_busy(name) else Verdict.idle
         seen = Seen(name, verdict, self.time, verdict is Verdict.idle, (Evidence(verdict, "python train.py"),))
         rests = self.deferred.get(name)

@@ -30,7 +30,7 @@ from tests.conftest import wait_until
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ADA = Session(
-    *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000, None),
+    *("ada", "jupyter-minimal-deb12-py311", "2026a", f"sha256:{'a' * 64}", 200_000),
     home=Path("/homes/ada"),
     token_file=Path("/sessions/ada/token"),
     access=Access(port=8888, health="/api"),
@@ -72,28 +72,16 @@ def test_a_gateway_that_never_ran_is_asked_nothing_and_keeps_nobody_waiting(sett
 @pytest.mark.parametrize(
     ("network", "address"),
     [
-        ({"IPAddress": "10.88.0.5", "Ports": {}}, ("10.88.0.5", 8888)),
+        ({"IPAddress": "10.88.0.5"}, ("10.88.0.5", 8888)),
         ({"IPAddress": "", "Networks": {"podman": {"IPAddress": "10.88.0.6"}}}, ("10.88.0.6", 8888)),
-        (
-            {"IPAddress": "10.88.0.5", "Ports": {"8888/tcp": [{"HostIp": "", "HostPort": "18000"}]}},
-            ("127.0.0.1", 18000),
-        ),
-        ({"IPAddress": "10.88.0.5", "Ports": {"22/tcp": None}}, ("10.88.0.5", 8888)),
-        ({"IPAddress": "", "Ports": None, "Networks": None}, None),
+        ({"IPAddress": "", "Networks": None}, None),
     ],
 )
-def test_a_container_is_reached_where_it_is_published_else_at_its_own_address(
+def test_a_container_that_runs_is_reached_at_its_own_address(
     network: dict[str, object], address: tuple[str, int] | None
 ) -> None:
     assert as_address({"State": {"Running": True}, "NetworkSettings": network}, 8888) == address
     assert as_address({"State": {"Running": False}, "NetworkSettings": network}, 8888) is None
-
-
-def test_a_session_without_a_port_of_its_own_is_behind_the_gateway() -> None:
-    assert ADA.behind_gateway and not ADA.url and ADA.path == "/session/ada"
-    before = replace(ADA, port=18_000, environment={})
-    assert not before.behind_gateway and before.url == "http://127.0.0.1:18000"
-    assert not replace(ADA, access=Access()).behind_gateway
 
 
 @pytest.mark.parametrize(
@@ -133,7 +121,7 @@ def waiting_page(settings: Settings) -> Starlette:
     """A waiting_page who knows ada, whom nobody has asked to run."""
     settings.folder()
     database = open_database(settings.database)
-    Store(database).add("ada", lambda uid, _: replace(ADA, uid=uid), uids=Span(first=200_000, last=200_001), ports=None)
+    Store(database).add("ada", lambda uid: replace(ADA, uid=uid), uids=Span(first=200_000, last=200_001))
     return door(WaitingPage(settings, database))
 
 

@@ -17,7 +17,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.model import Session
 
-ADA = Session("ada", "p", "2026a", "sha256:old", 200_000, None, Path("/home"), Path("/token"), Access())
+ADA = Session("ada", "p", "2026a", "sha256:old", 200_000, Path("/home"), Path("/token"), Access())
 
 
 def test_a_move_is_unfinished_until_the_history_tells_of_its_end(settings: Settings) -> None:

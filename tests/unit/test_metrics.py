@@ -136,7 +136,7 @@ def test_moves_and_downtimes_are_those_of_the_journal(settings: Settings) -> Non
 
 
 def write(journal: Journal, name: str, steps: Iterable[tuple[str, Phase]], final: State) -> None:
-    before = Session(name, *LAB, "sha256:old", 200_000, None, Path("/home"), Path("/token"), Access())
+    before = Session(name, *LAB, "sha256:old", 200_000, Path("/home"), Path("/token"), Access())
     with lease(journal.database, f"session {name}") as held:
         move = journal.begin(held, before, moved(before, NEW, None), "")
         for step, phase in steps:

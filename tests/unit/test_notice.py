@@ -191,7 +191,7 @@ def test_a_reminder_says_how_long_is_left() -> None:
 
 
 def test_a_deadline_begins_when_its_owner_is_told() -> None:
-    session = Session("ada", "p0", "2026a", "old", 1, None, Path("/h"), Path("/t"), Access())
+    session = Session("ada", "p0", "2026a", "old", 1, Path("/h"), Path("/t"), Access())
     candidate = Candidate(session, True, policy=SessionPolicy(deadline_days=7))
     rollout = PlanInput(NOW, {})
     assert deadline_if_told(candidate, "new", rollout) == NOW + timedelta(days=7)

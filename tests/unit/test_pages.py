@@ -33,7 +33,7 @@ class Here(SimulatedEngine):
 @pytest.fixture
 def windows(tmp_path: Path) -> Windows:
     access = Access(port=8888, notices=FILE)
-    session = Session("ada", "vscode-minimal-deb12-py311", "2026a", "sha256:1", 1, None, tmp_path, tmp_path, access)
+    session = Session("ada", "vscode-minimal-deb12-py311", "2026a", "sha256:1", 1, tmp_path, tmp_path, access)
     return Windows(Here(tmp_path), session)
 
 

@@ -34,7 +34,6 @@ def candidate(
         release=RELEASE,
         image=image,
         uid=200001,
-        port=18001,
         home=Path("/homes") / name,
         token_file=Path("/tokens") / name,
         access=Access(),
@@ -118,9 +117,8 @@ def test_a_session_that_moves_takes_over_how_the_new_image_is_reached() -> None:
     session = candidate().session
     ide = replace(session, access=IDE)
     next_ide = IDE.model_copy(update={"port": 9999, "own_paths": ()})
-    ssh = session.token_file.parent / "ssh"  # which those that were made before there was ssh get now
-    assert moved(ide, NEW, next_ide) == replace(ide, image=NEW, generation=2, access=next_ide, ssh=ssh)
-    assert moved(ide, NEW, None) == replace(ide, image=NEW, generation=2, ssh=ssh)
+    assert moved(ide, NEW, next_ide) == replace(ide, image=NEW, generation=2, access=next_ide)
+    assert moved(ide, NEW, None) == replace(ide, image=NEW, generation=2)
 
 
 @pytest.mark.parametrize(("had", "gets"), [(Access(), IDE), (IDE, Access())], ids=["gets one", "loses it"])

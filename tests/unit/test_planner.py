@@ -45,7 +45,7 @@ IDLE, BUSY = Verdict.idle, Verdict.busy
 
 
 def candidate(name: str = "ada", verdict: Verdict | None = IDLE, **changes: object) -> Candidate:
-    session = Session(name, "p0", "2026a", OLD, 200001, None, Path("/h"), Path("/t"), Access())
+    session = Session(name, "p0", "2026a", OLD, 200001, Path("/h"), Path("/t"), Access())
     seen = Seen(name, verdict, NOW - HOUR, True, (Evidence(verdict, "python train.py"),)) if verdict else None
     return replace(Candidate(session, True, seen=seen), **changes)  # type: ignore[arg-type]
 

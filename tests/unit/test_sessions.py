@@ -1,4 +1,4 @@
-"""What sessions decide without Podman: names, records, uids and ports, labels, what a cell said."""
+"""What sessions decide without Podman: names, records, uids, labels, what a cell said."""
 
 from __future__ import annotations
 
@@ -36,21 +36,20 @@ from tests.conftest import PATIENCE
 from tests.simulated.fleet import fleet
 
 UIDS = Span(first=300_000, last=300_099)
-PORTS = Span(first=28_000, last=28_999)
 
 
-def session(name: str = "ana", uid: int = 300_000, port: int | None = 28_000) -> Session:
+def session(name: str = "ana", uid: int = 300_000) -> Session:
     access = Access(port=8888, health="/api", page="/lab?token={token}", protocol="jupyter", own_paths=(".cache/",))
     home, token_file = Path("/homes") / name, Path("/sessions") / name / "token"
-    return Session(name, "p", "2026a", "sha256:1", uid, port, home, token_file, access, {"COLOUR": "blue"})
+    return Session(name, "p", "2026a", "sha256:1", uid, home, token_file, access, {"COLOUR": "blue"})
 
 
-def maker(name: str) -> Callable[[int, int | None], Session]:
-    return lambda uid, port: session(name, uid, port)
+def maker(name: str) -> Callable[[int], Session]:
+    return lambda uid: session(name, uid)
 
 
-def add(store: Store, name: str, uids: Span = UIDS, ports: Span | None = PORTS, avoid: tuple[int, ...] = ()) -> Session:
-    return store.add(name, maker(name), uids=uids, ports=ports, avoid=avoid)
+def add(store: Store, name: str, uids: Span = UIDS, avoid: tuple[int, ...] = ()) -> Session:
+    return store.add(name, maker(name), uids=uids, avoid=avoid)
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_nobody_gets_back_what_belongs_to_another_by_now(store: Store) -> None:
     with pytest.raises(NameTaken):
         store.bring_back(session("ana"), wanted=True)
     with pytest.raises(RefitError, match="belongs to another"):
-        store.bring_back(session("bob", port=None), wanted=True)
+        store.bring_back(session("bob"), wanted=True)
     store.forget("ana")
     with pytest.raises(RefitError, match="belongs to another"):
         store.bring_back(session("ana", uid=300_050), wanted=True)
@@ -157,7 +156,7 @@ def test_a_record_is_kept_changed_and_forgotten(store: Store) -> None:
     assert store.sessions() == (made,)
     assert store.wanted() == frozenset()
     store.want("ana", True)
-    moved = session("ana", made.uid, made.port)
+    moved = session("ana", made.uid)
     store.update(moved)
     assert (store.session("ana"), store.wanted()) == (moved, {"ana"})
     store.forget("ana")
@@ -188,17 +187,6 @@ def test_uids_of_the_host_and_of_homes_without_a_record_are_left_alone(store: St
     assert add(store, "ana", Span(first=somebody, last=somebody + 2), avoid=(somebody + 1,)).uid == somebody + 2
 
 
-def test_a_port_that_somebody_listens_on_is_left_alone(store: Store) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = listener.getsockname()[1]
-        with pytest.raises(Exhausted, match=f"Every loopback port from {taken} to {taken}") as exhausted:
-            add(store, "ana", ports=Span(first=taken, last=taken))
-    assert "session_ports" in str(exhausted.value)
-    assert store.homes() == {}
-    assert add(store, "ana", ports=Span(first=taken, last=taken)).port == taken
-    assert add(store, "ben", ports=None).port is None
-
-
 def test_when_no_uid_is_left_the_setting_is_named(store: Store) -> None:
     add(store, "ana", Span(first=300_000, last=300_000))
     with pytest.raises(Exhausted, match="Every uid") as exhausted:
@@ -223,7 +211,7 @@ def test_processes_that_allocate_at_once_never_get_the_same(database: Engine) ->
         process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0] * 4
     made = Store(database).sessions()
-    assert (len({found.uid for found in made}), len({found.port for found in made})) == (20, 20)
+    assert len({found.uid for found in made}) == 20
 
 
 def test_what_rsync_itemises_is_said_in_words() -> None:

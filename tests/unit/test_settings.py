@@ -58,11 +58,11 @@ def test_secrets_are_kept_out_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_can_not_be_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REFIT_SESSION_PORTS", "{first: 1, last")
+    monkeypatch.setenv("REFIT_SSH_PORTS", "{first: 1, last")
     with pytest.raises(Mistakes, match="mistake") as found:
         settings.load()
-    assert "REFIT_SESSION_PORTS: this is not valid YAML" in str(found.value)
-    monkeypatch.delenv("REFIT_SESSION_PORTS")
+    assert "REFIT_SSH_PORTS: this is not valid YAML" in str(found.value)
+    monkeypatch.delenv("REFIT_SSH_PORTS")
     monkeypatch.setenv("REFIT_CA_BUNDLE", "/no/such/file.pem")
     with pytest.raises(Mistakes) as missing:
         settings.load()

@@ -35,7 +35,7 @@ class TestSimulatedEngine(EngineContract):
 
     @pytest.fixture
     def session(self) -> Session:
-        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, 18000, Path("/home"), Path("/token"), ACCESS)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, Path("/home"), Path("/token"), ACCESS)
 
     @pytest.fixture
     def another_home(self) -> Path:
@@ -61,7 +61,7 @@ class TestSimulatedHomes(HomesContract):
     @pytest.fixture
     def session(self, homes: Homes) -> Session:
         home = homes.make("ada", 200001)
-        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, 18000, home, Path("/token"), ACCESS)
+        return Session("ada", PROFILE, RELEASE, IMAGE, 200001, home, Path("/token"), ACCESS)
 
 
 @pytest.fixture

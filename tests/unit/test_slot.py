@@ -20,7 +20,7 @@ from flows.catalog.model import Access
 from flows.core import command
 from flows.core.command import Completed
 from flows.core.settings import Settings
-from flows.migrations.steps import no_room, stays_cold
+from flows.migrations.steps import no_room
 from flows.sessions.containers import slot
 from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
@@ -29,7 +29,7 @@ from tests.conftest import PATIENCE, wait_until
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "snippets/web/files/launch-jupyter"
 IMAGE = "sha256:1"
-SESSION = Session("ada", "p", "2026a", IMAGE, 200_000, None, Path("/h"), Path("/t"), Access(), late_home=True)
+SESSION = Session("ada", "p", "2026a", IMAGE, 200_000, Path("/h"), Path("/t"), Access(), late_home=True)
 
 
 def container(session: Session, running: Running) -> Container:
@@ -86,12 +86,6 @@ def test_what_runs_without_its_home_is_warm() -> None:
     found = (running, stopped, direct, foreign)
     assert [each.warm for each in with_warm(found, [])] == [True, False, False, False]
     assert not any(each.warm for each in with_warm(found, [running.name]))
-
-
-@pytest.mark.parametrize(("port", "late", "why"), [(None, True, ""), (18000, True, "port"), (None, False, "later")])
-def test_what_has_a_port_or_a_home_from_the_start_is_not_made_warm(port: int | None, late: bool, why: str) -> None:
-    told = stays_cold(replace(SESSION, port=port, late_home=late))
-    assert why in told and bool(told) == bool(why)
 
 
 def test_a_home_goes_to_whom_it_belongs_already_and_to_nobody_besides() -> None:

@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
-from flows.migrations.planning.plan import moved
 from flows.sessions.containers import drift
 from flows.sessions.containers.podman import Podman, is_ours
 from flows.sessions.entry import forwarder
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import NoPublicKey, PublicKey, added, read_keys, without
 from flows.sessions.entry.ssh import Ssh
-from flows.sessions.model import Session
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAINTcWKlPDJbYQ5zYf3xGf2jA6mGgyVKnTmZWyUZg3Rr4"
@@ -205,12 +202,3 @@ def test_f20_a_container_that_only_bears_a_label_of_refits_is_somebody_elses() -
     listed = {"Names": ["mine"], "State": "running", "Labels": {"io.refit.session": "ada"}}
     assert not is_ours(listed) and not is_ours({**listed, "Labels": None})
     assert is_ours({**listed, "Labels": {f"io.refit.{name}": "1" for name in ("session", "generation", "image")}})
-
-
-def test_a_session_from_before_there_was_ssh_gets_it_with_its_next_move() -> None:
-    old = Session(
-        "ada", "light", "2026a", "sha256:1", 200_000, None, Path("/homes/ada"), Path("/s/ada/token"), Access()
-    )
-    assert old.ssh is None and old.doors == () and Session.from_json(old.to_json()) == old
-    new = moved(old, "sha256:2", None)
-    assert new.ssh == Path("/s/ada/ssh") and new.doors == (2222,)

@@ -17,7 +17,7 @@ from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users
 from flows.sessions.model import Session, Volume
 
-PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, None, Path("/homes/ana"), Path("/token"), Access())
+PLAIN = Session("ana", "p", "2026a", "sha256:1", 300_000, Path("/homes/ana"), Path("/token"), Access())
 DATA = Volume("data", "/data", Path("/volumes/ana/data"))
 
 

@@ -28,10 +28,10 @@ from flows.sessions.wishes import PreferenceStore
 def database(tmp_path: Path) -> Engine:
     engine = open_database(f"sqlite:///{tmp_path / 'refit.db'}")
 
-    def make(uid: int, port: int | None) -> Session:
-        return Session("ann", "p", "2026a", "sha256:1", uid, port, tmp_path, tmp_path, Access())
+    def make(uid: int) -> Session:
+        return Session("ann", "p", "2026a", "sha256:1", uid, tmp_path, tmp_path, Access())
 
-    Store(engine).add("ann", make, uids=Span(first=300_000, last=300_009), ports=None)
+    Store(engine).add("ann", make, uids=Span(first=300_000, last=300_009))
     return engine
 
 

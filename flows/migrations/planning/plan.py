@@ -115,10 +115,9 @@ def moved(session: Session, image: str, access: Access | None) -> Session:
     if bool(access.port) != bool(session.access.port):
         raise RefitError(
             f"The session {session.name!r} can't be moved to {image}.",
-            why="That image has an IDE, and the session was made without an address of one."
+            why="That image has an IDE, and the session has none."
             if access.port
             else "That image has no IDE, and the session has one.",
             fix=f"`refit session rm {session.name}` keeps its home; then create it anew.",
         )
-    ssh = session.ssh or session.token_file.parent / "ssh"  # it may be from before there was ssh
-    return replace(session, image=image, generation=session.generation + 1, access=access, ssh=ssh)
+    return replace(session, image=image, generation=session.generation + 1, access=access)

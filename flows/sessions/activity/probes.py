@@ -105,9 +105,8 @@ class _Ingress:
     def __init__(self, engine: Engine, session: Session, seconds: float) -> None:
         self._lock, self._opened = Lock(), False
         self._timer = Timer(seconds, copy_context().run, [self.open])
-        self._allow_ingress = engine.block_ingress(session.container, session.doors) if session.doors else lambda: None
-        if session.doors:
-            self._timer.start()
+        self._allow_ingress = engine.block_ingress(session.container, session.doors)
+        self._timer.start()
 
     def open(self) -> None:
         self._timer.cancel()

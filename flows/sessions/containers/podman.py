@@ -244,10 +244,10 @@ class Podman:
         self._slots.remove(container)
 
     def address(self, container: str, port: int) -> tuple[str, int]:
-        """Where this port of a running container is reached from this machine: as published, else on Podman's bridge.
+        """Where this port of a running container is reached from this machine: on Podman's bridge.
 
         Raises:
-            RefitError: it doesn't run, or has neither.
+            RefitError: it doesn't run, or has no address there.
         """
         told = self._inspect(container)
         if (found := as_address(told, port)) is None:
@@ -419,12 +419,11 @@ class Podman:
             # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.
             "--log-driver=k8s-file",
             "--log-opt=max-size=16mb",
-            *([f"--publish=127.0.0.1:{session.port}:{session.access.port}"] if session.port else []),
             f"--mount={home}",
             f"--mount=type=bind,src={session.token_file},dst={TOKEN_FILE},ro",
             *map(mount_option, session.volumes),
             *(f"--device={device}" for device in session.devices),
-            *(_ssh(session) if session.ssh else []),
+            *_ssh(session),
             *(f"--env={name}={value}" for name, value in variables.items()),
             *(f"--label={name}={value}" for name, value in labels(session).items()),
         ]
@@ -500,8 +499,6 @@ def as_address(inspected: Mapping[str, Any], port: int) -> tuple[str, int] | Non
     if not inspected["State"]["Running"]:  # what is said of its ports holds for its next start
         return None
     network = inspected["NetworkSettings"]
-    if published := (network.get("Ports") or {}).get(f"{port}/tcp"):
-        return published[0]["HostIp"] or "127.0.0.1", int(published[0]["HostPort"])
     own = [network.get("IPAddress"), *(each.get("IPAddress") for each in (network.get("Networks") or {}).values())]
     return next(((host, port) for host in own if host), None)
 

@@ -7,6 +7,7 @@ key, and a port of the forwarder, with its first key, and keeps both until it is
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,11 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
-from flows.host import forwarding
 from flows.sessions.engine import Engine
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import PublicKey, read_keys
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
-from flows.sessions.store import Exhausted, is_free
+from flows.sessions.store import Exhausted
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.
 START = "/usr/local/bin/start-session"
@@ -51,7 +51,7 @@ class Ssh:
 
     def prepare(self, session: Session) -> None:
         """See to it that there is a folder for the container to see, if only an empty one."""
-        if session.ssh and not session.ssh.exists():
+        if not session.ssh.exists():
             command.run(["install", "-d", "-m", "0711", session.ssh.parent], root=True)
             command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
 
@@ -67,7 +67,7 @@ class Ssh:
             RefitError: no port is left, or the forwarder doesn't get it.
         """
         self.prepare(session)
-        if keys and session.ssh:
+        if keys:
             self._make_key(session.ssh / "host_key", session.uid)
             self._make_key(self._probe_key(session.name), 0)
             probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
@@ -80,7 +80,7 @@ class Ssh:
 
     def open(self, session: Session) -> None:
         """Let logins reach the container of a session that runs, if it has keys."""
-        if not (session.ssh and lets_in(session.ssh)):
+        if not lets_in(session.ssh):
             return
         host, port = self._engine.address(session.container, SSH_PORT)
         self.forwarder.listen(self._ports().values())
@@ -92,7 +92,7 @@ class Ssh:
         Raises:
             RefitError: its image has none.
         """
-        if session.ssh and lets_in(session.ssh):
+        if lets_in(session.ssh):
             self._engine.execute(session.container, [START])
             self.open(session)
 
@@ -115,7 +115,7 @@ class Ssh:
         Raises:
             RefitError: that isn't possible, or another host key answers.
         """
-        if not (session.ssh and lets_in(session.ssh)):
+        if not lets_in(session.ssh):
             return ""
         host, port = self._engine.address(session.container, SSH_PORT)
         own = {"HostName": host, "Port": str(port), "IdentityFile": _quoted(self._probe_key(session.name))}
@@ -180,9 +180,9 @@ class Ssh:
             taken = self._ports()
             if name in taken:
                 return
-            others, span = {*taken.values(), *forwarding.taken_ports()}, self._settings.ssh_ports
+            span = self._settings.ssh_ports
             for port in range(span.first, span.last + 1):
-                if port not in others and is_free(port):
+                if port not in taken.values() and _is_free(port):
                     _write(self._port_file(name), f"{port}\n")
                     return
         raise Exhausted("loopback port for ssh", span, "ssh_ports")
@@ -240,3 +240,15 @@ def _write(path: Path, text: str) -> None:
     draft = path.with_name(f"{path.name}.new")
     command.run(["install", "-m", "0644", "/dev/stdin", draft], root=True, stdin=text)
     command.run(["mv", "-T", "--", draft, path], root=True)
+
+
+def _is_free(port: int) -> bool:
+    """Whether nobody listens on this loopback port."""
+    with socket.socket() as probe:
+        # A port where a connection has just ended is free; only a listener holds it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "first"
+revision = "initial"
 down_revision = None
 
 moment = sa.DateTime(timezone=True)
@@ -43,7 +43,6 @@ def _leases_and_sessions() -> None:
     op.create_table(
         "sessions",
         sa.Column("name", sa.String, sa.ForeignKey("homes.name"), primary_key=True),
-        sa.Column("port", sa.Integer, nullable=True, unique=True),
         sa.Column("spec", sa.String, nullable=False),
         sa.Column("wanted", sa.Boolean, nullable=False),
         sa.Column("created", moment, nullable=False),
