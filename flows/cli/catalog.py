@@ -10,15 +10,6 @@ from typing import Annotated
 
 import typer
 
-from flows.authoring.importing.adoption import adopt
-from flows.authoring.importing.report import REPORT
-from flows.authoring.lint.catalog import lint as look_at
-from flows.catalog import load as catalogs
-from flows.catalog import skeletons, tree
-from flows.catalog.choices import Option
-from flows.catalog.model import Catalog, Profile
-from flows.cli import tables
-from flows.cli import wizard as questions
 from flows.cli.console import (
     Json,
     ReleaseName,
@@ -31,17 +22,29 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.core.database import now
-from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
-from flows.core.settings import load
-from flows.releases import branches, image_table
-from flows.releases.containerfile import show as show_image
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.authoring.importing import report
+    from flows.authoring.importing.adoption import adopt
+    from flows.authoring.lint.catalog import lint as look_at
+    from flows.catalog import load as catalogs
+    from flows.catalog import skeletons, tree
+    from flows.catalog.choices import Option
+    from flows.catalog.model import Catalog, Profile
+    from flows.cli import tables
+    from flows.cli import wizard as questions
+    from flows.core.database import now
+    from flows.core.documents import Mistakes
+    from flows.core.settings import load
+    from flows.releases import branches, image_table
+    from flows.releases.containerfile import show as show_image
 
 # As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
 
-release_app = typer.Typer(no_args_is_help=True, help="Cut releases, and see which are supported until when.")
+release_app = typer.Typer(no_args_is_help=True)
 
 
 @release_app.command("list")
@@ -152,7 +155,7 @@ def _decided(flag: bool | None, question: str, asking: bool) -> bool:
     return bool(typer.confirm(question)) if flag is None and asking else bool(flag)
 
 
-new_app = typer.Typer(no_args_is_help=True, help="Begin a recipe: the least that works, to be changed.")
+new_app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: small letters and digits.")]
 
 
@@ -210,7 +213,7 @@ def lint(
         out.print(shown_catalog(root), highlight=False, soft_wrap=True)
 
 
-import_app = typer.Typer(no_args_is_help=True, help="Make a catalog of what others wrote for other tools.")
+import_app = typer.Typer(no_args_is_help=True)
 
 
 @import_app.command("workbench-images")
@@ -231,6 +234,6 @@ def import_workbench_images(
     show(tables.adopted(made.recipes))
     said = (
         f"{made.catalog} is a catalog of {made.profiles} profiles, of {len(made.recipes)} recipes. {len(made.notes)} "
-        f"things to look at are in {made.catalog / REPORT}. Next: `refit lint {made.catalog}`."
+        f"things to look at are in {made.catalog / report.REPORT}. Next: `refit lint {made.catalog}`."
     )
     out.print(said, highlight=False, soft_wrap=True)

@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic_core import to_jsonable_python
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from flows import services
-from flows.catalog.load import newest_release
-from flows.cli import screen, tables
-from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.formatting import printable
-from flows.core.settings import SHIPPED_CATALOG, Settings, load
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from pydantic_core import to_jsonable_python
+
+    from flows import services
+    from flows.catalog.load import newest_release
+    from flows.cli import screen, tables
+    from flows.core import settings as chosen
+    from flows.core.documents import Mistakes
+    from flows.core.settings import Settings, load
 
 
 class Printer(Console):
@@ -77,7 +82,7 @@ def _ending_when_told() -> Iterator[None]:
 
 def shown_catalog(catalog: Path) -> str:
     """Which catalog was taken, in a line: nobody should look for their recipes in another one."""
-    return f"Catalog: {catalog}{', which came with Refit' if catalog == SHIPPED_CATALOG != Path.cwd() else ''}"
+    return f"Catalog: {catalog}{', which came with Refit' if catalog == chosen.SHIPPED_CATALOG != Path.cwd() else ''}"
 
 
 def show_data(as_json: bool, data: Any, table: Table) -> None:

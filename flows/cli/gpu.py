@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import tables
 from flows.cli.console import Json, out, show_data
-from flows.core.database import now
 from flows.core.errors import RefitError
-from flows.core.settings import load
-from flows.sessions.gpus.gpu import Taken
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.reconfigure import release_gpus
-from flows.sessions.wishes import caller
+from flows.core.lazily import lazily
 
-app = typer.Typer(no_args_is_help=True, help="GPUs of this machine: sessions take them when they start.")
+with lazily(globals()):
+    from flows.cli import tables
+    from flows.core.database import now
+    from flows.core.settings import load
+    from flows.sessions.gpus.gpu import Taken
+    from flows.sessions.lifecycle import Sessions
+    from flows.sessions.reconfigure import release_gpus
+    from flows.sessions.wishes import caller
+
+app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True)

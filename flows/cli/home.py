@@ -9,28 +9,31 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import screen, tables
 from flows.cli.console import Json, SessionName, Yes, err, out, show, show_data, show_json
-from flows.compatibility.changes import HandMade, hand_made
-from flows.compatibility.judge import Verdict
-from flows.compatibility.scan import Scan, scan
-from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.settings import Settings, load
-from flows.images.registry import Registry
-from flows.migrations import retained_snapshots
-from flows.migrations.journal import Journal
-from flows.migrations.planning.plan import moved
-from flows.migrations.rehearsal import rehearse
-from flows.migrations.session_planner import targets
-from flows.publishing.publish import access_of
-from flows.publishing.signatures import Publications
-from flows.sessions.homes.home import LocalHomes
-from flows.sessions.homes.pool import Pool, Room, read_size
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
-from flows.sessions.reconfigure import put_into_pool
-from flows.sessions.wishes import PreferenceStore, caller
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.cli import screen, tables
+    from flows.compatibility.changes import HandMade, hand_made
+    from flows.compatibility.judge import Verdict
+    from flows.compatibility.scan import Scan, scan
+    from flows.core.database import open_database
+    from flows.core.settings import Settings, load
+    from flows.images.registry import Registry
+    from flows.migrations import retained_snapshots
+    from flows.migrations.journal import Journal
+    from flows.migrations.planning.plan import moved
+    from flows.migrations.rehearsal import rehearse
+    from flows.migrations.session_planner import targets
+    from flows.publishing.publish import access_of
+    from flows.publishing.signatures import Publications
+    from flows.sessions.homes.home import LocalHomes
+    from flows.sessions.homes.pool import Pool, Room, read_size
+    from flows.sessions.lifecycle import Sessions
+    from flows.sessions.model import Session
+    from flows.sessions.reconfigure import put_into_pool
+    from flows.sessions.wishes import PreferenceStore, caller
 
 Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
 To = Annotated[
@@ -48,16 +51,15 @@ class Home:
     used: bool
 
 
-home_app = typer.Typer(no_args_is_help=True, help="Homes of sessions: what persists, and where it lies.")
+home_app = typer.Typer(no_args_is_help=True)
 pool_app = typer.Typer(invoke_without_command=True, help="The pool of homes, in which a snapshot takes milliseconds.")
 home_app.add_typer(pool_app, name="pool")
 
 
-def add_to(session_app: typer.Typer, migrate_app: typer.Typer) -> None:
-    """Give the groups of the command their verbs about homes."""
+def add_to(session_app: typer.Typer) -> None:
+    """Give the group of sessions its verbs about homes."""
     session_app.command("scan")(scan_home)
     session_app.command("changes")(show_changes)
-    migrate_app.command("rehearse")(rehearse_move)
 
 
 def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:

@@ -7,22 +7,23 @@ from typing import Annotated
 
 import typer
 
-from flows.catalog.tag import tags_among
-from flows.cli import tables
 from flows.cli.console import Json, Yes, err, out, show_data
-from flows.core.database import open_database
-from flows.core.settings import load
-from flows.images.registry import Registry
-from flows.publishing import evidence
-from flows.publishing.signatures import Publications
-from flows.publishing.vouching import candidates, vouch
-from flows.sessions.wishes import caller
-from flows.signing.keys import Keys, pem_of
-from flows.signing.trust import Trust
+from flows.core.lazily import lazily
 
-images_app = typer.Typer(
-    invoke_without_command=True, help="List the images in the registry; sign, revoke and restore them."
-)
+with lazily(globals()):
+    from flows.catalog.tag import tags_among
+    from flows.cli import tables
+    from flows.core.database import open_database
+    from flows.core.settings import load
+    from flows.images.registry import Registry
+    from flows.publishing import evidence
+    from flows.publishing.signatures import Publications
+    from flows.publishing.vouching import candidates, vouch
+    from flows.sessions.wishes import caller
+    from flows.signing.keys import Keys, pem_of
+    from flows.signing.trust import Trust
+
+images_app = typer.Typer(invoke_without_command=True)
 What = Annotated[str, typer.Argument(metavar="IMAGE-OR-KEY", help="Tag, alias or digest of an image; or id of a key.")]
 _KEY_DIGITS = 64
 

@@ -14,27 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markdown import Markdown
 from typer.exceptions import TyperException
 
-from flows import services
-from flows.catalog.load import load_catalog
-from flows.catalog.model import Catalog
-from flows.cli import (
-    catalog,
-    gpu,
-    home,
-    images,
-    metrics,
-    migrate,
-    queue,
-    screen,
-    session,
-    settings,
-    ssh,
-    tables,
-    volume,
-)
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -50,23 +31,45 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.core.documents import Mistakes
+from flows.cli.groups import Group, with_groups
 from flows.core.errors import RefitError
 from flows.core.formatting import Printable
-from flows.core.settings import Settings, load
-from flows.images import graph_drawing
-from flows.images.builder import cache
-from flows.images.registry import Registry
-from flows.migrations import start_sessions
-from flows.migrations.rehearsal import sweep
-from flows.publishing import evidence
-from flows.releases.branches import nights
-from flows.releases.containerfile import show_profile
-from flows.releases.plan import ELSEWHERE, NotBuildable, due_locks, plan_release
-from flows.services import doctor, tickets
-from flows.services.reset import reset as remove_state
-from flows.services.reset import reset_parts
-from flows.sessions.lifecycle import Sessions
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from rich.markdown import Markdown
+
+    from flows import services
+    from flows.catalog.load import load_catalog
+    from flows.catalog.model import Catalog
+    from flows.cli import (
+        catalog,
+        gpu,
+        home,
+        images,
+        metrics,
+        migrate,
+        queue,
+        screen,
+        session,
+        settings,
+        tables,
+        volume,
+    )
+    from flows.core.settings import Settings, load
+    from flows.images import graph_drawing
+    from flows.images.builder import cache
+    from flows.images.registry import Registry
+    from flows.migrations import start_sessions
+    from flows.migrations.rehearsal import sweep
+    from flows.publishing import evidence
+    from flows.releases.branches import nights
+    from flows.releases.containerfile import show_profile
+    from flows.releases.plan import NotBuildable, due_locks, plan_release
+    from flows.services import doctor, tickets
+    from flows.services.reset import reset as remove_state
+    from flows.services.reset import reset_parts
+    from flows.sessions.lifecycle import Sessions
 
 if TYPE_CHECKING:
     from flows.cli.demo import Story
@@ -75,32 +78,40 @@ if TYPE_CHECKING:
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
 
-_ONCE = f"The link logs in, once, within {tickets.MINUTES} minutes; `refit ui` prints another."
-
+cache_app = typer.Typer(invoke_without_command=True)
+GROUPS = (
+    Group(
+        "images", "Images", lambda: images.images_app, "List the images in the registry; sign, revoke and restore them."
+    ),
+    Group("cache", "Images", lambda: cache_app, "Show the caches of what builds download, or free their space."),
+    Group("queue", "Images", lambda: queue.app, "Queues of builds, one for each operating system."),
+    Group("release", "Catalog", lambda: catalog.release_app, "Cut releases, and see which are supported until when."),
+    Group("new", "Catalog", lambda: catalog.new_app, "Begin a recipe: the least that works, to be changed."),
+    Group("import", "Catalog", lambda: catalog.import_app, "Make a catalog of what others wrote for other tools."),
+    Group(
+        "session",
+        "Sessions",
+        lambda: session.app,
+        "Create, show, start, stop and remove sessions: one developer's environment each.",
+    ),
+    Group("migrate", "Sessions", lambda: migrate.app, "Move sessions onto the newest images of their profiles."),
+    Group("home", "Sessions", lambda: home.home_app, "Homes of sessions: what persists, and where it lies."),
+    Group(
+        "volume",
+        "Sessions",
+        lambda: volume.app,
+        "Volumes: folders of sessions beside their homes, and those they share.",
+    ),
+    Group("gpu", "Sessions", lambda: gpu.app, "GPUs of this machine: sessions take them when they start."),
+)
 app = typer.Typer(
     name="refit",
+    cls=with_groups(*GROUPS),
     help="Builds the images that developers work in, and moves their running sessions onto new ones.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-cache_app = typer.Typer(
-    invoke_without_command=True, help="Show the caches of what builds download, or free their space."
-)
-app.add_typer(images.images_app, name="images", rich_help_panel="Images")
-app.add_typer(cache_app, name="cache", rich_help_panel="Images")
-app.add_typer(queue.app, name="queue", rich_help_panel="Images")
-app.add_typer(catalog.release_app, name="release", rich_help_panel="Catalog")
-app.add_typer(catalog.new_app, name="new", rich_help_panel="Catalog")
-app.add_typer(catalog.import_app, name="import", rich_help_panel="Catalog")
-app.add_typer(session.app, name="session", rich_help_panel="Sessions")
-app.add_typer(migrate.app, name="migrate", rich_help_panel="Sessions")
-app.add_typer(home.home_app, name="home", rich_help_panel="Sessions")
-app.add_typer(volume.app, name="volume", rich_help_panel="Sessions")
-app.add_typer(gpu.app, name="gpu", rich_help_panel="Sessions")
-home.add_to(session.app, migrate.app)
-ssh.add_to(session.app)
-migrate.add_to(session.app)
 
 Graft = Annotated[bool, typer.Option(help="Carry layers over to a new base instead of building them.")]
 Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest of an image.")]
@@ -207,6 +218,7 @@ def build(
     """Build and publish the images of a release; what is there already is not built again."""
     with running_flows(quiet=as_json):
         from flows.build_profiles import build_profiles
+        from flows.releases.plan import ELSEWHERE
 
         day = date.date() if date else None
         report = build_profiles(release, profile, day, graft=graft, systems=system, force=force, builders=builders)
@@ -480,6 +492,8 @@ def serve() -> None:
 
 def _catalog(settings: Settings) -> Catalog | None:
     """The catalog; none, and its mistakes are told, where it has any."""
+    from flows.core.documents import Mistakes
+
     try:
         return load_catalog(settings.catalog)
     except Mistakes as mistakes:
@@ -560,7 +574,7 @@ def _tell(story: Story, settings: Settings) -> None:
     )
     out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
     out.print(f"Prefect   {tickets.link(settings)}", highlight=False, soft_wrap=True)
-    out.print(f"          {_ONCE}", highlight=False)
+    out.print(f"          {_once()}", highlight=False)
     out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)
 
 
@@ -576,7 +590,11 @@ def _show_error(text: str) -> None:
 def _show_link(settings: Settings) -> None:
     out.print(f"Prefect's UI: {tickets.link(settings)}", highlight=False, soft_wrap=True)
     if not settings.prefect_server:
-        out.print(_ONCE, highlight=False)
+        out.print(_once(), highlight=False)
+
+
+def _once() -> str:
+    return f"The link logs in, once, within {tickets.MINUTES} minutes; `refit ui` prints another."
 
 
 def _show_services(states: Sequence[ServiceState]) -> None:

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from flows.cli.console import show_text
-from flows.core.settings import load
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.core.settings import load
 
 # Only this verb needs prometheus_client: it is imported where it is run.
 # ruff: noqa: PLC0415

@@ -10,18 +10,22 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from flows.cli import screen, tables
+from flows.cli import home
 from flows.cli.console import Json, OfRelease, SessionName, err, out, running_flows, show, show_data, show_json
-from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.formatting import first_sentence, some
-from flows.core.settings import load
-from flows.migrations.journal import Journal
-from flows.migrations.notifications.fleet import Fleet
-from flows.migrations.session_planner import Planning, plan_migration, steer
-from flows.migrations.switch_profile import go_back, switch_session
-from flows.sessions.history import History
-from flows.sessions.wishes import caller
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.cli import screen, tables
+    from flows.core.database import open_database
+    from flows.core.settings import load
+    from flows.migrations.journal import Journal
+    from flows.migrations.notifications.fleet import Fleet
+    from flows.migrations.session_planner import Planning, plan_migration, steer
+    from flows.migrations.switch_profile import go_back, switch_session
+    from flows.sessions.history import History
+    from flows.sessions.wishes import caller
 
 if TYPE_CHECKING:
     from flows.migrations.results import Result
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 5.0
 
-app = typer.Typer(invoke_without_command=True, help="Move sessions onto the newest images of their profiles.")
+app = typer.Typer(invoke_without_command=True)
 
 Names = Annotated[list[str] | None, typer.Option("--session", metavar="NAME", help="Only these sessions, at once.")]
 Anyway = Annotated[bool, typer.Option("--anyway", help="Although something in its home would stop working.")]
@@ -187,6 +191,9 @@ def show_history(
     show_data(as_json, found, tables.events(found))
     if broken := History(database).broken():
         raise RefitError("The history isn't as Refit wrote it.", why=f"Its chain of digests breaks: {broken}.")
+
+
+app.command("rehearse")(home.rehearse_move)
 
 
 def _show_moves(results: Sequence[Result], as_json: bool) -> None:

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import tables
 from flows.cli.console import Json, Yes, out, running_flows, show, show_data
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.cli import tables
 
 # As in `main`: the verbs import Prefect, so they are imported where they are run.
 # ruff: noqa: PLC0415
 
-app = typer.Typer(invoke_without_command=True, help="Queues of builds, one for each operating system.")
+app = typer.Typer(invoke_without_command=True)
 
 OperatingSystem = Annotated[str, typer.Argument(metavar="OS", help="Operating system of the catalog, e.g. deb12.")]
 

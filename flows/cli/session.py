@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import screen, ssh, tables
+from flows.cli import home, migrate, ssh
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -21,19 +21,21 @@ from flows.cli.console import (
     show_json,
     show_text,
 )
-from flows.core.database import now, open_database
-from flows.core.settings import load
-from flows.migrations import shutdown_notice, start_sessions
-from flows.migrations.journal import Journal
-from flows.sessions import preferences, recovery, wishes
-from flows.sessions.activity import probes
-from flows.sessions.lifecycle import Sessions
-from flows.sessions.preferences import UpdatePreferences
-from flows.sessions.wishes import PreferenceStore
+from flows.core.lazily import lazily
 
-app = typer.Typer(
-    no_args_is_help=True, help="Create, show, start, stop and remove sessions: one developer's environment each."
-)
+with lazily(globals()):
+    from flows.cli import screen, tables
+    from flows.core.database import now, open_database
+    from flows.core.settings import load
+    from flows.migrations import shutdown_notice, start_sessions
+    from flows.migrations.journal import Journal
+    from flows.sessions import preferences, recovery, wishes
+    from flows.sessions.activity import probes
+    from flows.sessions.lifecycle import Sessions
+    from flows.sessions.preferences import UpdatePreferences
+    from flows.sessions.wishes import PreferenceStore
+
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("create")
@@ -207,6 +209,11 @@ def remove_session(
         typer.confirm(f"Delete the home of {name!r} for good?", abort=True)
     with screen.showing(err):
         Sessions.open(load()).remove(name, purge)
+
+
+home.add_to(app)
+ssh.add_to(app)
+migrate.add_to(app)
 
 
 def _wish(name: str, **changes: Any) -> None:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
-from flows.cli import tables
 from flows.cli.console import Json, show_data, show_text
-from flows.core.command import redacted
-from flows.core.settings import Settings, load
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+    from flows.cli import tables
+    from flows.core import settings
+    from flows.core.command import redacted
 
 HIDDEN = "(set, not shown)"
 _PAGE = """\
@@ -54,7 +58,7 @@ def show_settings(
     if markdown:
         show_text(page())
         return
-    found = [line for line in lines(load()) if name in line.name]
+    found = [line for line in lines(settings.load()) if name in line.name]
     rows = (
         (one.name, _text(one.here) if one.here != one.default else "", _text(one.default), one.meaning) for one in found
     )
@@ -63,11 +67,11 @@ def show_settings(
 
 def page() -> str:
     """All settings as Markdown."""
-    rows = ((f"`{line.name}`", _text(line.default), line.meaning) for line in lines(Settings))
+    rows = ((f"`{line.name}`", _text(line.default), line.meaning) for line in lines(settings.Settings))
     return _PAGE + "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
 
 
-def lines(found: Settings | type[Settings]) -> tuple[Line, ...]:
+def lines(found: settings.Settings | type[settings.Settings]) -> tuple[Line, ...]:
     """Every setting, in the order of the model; of the model alone nothing is known but its defaults."""
     kind = found if isinstance(found, type) else type(found)
     return tuple(_lines(kind, None if isinstance(found, type) else found))
@@ -96,6 +100,8 @@ def _meaning(field: FieldInfo) -> str:
 
 def _plain(value: Any) -> Any:
     """A value as plain data, without secrets."""
+    from pydantic import BaseModel, SecretStr  # noqa: PLC0415 - patterns need the classes themselves
+
     match value:
         case SecretStr():
             return HIDDEN if value.get_secret_value() else ""

@@ -9,15 +9,18 @@ from typing import Annotated
 
 import typer
 
-from flows import services
-from flows.cli import tables
 from flows.cli.console import Json, SessionName, out, show_data
-from flows.core import command
 from flows.core.errors import RefitError
-from flows.core.settings import Settings, load
-from flows.sessions import reconfigure
-from flows.sessions.entry.keys import PublicKey, added, read_keys, without
-from flows.sessions.lifecycle import Sessions
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows import services
+    from flows.cli import tables
+    from flows.core import command
+    from flows.core.settings import Settings, load
+    from flows.sessions import reconfigure
+    from flows.sessions.entry.keys import PublicKey, added, read_keys, without
+    from flows.sessions.lifecycle import Sessions
 
 KeyFiles = Annotated[
     list[Path] | None,

@@ -11,24 +11,27 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from flows.authoring.importing.report import Recipe
 from flows.core.formatting import first_sentence, printable, some
-from flows.images.builder.cache import Cache
-from flows.images.plan import Action, Plan, Step, describe
-from flows.migrations.move import Move
-from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
-from flows.migrations.planning.rollout import Decision
-from flows.migrations.planning.waves import VOLUNTEERS
-from flows.publishing.evidence import Changes, Comparison, File
-from flows.releases.branches import ReleaseBranch
-from flows.services import ServiceState
-from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Verdict
-from flows.sessions.events import Event
-from flows.sessions.lifecycle import Status
-from flows.sessions.model import Session
-from flows.sessions.preferences import PreferenceChange
-from flows.sessions.recovery import Recovered
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.authoring.importing.report import Recipe
+    from flows.images.builder.cache import Cache
+    from flows.images.plan import Action, Plan, Step, describe
+    from flows.migrations.move import Move
+    from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
+    from flows.migrations.planning import waves
+    from flows.migrations.planning.rollout import Decision
+    from flows.publishing.evidence import Changes, Comparison, File
+    from flows.releases.branches import ReleaseBranch
+    from flows.services import ServiceState
+    from flows.sessions.activity.seen import Seen
+    from flows.sessions.activity.verdict import Verdict
+    from flows.sessions.events import Event
+    from flows.sessions.lifecycle import Status
+    from flows.sessions.model import Session
+    from flows.sessions.preferences import PreferenceChange
+    from flows.sessions.recovery import Recovered
 
 if TYPE_CHECKING:
     from flows.lock_requirements import Lock
@@ -89,7 +92,7 @@ def plan(planned: Plan, explain: bool) -> Table:
     """What would be done to each stage; why, with every input that changed, if it is to be explained."""
 
     def why(step: Step) -> str:
-        return "\n".join(map(describe, step.changes)) if explain and step.changes else step.reason
+        return "\n".join(describe(change) for change in step.changes) if explain and step.changes else step.reason
 
     rows = ((s.stage, s.action, f"{s.seconds:.0f} s" if s.seconds else "", why(s)) for s in planned.steps.values())
     return table("Stages", ("stage", "action", "about", "why"), rows)
@@ -210,7 +213,7 @@ def migration(decisions: Iterable[Decision]) -> Table:
             d.action,
             short(d.old),
             short(d.new),
-            d.wave if d.wave else "volunteers" if d.wave == VOLUNTEERS else "",
+            d.wave if d.wave else "volunteers" if d.wave == waves.VOLUNTEERS else "",
             d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
             f"{d.pull / 1e6:.1f} MB" if d.pull else "",
             f"{d.why}; by force then" if d.forced else d.why,

@@ -9,16 +9,19 @@ from typing import Annotated
 
 import typer
 
-from flows.cli import tables
 from flows.cli.console import Json, Yes, out, show_data
 from flows.core.errors import UnknownName
-from flows.core.settings import load
-from flows.sessions import reconfigure
-from flows.sessions.homes.home import LocalHomes
-from flows.sessions.homes.volumes import check_unused, read_wanted, users
-from flows.sessions.lifecycle import Sessions
+from flows.core.lazily import lazily
 
-app = typer.Typer(no_args_is_help=True, help="Volumes: folders of sessions beside their homes, and those they share.")
+with lazily(globals()):
+    from flows.cli import tables
+    from flows.core.settings import load
+    from flows.sessions import reconfigure
+    from flows.sessions.homes.home import LocalHomes
+    from flows.sessions.homes.volumes import check_unused, read_wanted, users
+    from flows.sessions.lifecycle import Sessions
+
+app = typer.Typer(no_args_is_help=True)
 
 VolumeName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the volume; of a session's own, SESSION/NAME.")

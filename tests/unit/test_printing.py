@@ -32,6 +32,7 @@ from flows.cli.console import Printer
 from flows.cli.screen import Screen
 from flows.core.errors import RefitError
 from flows.core.formatting import Printable, as_cells, in_markdown, on_a_line, printable
+from flows.core.lazily import import_all
 from flows.core.progress import Report, State
 from flows.migrations.results import Result
 from flows.orchestration import queues
@@ -113,6 +114,7 @@ def told_by_tables() -> list[Callable[..., object]]:
 
 
 def arguments(function: Callable[..., object], text: str) -> dict[str, object]:
+    import_all(vars(tables))
     known = {
         **vars(tables),
         **{each.__name__: each for each in (BuildReport, lock_requirements.Lock, Result)},

@@ -1,0 +1,87 @@
+"""Groups of verbs whose modules are imported when one of them is called, completed or explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from typer import Typer
+from typer.core import TyperGroup
+from typer.main import get_group_from_info
+from typer.models import TyperInfo
+
+from flows.core.lazily import lazily_in
+
+
+class _Verbs(TyperGroup):
+    """Verbs whose `--help` takes no longer than it must."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option `--help`; with a value from the beginning, for Typer imports pydantic to see that it has none."""
+        if (option := super().get_help_option(ctx)) is not None:
+            option.default = False
+        return option
+
+    def format_help(self, *words: Any) -> None:
+        """Write the help; Typer wants to be able to write Markdown and tracebacks, too."""
+        with lazily_in("typer.rich_utils", "rich.markdown", "rich.traceback"):
+            super().format_help(*words)
+
+
+class Group(_Verbs):
+    """A group of which only the line in the help of `refit` is there, until it is used.
+
+    Args:
+        name: name of the group.
+        panel: part of the help in which it is listed.
+        verbs: imports the group's module and returns its verbs.
+        about: its help.
+    """
+
+    def __init__(self, name: str, panel: str, verbs: Callable[[], Typer], about: str) -> None:
+        super().__init__(name=name, help=about, rich_help_panel=panel)
+        self._verbs = verbs
+
+    @cached_property
+    def whole(self) -> TyperGroup:
+        """The group with its verbs."""
+        return get_group_from_info(
+            TyperInfo(
+                self._verbs(), cls=_Verbs, name=self.name, help=self.help or "", rich_help_panel=self.rich_help_panel
+            ),
+            pretty_exceptions_short=False,
+            rich_markup_mode=self.rich_markup_mode,
+            suggest_commands=True,
+        )
+
+    def make_context(self, *words: Any, **more: Any) -> Any:
+        """The context of a call or a completion: that of the whole group."""
+        return self.whole.make_context(*words, **more)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of its verbs, in the order of its help."""
+        return self.whole.list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb of that name; none: there is none."""
+        return self.whole.get_command(ctx, cmd_name)
+
+
+def with_groups(*groups: Group) -> type[TyperGroup]:
+    """Verbs that have these groups after them."""
+
+    class WithGroups(_Verbs):
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            self.commands.update((str(group.name), group) for group in groups)
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Read what stands before the verb. Where nothing does, the options are not looked at, as for `--help`."""
+            own, self.params = self.params, self.params if args and args[0].startswith("-") else []
+            try:
+                return super().parse_args(ctx, args)
+            finally:
+                self.params = own
+
+    return WithGroups
