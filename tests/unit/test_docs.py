@@ -1,0 +1,27 @@
+"""The pages of the documentation: their links lead somewhere, and each decision is in the index."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)(?:#[^)]*)?\)")
+MODULE = re.compile(r"`(flows/[\w/]+(?:\.py|/))`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_modules_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    assert not [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    assert not [module for module in MODULE.findall(text) if not (ROOT / module).exists()]
+
+
+def test_each_decision_is_in_the_index_and_numbered_once() -> None:
+    folder = ROOT / "docs" / "decisions"
+    files = sorted(path.name for path in folder.glob("0*.md"))
+    assert sorted(LINK.findall((folder / "README.md").read_text())) == files
+    assert [int(name[:4]) for name in files] == list(range(1, len(files) + 1))
