@@ -29,7 +29,7 @@ from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
-from flows.migrations.reconcile import ROUNDS, Course, FailureBudget, follow, foreseen
+from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
 from flows.migrations.results import NotResumed, Result
 from flows.migrations.session_planner import Planning, steer
 from flows.publishing import evidence
@@ -134,8 +134,8 @@ def migrate_sessions(
         if only_begun and not planning.unfinished():
             ask(())
             return (*resumed, *stuck)
-        course, hear = _course(planning, to, settings)
-        results = follow(course, _Watch(planning.database, hear), settings.migration, once=once)
+        migration = _Migration(planning, to, settings)
+        results = reconcile(migration, _Watch(planning.database, migration.hear), settings.migration, once=once)
     _show((*results, *stuck))
     return (*results, *stuck)
 
@@ -153,48 +153,58 @@ def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]
         return error.results, tuple(stuck)
 
 
-def _course(planning: Planning, to: str, settings: Settings) -> tuple[Course, Callable[[], None]]:
-    """What a migration of all sessions does; and what is to be called now and then, to hear what owners answer."""
-    logger, waiting = get_run_logger(), list[Decision]()
-    changes = _Differences(settings)
-    teller = Teller(settings, planning.sessions, planning.database, changes, planning.deadline, planning.keeps)
+class _Migration:
+    """The migration of all sessions: plans, moves, and tells people of both."""
 
-    def plan() -> Sequence[Decision]:
-        planned = planning.plan([], to, begin=True)
-        if not (fetched := planning.fetch(planned)):
-            return planned
-        logger.info("pulled %s", ", ".join(map(short, fetched)))
-        return planning.plan([], to, begin=True)
-
-    def move(number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
-        superseded = (lambda _: False) if to else planning.superseded
-        results = move_wave(
-            number, decisions, settings, FailureBudget(decisions, settings.migration.failures, superseded)
+    def __init__(self, planning: Planning, to: str, settings: Settings) -> None:
+        self._planning, self._to, self._settings, self._logger = planning, to, settings, get_run_logger()
+        self._waiting: Sequence[Decision] = ()
+        self._teller = Teller(
+            settings,
+            planning.sessions,
+            planning.database,
+            _Differences(settings),
+            planning.deadline,
+            planning.keeps,
         )
+        self.part = ROUNDS * _at_once(settings, planning.sessions.engine.at_once)
+
+    def plan(self) -> Sequence[Decision]:
+        planned = self._planning.plan([], self._to, begin=True)
+        if not (pulled := self._planning.fetch(planned)):
+            return planned
+        self._logger.info("pulled %s", ", ".join(map(short, pulled)))
+        return self._planning.plan([], self._to, begin=True)
+
+    def move(self, number: int, decisions: Sequence[Decision]) -> tuple[Result, ...]:
+        superseded = (lambda _: False) if self._to else self._planning.superseded
+        budget = FailureBudget(decisions, self._settings.migration.failures, superseded)
+        results = move_wave(number, decisions, self._settings, budget)
         _show(results)
-        _alert(results, settings)
+        _alert(results, self._settings)
         return results
 
-    def hear() -> None:
-        if heard := teller.hear(waiting):
-            logger.info("the owners of %s have answered", ", ".join(heard))
+    def hear(self) -> None:
+        """Let what owners have answered on their pages come into the database."""
+        if answered := self._teller.hear(self._waiting):
+            self._logger.info("the owners of %s have answered", ", ".join(answered))
 
-    def rest(decisions: Sequence[Decision], until: datetime | None) -> None:
-        waiting[:] = decisions
-        if reached := teller.tell(decisions):
-            logger.info("told the owners of %s", ", ".join(reached))
-        hear()
-        for news in planning.news():
-            for failure in operator_alerts.send("A rollout has to be looked at", news, settings):
-                logger.warning("%s", failure)
-        found = planning.fleet()
-        _show_fleet(found, History(planning.database))
-        ask(questions(found))
+    def rest(self, decisions: Sequence[Decision], until: datetime | None) -> None:
+        self._waiting = tuple(decisions)
+        if told := self._teller.tell(decisions):
+            self._logger.info("told the owners of %s", ", ".join(told))
+        self.hear()
+        self._report()
         if until:
-            logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
+            self._logger.info("waits until %s at most: %s", f"{until:%Y-%m-%d %H:%M:%S} UTC", _reasons(decisions))
 
-    part = ROUNDS * _at_once(settings, planning.sessions.engine.at_once)
-    return Course(plan, move, rest, part), hear
+    def _report(self) -> None:
+        for news in self._planning.news():
+            for failure in operator_alerts.send("A rollout has to be looked at", news, self._settings):
+                self._logger.warning("%s", failure)
+        fleet = self._planning.fleet()
+        _show_fleet(fleet, History(self._planning.database))
+        ask(questions(fleet))
 
 
 def _reasons(decisions: Iterable[Decision]) -> str:

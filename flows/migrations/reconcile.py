@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -40,21 +39,21 @@ class Clock(Protocol):
         """Return at that moment, or as soon as something has happened that a plan depends on."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """What a migration does.
+class Migration(Protocol):
+    """The effects of a migration, called by `reconcile`."""
 
-    Attributes:
-        plan: decides for all sessions, with what is known now.
-        move: carries out the moves of a part, which has a number; those that it doesn't begin stay planned.
-        rest: is told of a plan by which nobody can be moved just now, and until when at most it is waited (none: not).
-        part: how many are moved at most before it is planned again.
-    """
+    @property
+    def part(self) -> int:
+        """How many sessions are moved at most between two plans."""
 
-    plan: Callable[[], Sequence[Decision]]
-    move: Callable[[int, Sequence[Decision]], Sequence[Result]]
-    rest: Callable[[Sequence[Decision], datetime | None], None] = lambda _, __: None
-    part: int = PART
+    def plan(self) -> Sequence[Decision]:
+        """Decide for all sessions, with what is known now."""
+
+    def move(self, number: int, decisions: Sequence[Decision]) -> Sequence[Result]:
+        """Carry out the moves of a part, which has a number; those that don't begin stay planned."""
+
+    def rest(self, decisions: Sequence[Decision], until: datetime | None) -> None:
+        """Take a plan by which no session can move just now; the next one comes at `until` or earlier (none: never)."""
 
 
 class FailureBudget:
@@ -98,11 +97,11 @@ class FailureBudget:
         return Reason.superseded.text if self._superseded(line) else ""
 
 
-def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
-    """Move whoever can be moved, as soon as they can, until there is nobody left, or for `follow_hours`.
+def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
+    """Move each session as soon as it may be moved, until none is left, or for `follow_hours`.
 
     Args:
-        course: what it does.
+        migration: plans and moves.
         clock: what time it is.
         policy: how often it is looked, and for how long.
         once: don't wait for anything.
@@ -116,29 +115,29 @@ def follow(course: Course, clock: Clock, policy: RolloutPolicy, *, once: bool = 
     rests: dict[str, datetime] = {}
     parts, patience = 0, start  # what can't be planned at all is told at once
     while True:
-        decisions = _plan(course, clock, pause, patience)
+        decisions = _plan(migration, clock, pause, patience)
         now, patience = clock.now(), start if once else end
-        going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][: course.part]
+        going = [line for line in due(decisions, now, policy) if rests.get(line.session, now) <= now][: migration.part]
         if going:
             parts += 1
-            done = [result for result in course.move(parts, going) if result.state is not State.planned]
+            done = [result for result in migration.move(parts, going) if result.state is not State.planned]
             results |= {result.session: result for result in done}
             # Whatever it was: it isn't tried again and again.
             rests |= {result.session: clock.now() + pause for result in done if not result.moved}
             continue
         then = None if once or now >= end else next_look(decisions, now, policy)
-        course.rest(decisions, then and min(then, end))
+        migration.rest(decisions, then and min(then, end))
         if then is None:
             known = {line.session: foreseen(line) for line in decisions} | results
             return tuple(known[name] for name in sorted(known))
         clock.wait(min(then, end))
 
 
-def _plan(course: Course, clock: Clock, pause: timedelta, until: datetime) -> Sequence[Decision]:
+def _plan(migration: Migration, clock: Clock, pause: timedelta, until: datetime) -> Sequence[Decision]:
     """The plan, as soon as there can be one: a registry may be away for a while."""
     while True:
         try:
-            return course.plan()
+            return migration.plan()
         except RefitError as error:
             if clock.now() >= until:
                 raise

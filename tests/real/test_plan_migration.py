@@ -22,7 +22,8 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.reconcile import Course, follow
+from flows.migrations.reconcile import PART, reconcile
+from flows.migrations.results import Result
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import Planning, plan_migration
 from flows.migrations.shutdown_notice import MOVES_NOW
@@ -97,17 +98,21 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
     try:
         sessions.execute(NAME, ["sh", "-c", "nohup sleep 300 >/dev/null 2>&1 &"])
 
-        def rest(lines: Sequence[Decision], _: datetime | None) -> None:
-            if not seen:
-                sessions.execute(NAME, ["pkill", "sleep"])
-            seen.extend(line.why for line in lines)
+        class Migration:
+            part = PART
 
-        course = Course(
-            lambda: planning.plan([], new, begin=True),
-            lambda _, lines: [carrier.carry_out(line) for line in lines],
-            rest,
-        )
-        (result,) = follow(course, Machine(), often.migration)
+            def plan(self) -> Sequence[Decision]:
+                return planning.plan([], new, begin=True)
+
+            def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
+                return [carrier.carry_out(line) for line in lines]
+
+            def rest(self, lines: Sequence[Decision], until: datetime | None) -> None:
+                if not seen:
+                    sessions.execute(NAME, ["pkill", "sleep"])
+                seen.extend(line.why for line in lines)
+
+        (result,) = reconcile(Migration(), Machine(), often.migration)
         assert result.moved and "sleep 300" in seen[0]
         (standing,) = Rollouts(planning.database).all().values()
         assert (standing.image, standing.way, standing.canary) == (new, RolloutStatus.running, NAME)

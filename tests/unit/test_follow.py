@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from flows.migrations.move import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason, RolloutStatus
 from flows.migrations.planning.waves import Approval, Trial
-from flows.migrations.reconcile import PART, Course, FailureBudget, follow, foreseen
+from flows.migrations.reconcile import PART, FailureBudget, foreseen, reconcile
 from flows.migrations.results import Result
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Evidence, Verdict
@@ -102,6 +102,11 @@ class World:
         mine = [trial for trial in self.trials.values() if trial.image == self.target]
         return plan_after(map(self.candidate, self.names), rollout, mine, self.approved)[0]
 
+    part = PART
+
+    def rest(self, lines: Sequence[Decision], until: datetime | None) -> None:
+        """Nobody is told anything here."""
+
     def move(self, number: int, lines: Sequence[Decision]) -> list[Result]:
         assert 0 < len(lines) <= PART and number > 0
         doubts = FailureBudget(lines, self.policy.failures)
@@ -138,10 +143,19 @@ class World:
             raise Killed
 
     def run(self, *, once: bool = False) -> tuple[Result, ...]:
-        return follow(Course(self.plan, self.move), self, self.policy, once=once)
+        return reconcile(self, self, self.policy, once=once)
 
     def times(self, wave: int) -> list[datetime]:
         return [at for at, name, _ in self.moves if self.trials[name].wave == wave]
+
+
+class Planned:
+    """A world that is planned in another way."""
+
+    part = PART
+
+    def __init__(self, world: World, plan: Callable[[], Sequence[Decision]]) -> None:
+        self.plan, self.move, self.rest = plan, world.move, world.rest
 
 
 def names(number: int) -> list[str]:
@@ -269,7 +283,7 @@ def test_a_session_that_is_deferred_is_not_tried_again_and_again() -> None:
         return lines
 
     world.busy = {"s000": NOW + timedelta(days=1)}
-    results = follow(Course(blind, world.move), world, world.policy)
+    results = reconcile(Planned(world, blind), world, world.policy)
     assert results[0].state is State.deferred and world.time == NOW + timedelta(hours=1)
     assert len(tried) <= 12
 
@@ -283,11 +297,11 @@ def test_a_registry_may_be_away_for_a_while_but_not_at_the_beginning() -> None:
             raise RefitError("The registry doesn't answer.")
         return plan()
 
-    follow(Course(sometimes, world.move), world, world.policy)
+    reconcile(Planned(world, sometimes), world, world.policy)
     assert len(world.moves) == 20 and min(world.times(2)) > NOW + 60 * MINUTE
     world.names = []
     with pytest.raises(RefitError):
-        follow(Course(sometimes, world.move), world, world.policy)
+        reconcile(Planned(world, sometimes), world, world.policy)
 
 
 @settings(max_examples=60, deadline=None)
