@@ -299,7 +299,7 @@ def test_a_picture_that_can_not_be_written_is_said_before_the_plan(
         (("plan", "--json", "--frobnicate"), 2, "No such option"),
         (("biuld", "--json"), 2, "No such command"),
         (("evidence", "--json"), 2, "Missing argument"),
-        (("import", "workbench-images", "/nonexistent", "--json"), 1, "is no checkout"),
+        (("import", "workbench-images", "/nonexistent", "--json"), 1, "can't be read"),
     ],
 )
 def test_an_error_is_json_where_that_is_asked_for(
