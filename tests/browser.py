@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, TimeoutError, expect, sync_playwright
 
 from flows.core.settings import Settings
 from flows.services import tickets
 from tests.conftest import PATIENCE
 
+_DASHBOARD = re.compile("/dashboard")
 CHROMIUM = "/usr/bin/chromium"
 # Root needs the first; the others keep the browser from looking for its makers.
 QUIET = (
@@ -19,6 +20,8 @@ QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 _MILLISECONDS = 1000 * PATIENCE
+_STALLED = 60_000  # milliseconds
+_RELOADS = 5
 
 
 @contextmanager
@@ -38,4 +41,13 @@ def open_page() -> Iterator[Page]:
 def log_in(page: Page, settings: Settings) -> None:
     """Open Prefect's UI by the link that `refit up` prints."""
     page.goto(tickets.link(settings))
-    page.wait_for_url(re.compile("/dashboard"))
+    wait_for_dashboard(page)
+
+
+def wait_for_dashboard(page: Page) -> None:
+    """Wait for the dashboard of Prefect's UI. On busy machines the UI stops on its way there: it is reloaded then."""
+    for _ in range(_RELOADS):
+        with suppress(TimeoutError):
+            return page.wait_for_url(_DASHBOARD, timeout=_STALLED)
+        page.reload()
+    return page.wait_for_url(_DASHBOARD)

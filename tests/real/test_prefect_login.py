@@ -22,14 +22,13 @@ from websockets.typing import Subprotocol
 from flows import services
 from flows.core.settings import Settings
 from flows.services import csrf, tickets
-from tests.browser import open_page
+from tests.browser import open_page, wait_for_dashboard
 from tests.conftest import PATIENTLY
 from tests.prefect_api import prefect_client
 from tests.real.test_services import make_settings, pid_of
 
 OPEN = {"/api/health", "/api/ready"}  # whether it is there
 PREFECT = Subprotocol("prefect")
-DASHBOARD = re.compile("/dashboard")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +151,7 @@ class Heard:
 def test_a_link_opens_the_ui_logged_in_and_once(settings: Settings, page: Page) -> None:
     link, heard = tickets.link(settings), Heard(page, settings)
     page.goto(link)
-    page.wait_for_url(DASHBOARD)
+    wait_for_dashboard(page)
     expect(page.get_by_text("Flows", exact=True).first).to_be_visible()
     page.goto(f"{settings.prefect_url}/flows")
     expect(page.get_by_text("Flows", exact=True).first).to_be_visible()
@@ -179,7 +178,7 @@ def test_the_login_can_be_typed_and_the_name_of_the_machine_may_be_another(setti
     page.locator("input[type=password]").fill(":".join(services.prefect_login(settings) or ()))
     assert {answer.status for answer in heard.answers} >= {401}
     page.get_by_role("button", name="Login").click()
-    page.wait_for_url(DASHBOARD)
+    wait_for_dashboard(page)
     expect(page.get_by_text("Dashboard").first).to_be_visible()
     page.wait_for_load_state("networkidle")
     assert heard.elsewhere == [] and heard.answers[-1].status not in (401, 403)

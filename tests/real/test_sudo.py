@@ -130,8 +130,8 @@ from flows.host import tools
 from flows.images.builder.workspace import workspace
 mine = settings.load()
 with workspace(mine):
-    container = command.run([*host.buildah(mine), "from", "scratch"], root=True).stdout.strip()
-    command.run([*host.buildah(mine), "mount", container], root=True)
+    container = command.run([*tools.buildah(mine), "from", "scratch"], root=True).stdout.strip()
+    command.run([*tools.buildah(mine), "mount", container], root=True)
     command.run(["sh", "-c", {WAITING!r}, "sh", sys.argv[1]], root=True)
 """
 RECOVERING = (

@@ -136,8 +136,9 @@ def _run_recorded(folder: Path) -> None:
 def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> None:
     process = Process(target=_run_recorded, args=(tmp_path / "running",))
     process.start()
-    assert eventually(lambda: list((tmp_path / "running").glob("*")) != [])
-    [note] = (tmp_path / "running").iterdir()
+    # Drafts of notes begin with a dot.
+    assert eventually(lambda: list((tmp_path / "running").glob("[0-9]*")) != [])
+    [note] = (tmp_path / "running").glob("[0-9]*")
     shell = psutil.Process(int(note.name))
     assert eventually(lambda: len(shell.children()) == 2)
     tree = [shell, *shell.children()]
