@@ -125,6 +125,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     new = variant(settings, Registry(settings), jupyter_image, settings.repository, "the next one")
     result = MoveExecutor.open(settings).carry_out(replace(to(sessions, NAME, new), agreed=True))
     assert result.state is State.cleaned, result.reason
+    session = sessions.store.session(NAME)  # in another container
     (kernel,) = wait_for_kernels(sessions, session)
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
     notice = page.locator(".refit-notice")
