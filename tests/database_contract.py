@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session as Rows
 
 from flows.catalog.model import Access
 from flows.core import database
@@ -33,7 +36,7 @@ from flows.sessions import history
 from flows.sessions.events import Kind as EventKind
 from flows.sessions.model import Session
 from flows.sessions.preferences import chosen_hours, chosen_mode
-from flows.sessions.store import NameTaken, Store
+from flows.sessions.store import HomeRow, NameTaken, Store
 from flows.sessions.wishes import PreferenceStore
 
 
@@ -117,6 +120,33 @@ class DatabaseContract:
         assert not events.broken()
         approved = standings.all()[image].approved
         assert events.length() == 25 and approved and approved[0] == 11
+
+    def test_a_write_inside_a_write_is_refused_and_the_next_one_goes_on(self, engine: Engine) -> None:
+        events = history.History(engine)
+
+        def work(connection: Connection) -> None:
+            history.append(connection, EventKind.noticed, session="lost")
+            events.add(EventKind.noticed, session="inner")
+
+        with pytest.raises(database.NestedWrite):
+            database.write(engine, work)
+        events.add(EventKind.noticed, session="next")
+        assert [event.session for event in events.events()] == ["next"]
+
+    def test_objects_are_written_whole_or_not_at_all(self, engine: Engine) -> None:
+        def work(rows: Rows, uid: int) -> None:
+            rows.add(HomeRow(name=f"home-{uid}", uid=uid, created=database.now()))
+            rows.flush()
+            rows.add(HomeRow(name=f"another-{uid}", uid=uid // 2 * 2, created=database.now()))
+
+        def add(uid: int) -> None:
+            with suppress(IntegrityError):  # of even ones, both would have the same uid
+                database.write_rows(engine, partial(work, uid=uid))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(add, range(100, 120)))
+        assert set(Store(engine).homes().values()) == set(range(100, 120))
+        assert all(uid % 2 for name, uid in Store(engine).homes().items() if name.startswith("home"))
 
     def test_of_what_threads_write_at_once_all_is_there_but_what_failed(self, engine: Engine) -> None:
         def add(number: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as all_done
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -32,8 +32,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from flows.core import fence
@@ -103,7 +102,6 @@ def open_database(url: str) -> Engine:
     engine = _engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up)
-        _take_turns(engine)
     _writes[engine], _renewals[engine] = _Writes(), _Renewal()
     try:
         if engine.dialect.name == "sqlite" and engine.url.database:
@@ -174,47 +172,56 @@ def _set_up(connection: object, _: object) -> None:
     cursor.close()
 
 
-def _take_turns(engine: Engine) -> None:
-    """Let the threads of this process write one after the other.
-
-    SQLite lets one write at a time, and whoever waits for it sleeps and tries again: hundreds would mostly sleep, and
-    some would never get their turn.
-    """
-    turn, mine = threading.Lock(), "its turn"
-
-    def take(connection: sqlalchemy.Connection, _: object, statement: str, *__: object) -> None:
-        if statement.startswith(("INSERT", "UPDATE", "DELETE")) and not connection.info.get(mine):
-            connection.info[mine] = turn.acquire(timeout=WAIT_SECONDS)
-
-    def give_back(_: object, record: ConnectionPoolEntry) -> None:
-        if record.info.pop(mine, False):
-            turn.release()
-
-    event.listen(engine, "before_cursor_execute", take)
-    event.listen(engine, "checkin", give_back)
-
-
 def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
-    """Do `work` in a transaction, and return what it returns once that is on the disk.
+    """Do `work` in a transaction, and return what it returns once that is on the disk. Nothing else writes.
 
     Args:
         engine: from `open_database`.
         work: what it does is done in its transaction alone: it may be rolled back and done once more.
 
     Raises:
+        NestedWrite: this is called by the `work` of another write to the same database.
         Exception: what `work` raises; then nothing of it was written.
     """
+    if engine in _writing.get():
+        raise NestedWrite("A write was asked for inside a write to the same database: use the connection of that one.")
+
+    def inside(connection: Connection) -> Written:
+        before = _writing.set(_writing.get() | {engine})
+        try:
+            return work(connection)
+        finally:
+            _writing.reset(before)
+
     if engine.dialect.name != "sqlite":
         with engine.begin() as connection:
-            return work(connection)
+            return inside(connection)
     context = copy_context()
-    return _writes[engine].add(engine, lambda connection: context.run(work, connection))
+    return _writes[engine].add(engine, lambda connection: context.run(inside, connection))
+
+
+def write_rows(engine: Engine, work: Callable[[Session], Written]) -> Written:
+    """As `write`, for `work` with objects: what it leaves changed in its session is written as well."""
+
+    def inside(connection: Connection) -> Written:
+        with Session(connection) as session:
+            result = work(session)
+            session.flush()
+            return result
+
+    return write(engine, inside)
+
+
+class NestedWrite(RuntimeError):
+    """A write inside a write to the same database: it would wait for itself."""
 
 
 class _Writes:
     """What threads write at the same time goes to SQLite's disk together, as a server's does by itself.
 
-    The disk is waited for once then. Whoever spoils such a transaction is found by doing each by itself.
+    SQLite lets one write at a time, and a connection that waits for its turn sleeps and tries again: of hundreds, some
+    would never get theirs. So one thread writes for all, and the disk is waited for once. A write that spoils such a
+    transaction is found by doing each by itself.
     """
 
     def __init__(self) -> None:
@@ -238,6 +245,8 @@ class _Writes:
         try:
             self._called = True
             self._thread.submit(self._write, engine)
+        except RuntimeError:  # Python is about to end, and starts no thread any more
+            self._write(engine)
         except BaseException:
             self._called = False  # so that the next one calls
             raise
@@ -265,6 +274,17 @@ def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection]
 
 
 _writes: WeakKeyDictionary[Engine, _Writes] = WeakKeyDictionary()
+_writing: ContextVar[frozenset[Engine]] = ContextVar("databases that are written to", default=frozenset())
+
+
+def _forget_threads() -> None:
+    """Begin anew in a process that was forked: it has no threads, and its connections are those of the other."""
+    for engine in list(_writes):
+        engine.dispose(close=False)
+        _writes[engine] = _Writes()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _upgrade(engine: Engine) -> None:

@@ -81,10 +81,12 @@ class Ledger:
 
     def forget(self, key: str, lease: Lease) -> None:
         """Let the next digest of this key count: the registry has lost what was recorded."""
-        with Session(self._database) as session, session.begin():
-            still_held(session.connection(), lease)
-            if row := session.get(StageRow, key):
-                session.delete(row)
+
+        def work(connection: Connection) -> None:
+            still_held(connection, lease)
+            connection.execute(_STAGES.delete().where(_STAGES.c.key == key))
+
+        write(self._database, work)
 
     def all(self) -> tuple[tuple[str, Entry, datetime], ...]:
         """Every stage that was ever built and counts: name, build, and when it was."""
@@ -140,10 +142,14 @@ class Ledger:
 
     def count(self, hows: Iterable[str]) -> None:
         """Count the stages of a run: each was `built`, `grafted` or `reused`."""
-        with Session(self._database) as session, session.begin():
-            for how, number in sorted(Counter(hows).items()):  # in one order: two runs never wait for each other
+        numbers = sorted(Counter(hows).items())  # in one order: two runs never wait for each other
+
+        def work(connection: Connection) -> None:
+            for how, number in numbers:
                 row = update(TallyRow).where(TallyRow.how == how)
-                session.execute(row.values(number=TallyRow.number + number))
+                connection.execute(row.values(number=TallyRow.number + number))
+
+        write(self._database, work)
 
     def counts(self) -> dict[str, int]:
         """How → how many stages of all runs."""

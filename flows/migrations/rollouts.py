@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
-from sqlalchemy import Engine, bindparam, func, select, update
+from sqlalchemy import Connection, Engine, bindparam, func, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core.database import Instant, Table, now
+from flows.core.database import Instant, Table, now, write, write_rows
 from flows.core.errors import RefitError, UnknownName
 from flows.migrations.planning.rollout import BLOCKING, Health, ImageKey, RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState
@@ -70,8 +71,7 @@ class Rollouts:
             by: who wants it.
         """
         for key, image in targets.items():
-            with Transaction(self._database) as transaction, transaction.begin():
-                self._begin(transaction, key, image, canaries.get(image, ""), by)
+            write_rows(self._database, partial(self._begin, key, image, canaries.get(image, ""), by))
 
     def steer(self, image: str, way: RolloutStatus, by: str) -> None:
         """Let the rollout of an image go on, rest, or end; moves that have begun come to their end.
@@ -79,7 +79,8 @@ class Rollouts:
         Raises:
             RefitError: it was superseded.
         """
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(transaction: Transaction) -> None:
             row = transaction.get_one(StandingRow, image)
             if row.way == RolloutStatus.superseded:
                 raise RefitError(f"The rollout of {image} is over.", why=f"It was {row.way} by that of a newer image.")
@@ -87,22 +88,30 @@ class Rollouts:
                 row.way = way
                 append(transaction.connection(), _TOLD[way], image=image, by=by)
 
+        write_rows(self._database, work)
+
     def approve(self, image: str, wave: int, by: str, what: str) -> None:
         """Write down that a person has looked at the waves of this image up to this one, and lets the next begin."""
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(connection: Connection) -> None:
             further = (StandingRow.image == image, StandingRow.approved < wave)
-            transaction.execute(update(StandingRow).where(*further).values(approved=wave))
-            append(transaction.connection(), Kind.approved, image=image, by=by, what=what)
+            connection.execute(update(StandingRow).where(*further).values(approved=wave))
+            append(connection, Kind.approved, image=image, by=by, what=what)
+
+        write(self._database, work)
 
     def judge(self, image: str, wave: int, title: str, health: Health) -> bool:
         """Write down what a wave says of an image, if that is another thing than it said last; whether it is."""
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(transaction: Transaction) -> bool:
             begun = transaction.get_one(StandingRow, image).begun
             if _judged(transaction, image, begun).get(wave) is health:
                 return False
             data = {"wave": wave, "health": health}
             append(transaction.connection(), Kind.judged, image=image, what=f"{title}: {health.text}", data=data)
             return True
+
+        return write_rows(self._database, work)
 
     def waiting(self, standing: RolloutState) -> tuple[int, ...]:
         """The waves of a rollout at which it waits for a person, by what was written down last of each."""
@@ -134,7 +143,7 @@ class Rollouts:
         names = ", ".join(sorted(image[7:19] for image in meant)) or "none"
         raise RefitError(f"Which rollout is meant? There are: {names}.", fix="name its image: `refit migrate status`.")
 
-    def _begin(self, transaction: Transaction, key: ImageKey, image: str, canary: str, by: str) -> None:
+    def _begin(self, key: ImageKey, image: str, canary: str, by: str, transaction: Transaction) -> None:
         profile, release = key
         same = (StandingRow.profile == profile, StandingRow.release == release, StandingRow.image != image)
         others = transaction.scalars(

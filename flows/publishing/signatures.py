@@ -18,7 +18,7 @@ from cachetools import TTLCache
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.core.database import Instant, Table, now, open_database
+from flows.core.database import Instant, Table, now, open_database, write_rows
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.manifests import Manifest
@@ -142,8 +142,8 @@ class Publications:
         if not any(signed.key == key for signed in self._signed(image.digest)):
             files = {evidence.SIGNATURE: self._trust.sign(provenance)}
             evidence.add(self._registry, image, ENVELOPE, files, self._database)
-        with Session(self._database) as session, session.begin():
-            session.merge(PublicationRow(digest=image.digest, profile=profile, release=release, key=key, at=now()))
+        row = {"digest": image.digest, "profile": profile, "release": release, "key": key, "at": now()}
+        write_rows(self._database, lambda session: session.merge(PublicationRow(**row)))
 
     def find(self, digests: Collection[str]) -> dict[str, Publication | Refusal]:
         """Digest → what it was published as, or why it doesn't count."""

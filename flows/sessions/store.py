@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import cast
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, ForeignKey, bindparam, select, update
+from sqlalchemy import Connection, Engine, ForeignKey, bindparam, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours
+from flows.core.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours, write, write_rows
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Span
 from flows.sessions.model import Session
@@ -110,8 +110,8 @@ class Store:
         """
         for _ in range(_ATTEMPTS):
             # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
-            with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
-                return _add(transaction, name, make, uids, avoid)
+            with suppress(IntegrityError):
+                return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid))
         raise RefitError(f"Other runs kept taking the uids for {name!r}.", fix="try again.")
 
     def bring_back(self, session: Session, *, wanted: bool) -> None:
@@ -121,18 +121,21 @@ class Store:
             NameTaken: there is one of that name.
             RefitError: its home or its uid belongs to another.
         """
+
+        def work(transaction: Transaction) -> None:
+            still_ours(transaction.connection())
+            if transaction.get(SessionRow, session.name):
+                raise NameTaken(session.name)
+            if (kept := transaction.get(HomeRow, session.name)) is None:
+                transaction.add(HomeRow(name=session.name, uid=session.uid, created=now()))
+                transaction.flush()
+            elif kept.uid != session.uid:
+                raise _belongs_elsewhere(session)
+            row = {"spec": session.to_json(), "wanted": wanted}
+            transaction.add(SessionRow(name=session.name, **row, asked=now(), created=now()))
+
         try:
-            with Transaction(self._database) as transaction, transaction.begin():
-                still_ours(transaction.connection())
-                if transaction.get(SessionRow, session.name):
-                    raise NameTaken(session.name)
-                if (kept := transaction.get(HomeRow, session.name)) is None:
-                    transaction.add(HomeRow(name=session.name, uid=session.uid, created=now()))
-                    transaction.flush()
-                elif kept.uid != session.uid:
-                    raise _belongs_elsewhere(session)
-                row = {"spec": session.to_json(), "wanted": wanted}
-                transaction.add(SessionRow(name=session.name, **row, asked=now(), created=now()))
+            write_rows(self._database, work)
         except IntegrityError:
             raise _belongs_elsewhere(session) from None
 
@@ -143,8 +146,7 @@ class Store:
             RefitError: its uid belongs to another.
         """
         try:
-            with Transaction(self._database) as transaction, transaction.begin():
-                transaction.add(HomeRow(name=name, uid=uid, created=now()))
+            write_rows(self._database, lambda rows: rows.add(HomeRow(name=name, uid=uid, created=now())))
         except IntegrityError:
             raise RefitError(
                 f"The uid of the home {name!r} belongs to another: {uid}.",
@@ -191,10 +193,13 @@ class Store:
 
     def want(self, name: str, running: bool) -> None:
         """Remember whether a session ought to run, and since when."""
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(transaction: Transaction) -> None:
             still_ours(transaction.connection())
             row = transaction.get_one(SessionRow, name)
             row.wanted, row.asked = running, row.asked if row.asked and row.wanted == running else now()
+
+        write_rows(self._database, work)
 
     def intent(self, name: str) -> tuple[bool, datetime | None] | None:
         """Whether a session ought to run, and since when, if that is known; none: there is no such session."""
@@ -204,9 +209,12 @@ class Store:
 
     def update(self, session: Session) -> None:
         """From now on the session is this one: another image, another generation, other volumes."""
-        with Transaction(self._database) as transaction, transaction.begin():
-            still_ours(transaction.connection())
-            record(transaction.connection(), session)
+
+        def work(connection: Connection) -> None:
+            still_ours(connection)
+            record(connection, session)
+
+        write(self._database, work)
 
     def forget(self, name: str) -> None:
         """Forget a session; its home keeps its uid."""
@@ -269,7 +277,8 @@ def _is_somebody(uid: int) -> bool:
 
 
 def _forget(database: Engine, table: type[HomeRow] | type[SessionRow], name: str) -> None:
-    with Transaction(database) as transaction, transaction.begin():
-        still_ours(transaction.connection())
-        if row := transaction.get(table, name):
-            transaction.delete(row)
+    def work(connection: Connection) -> None:
+        still_ours(connection)
+        connection.execute(delete(table).where(table.name == name))
+
+    write(database, work)

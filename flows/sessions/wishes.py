@@ -14,7 +14,7 @@ from sqlalchemy import Engine, ForeignKey, Row, bindparam, func, select
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core.database import Instant, Table, now
+from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import UnknownName
 from flows.core.hours import read_hours
 from flows.core.policy import Mode
@@ -79,7 +79,8 @@ class PreferenceStore:
         Raises:
             UnknownName: there is no such session.
         """
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(transaction: Transaction) -> UpdatePreferences:
             if transaction.get(SessionRow, session) is None:
                 raise UnknownName("session", session, transaction.scalars(select(SessionRow.name)))
             row = transaction.get(WishRow, session)
@@ -89,7 +90,9 @@ class PreferenceStore:
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
             transaction.flush()
             append(transaction.connection(), Kind.wished, session=session, by=by, what=what)
-        return wish
+            return wish
+
+        return write_rows(self._database, work)
 
     def length(self) -> int:
         """How many changes there were: another number means that somebody has said something."""

@@ -16,7 +16,7 @@ from securesystemslib.signer import Key, Signer
 from sqlalchemy import Engine, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.core.database import Instant, Table, now
+from flows.core.database import Instant, Table, now, write, write_rows
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.signing.keys import BadKey, Keys
@@ -165,15 +165,13 @@ class Trust:
 
     def revoke(self, what: str, why: str, by: str) -> None:
         """Let a digest, or whatever a key has signed, count no more."""
-        with Session(self._database) as session, session.begin():
-            session.merge(RevocationRow(what=what, why=why, by=by, at=now()))
+        row = {"what": what, "why": why, "by": by, "at": now()}
+        write_rows(self._database, lambda session: session.merge(RevocationRow(**row)))
 
     def restore(self, what: str) -> bool:
         """Take a revocation back; returns whether there was one."""
-        with Session(self._database) as session, session.begin():
-            row = session.get(RevocationRow, what)
-            session.execute(delete(RevocationRow).where(RevocationRow.what == what))
-            return row is not None
+        gone = delete(RevocationRow).where(RevocationRow.what == what)
+        return write(self._database, lambda connection: connection.execute(gone).rowcount > 0)
 
 
 def statement(kind: str, name: str, subject: str, predicate: Mapping[str, object]) -> dict[str, object]:

@@ -162,6 +162,16 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield name, node
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_only_the_database_begins_transactions_that_write(path: Path) -> None:
+    """What else writes, does so by `database.write`: on SQLite, one thread writes for all."""
+    items = (
+        item for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.With) for item in node.items
+    )
+    begun = [item.context_expr.lineno for item in items if ast.unparse(item.context_expr).endswith(".begin()")]
+    assert not begun or path == FLOWS / "core" / "database.py"
+
+
 # What is written for people, and what a program would do with it to find out what to do.
 FOR_PEOPLE = {"note", "what", "why", "detail", "text", "brief", "reason"}
 MATCHING = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split", "find"}

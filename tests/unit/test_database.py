@@ -1,5 +1,7 @@
 """SQLite keeps the contract of databases; and URLs that can't be used."""
 
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,6 +54,73 @@ class TestSqlite(DatabaseContract):
         assert history.length() == 1 + others
         assert len(commits) == 2
         assert len(calls) < 1 + others  # what is called for nothing piles up
+
+
+def test_a_process_that_was_forked_writes_by_itself(tmp_path: Path) -> None:
+    engine = database.open_database(f"sqlite:///{tmp_path / 'db'}")
+    history = History(engine)
+    history.add(Kind.noticed, session="before")  # the thread that writes is there now, and isn't in the other process
+    if not (child := os.fork()):
+        try:
+            History(engine).add(Kind.noticed, session="child")
+        finally:
+            os._exit(0)
+    wait_until(lambda: os.waitpid(child, os.WNOHANG)[0])
+    history.add(Kind.noticed, session="after")
+    assert [event.session for event in history.events()] == ["before", "child", "after"]
+
+
+LATE = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from flows.core.database import open_database
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+history = History(open_database(sys.argv[1]))
+def late():
+    threading.main_thread().join()
+    while True:  # until no pool takes anything up any more
+        try:
+            ThreadPoolExecutor(1).submit(int)
+        except RuntimeError:
+            break
+    history.add(Kind.noticed, session="late")
+threading.Thread(target=late).start()
+"""
+
+
+def test_what_a_thread_writes_while_python_ends_is_written(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'db'}"
+    subprocess.run([sys.executable, "-c", LATE, url], check=True, timeout=PATIENCE)
+    assert [event.session for event in History(database.open_database(url)).events()] == ["late"]
+
+
+WRITES = """
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from flows.core.database import open_database
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+history = History(open_database(sys.argv[1]))
+def add(number):
+    history.add(Kind.noticed, session=str(number))
+    os.write(1, f"{number}\\n".encode())
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(add, range(100_000)))
+"""
+
+
+def test_a_killed_process_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'db'}"
+    with subprocess.Popen([sys.executable, "-c", WRITES, url], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout
+        said = [writer.stdout.readline() for _ in range(200)]
+        writer.kill()
+        said += writer.stdout.readlines()
+    history = History(database.open_database(url))
+    assert not history.broken()
+    assert {line.strip() for line in said if line.endswith("\n")} <= {event.session for event in history.events()}
 
 
 def test_a_database_that_is_not_there_is_a_clear_error() -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import Engine, delete, distinct, select, update
+from sqlalchemy import Connection, Engine, delete, distinct, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.core.database import Lease, LeaseRow, Table, held, lease, still_held
+from flows.core.database import Lease, LeaseRow, Table, held, lease, still_held, write, write_rows
 from flows.core.errors import RefitError, Vanished
 from flows.images.build import Built
 from flows.images.stages import Stage
@@ -118,8 +119,8 @@ class Jobs:
     def add(self, system: str, urgency: float, work: Work) -> None:
         """Let a stage be built by whoever builds for this operating system, the most urgent first; can be repeated."""
         text, name = _WORK.dump_json(work).decode(), work.stage.name
-        with Session(self._database) as session, session.begin():
-            session.merge(JobRow(run=self.run, stage=name, system=system, urgency=urgency, work=text, note=""))
+        row = {"run": self.run, "stage": name, "system": system, "urgency": urgency, "work": text, "note": ""}
+        write_rows(self._database, lambda session: session.merge(JobRow(**row)))
 
     def states(self) -> tuple[State, ...]:
         """Where all jobs are."""
@@ -139,18 +140,15 @@ class Jobs:
 
     def remove(self, stage: str) -> None:
         """Take a job back; what comes out of it is nobody's business any more."""
-        with Session(self._database) as session, session.begin():
-            session.execute(delete(JobRow).where(JobRow.run == self.run, JobRow.stage == stage))
+        taken_back = delete(JobRow).where(JobRow.run == self.run, JobRow.stage == stage)
+        write(self._database, lambda connection: connection.execute(taken_back))
 
     def clear(self) -> None:
         """Forget this run with its jobs, and those that were killed before they could do so: their builders end."""
         with Session(self._database) as session:
             known = session.scalars(select(distinct(JobRow.run))).all()
         for run in {self.run, *(run for run in known if not self._lives(run))}:
-            with Session(self._database) as session, session.begin():
-                session.execute(delete(JobRow).where(JobRow.run == run))
-                # Nobody else's leases will ever have these names.
-                session.execute(delete(LeaseRow).where(LeaseRow.name.startswith(_of(run), autoescape=True)))
+            write(self._database, partial(_remove, run))
 
     # --- A builder --------------------------------------------------------------------------------------------------
 
@@ -191,8 +189,8 @@ class Jobs:
 
     def note(self, stage: str, note: str) -> None:
         """Tell what is done to a stage now."""
-        with Session(self._database) as session, session.begin():
-            session.execute(update(JobRow).where(JobRow.run == self.run, JobRow.stage == stage).values(note=note))
+        noted = update(JobRow).where(JobRow.run == self.run, JobRow.stage == stage).values(note=note)
+        write(self._database, lambda connection: connection.execute(noted))
 
     def end(self, stage: str, outcome: Outcome, note: str, mine: Lease) -> None:
         """Write down what came out, and who did it.
@@ -200,10 +198,14 @@ class Jobs:
         Raises:
             LeaseLost: somebody else is at it.
         """
-        with Session(self._database) as session, session.begin():
-            still_held(session.connection(), mine)
-            if row := session.get(JobRow, (self.run, stage)):
-                row.outcome, row.note = _OUTCOME.dump_json(outcome).decode(), note
+        ended = update(JobRow).where(JobRow.run == self.run, JobRow.stage == stage)
+        ended = ended.values(outcome=_OUTCOME.dump_json(outcome).decode(), note=note)
+
+        def work(connection: Connection) -> None:
+            still_held(connection, mine)
+            connection.execute(ended)
+
+        write(self._database, work)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -229,3 +231,9 @@ def _of_job(run: str) -> str:
 
 def _of_builder(run: str) -> str:
     return f"{_of(run)}builder "
+
+
+def _remove(run: str, connection: Connection) -> None:
+    connection.execute(delete(JobRow).where(JobRow.run == run))
+    # Nobody else's leases will ever have these names.
+    connection.execute(delete(LeaseRow).where(LeaseRow.name.startswith(_of(run), autoescape=True)))

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.core import command
-from flows.core.database import Instant, Table, now, still_ours
+from flows.core.database import Instant, Table, now, still_ours, write_rows
 from flows.core.documents import bounds, text_of
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
@@ -109,16 +109,19 @@ class GpuPool:
         """
         if gpu not in (known := {one.name for one in self.gpus()}):
             raise UnknownName("GPU", gpu, known)
+
+        def work(transaction: Transaction) -> None:
+            if has := [_taken(row) for row in self._begin(transaction) if row.gpu == gpu]:
+                raise RefitError(
+                    f"The GPU {gpu} is taken.",
+                    why="\n".join(map(str, has)),
+                    fix="wait, or stop that session first.",
+                )
+            for seat in range(self._share):
+                transaction.add(self._row(gpu, seat, "", by, why, until))
+
         try:
-            with Transaction(self._database) as transaction, transaction.begin():
-                if has := [_taken(row) for row in self._begin(transaction) if row.gpu == gpu]:
-                    raise RefitError(
-                        f"The GPU {gpu} is taken.",
-                        why="\n".join(map(str, has)),
-                        fix="wait, or stop that session first.",
-                    )
-                for seat in range(self._share):
-                    transaction.add(self._row(gpu, seat, "", by, why, until))
+            write_rows(self._database, work)
         except IntegrityError:
             raise RefitError(f"The GPU {gpu} was taken just now.", fix="`refit gpu list` shows by whom.") from None
 
@@ -131,12 +134,15 @@ class GpuPool:
         return bool(self._release(lambda row: not row.session and row.gpu == gpu))
 
     def _release(self, which: Callable[[GpuRow], bool]) -> tuple[str, ...]:
-        with Transaction(self._database) as transaction, transaction.begin():
+
+        def work(transaction: Transaction) -> tuple[str, ...]:
             still_ours(transaction.connection())
             given = [row for row in self._rows(transaction) if which(row)]
             for row in given:
                 transaction.delete(row)
             return tuple(sorted({row.gpu for row in given}))
+
+        return write_rows(self._database, work)
 
     def nodes(self, names: Collection[str]) -> Mapping[str, str]:
         """The device nodes of GPUs: inside a container → on the host."""
@@ -160,19 +166,22 @@ class GpuPool:
 
     def _take(self, session: str, wanted: int, had: Collection[str], by: str) -> tuple[str, ...]:
         gpus = self.gpus()
+
+        def work(transaction: Transaction) -> tuple[str, ...]:
+            still_ours(transaction.connection())
+            rows = self._begin(transaction)
+            mine = {row.gpu for row in rows if row.session == session}
+            others = [row for row in rows if row.session != session]
+            chosen = choose(gpus, map(_taken, others), wanted, self._share, {*mine, *had})
+            if chosen is None:
+                raise NoGpu(session, wanted, gpus, [_taken(row) for row in others])
+            for gpu in sorted(set(chosen) - mine):
+                transaction.add(self._row(gpu, _seat(others, gpu), session, by))
+            return chosen
+
         for _ in range(_ATTEMPTS):
-            # Who wrote a seat that another run took meanwhile looks again.
-            with suppress(IntegrityError), Transaction(self._database) as transaction, transaction.begin():
-                still_ours(transaction.connection())
-                rows = self._begin(transaction)
-                mine = {row.gpu for row in rows if row.session == session}
-                others = [row for row in rows if row.session != session]
-                chosen = choose(gpus, map(_taken, others), wanted, self._share, {*mine, *had})
-                if chosen is None:
-                    raise NoGpu(session, wanted, gpus, [_taken(row) for row in others])
-                for gpu in sorted(set(chosen) - mine):
-                    transaction.add(self._row(gpu, _seat(others, gpu), session, by))
-                return chosen
+            with suppress(IntegrityError):  # a seat that another run took meanwhile: look again
+                return write_rows(self._database, work)
         raise RefitError(f"Other runs kept taking the GPUs for {session!r}.", fix="try again.")
 
     def _rows(self, transaction: Transaction) -> list[GpuRow]:
