@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -273,7 +273,8 @@ def plan(
     settings = load()
     if drawing:
         _check_picture(drawing)
-    planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
+    with nullcontext() if as_json else screen.showing(err):
+        planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
     if drawing:
         drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")
     for mistake in planned.overdue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -17,11 +18,17 @@ def write_whole(file: Path, content: str | bytes, *, private: bool = False) -> N
     Raises:
         OSError: it can't be written, or not all of it; then the old content stays.
     """
+    write_whole_of(file, [content.encode() if isinstance(content, str) else content], private=private)
+
+
+def write_whole_of(file: Path, pieces: Iterable[bytes], *, private: bool = False) -> None:
+    """As `write_whole`, of pieces that come one after the other; what their source raises leaves the old content."""
     # Threads of one process may write the same file: each has a draft of its own.
     draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}")
     try:
         draft.touch(mode=0o600 if private else 0o666)
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        with draft.open("wb") as written:
+            written.writelines(pieces)
         draft.replace(file)
     except BaseException:
         with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
@@ -94,6 +94,23 @@ class Assembler:
             if stage := step(profile, stages[-1]):
                 stages.append(stage)
         return tuple(stages)
+
+    def system_sets(self, profile: Profile) -> Iterator[tuple[str, Base]]:
+        """The sets of system packages that a profile's stages are made of, by stage; each is one more base.
+
+        Raises:
+            RefitError: its Python packages, on which some depend, can't be read.
+        """
+        base = _with_python(profile.base, profile.python)
+        yield f"base-{base.name}-{profile.python}", base
+        for name, packages in (
+            (f"{profile.bundle.name}-os-{base.name}-{profile.python}", profile.bundle.packages),
+            (f"{profile.stem}-cuda-os", self._cuda_packages(profile)),
+            (f"{profile.stem}-os", profile.ide.packages),
+        ):
+            if packages:
+                base = _with(base, packages)
+                yield name, base
 
     def foundation(self, base: Base, python: str) -> Stage:
         """The stage that everything on an operating system and its Python stands on."""

@@ -6,20 +6,26 @@ import hashlib
 import lzma
 import re
 import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import IO
 
 import httpx
 
+from flows.core.atomic_files import write_whole_of
 from flows.core.documents import Document
 from flows.core.errors import RefitError
+from flows.core.file_locks import one_at_a_time
 from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings, authorities
 
 Offers = Mapping[str, tuple[str, ...]]
+Stanzas = Iterable[bytes]  # of packages, each with its fields
 
 _INDEX_BOUNDS = Bounds(size=16 << 20, seconds=60.0)
 _LIST_BOUNDS = Bounds(size=256 << 20, seconds=900.0)  # packed; Debian's has some 10 MB
@@ -27,6 +33,8 @@ _CHUNK = 1 << 20
 _MOST_UNPACKED = 4 << 30  # bytes
 _MOST_MEMORY = 256 << 20  # bytes that unpacking may take
 _LONGEST_STANZA = 16 << 20  # bytes
+_MOST_KEPT = 512 << 20  # bytes of a list; Debian's has 20 MB
+_KEPT = 7 * 24 * 3600.0  # seconds after its last use
 _INDEX = r"^ ([0-9a-f]{64}) +\d+ (main/binary-%s/Packages\.xz)$"
 _FIELD = re.compile(rb"^(Package|Version|SHA256|Depends|Pre-Depends|Provides|Essential): (.*)$", re.MULTILINE)
 _NAME = re.compile(r"(?:^|[,|])\s*([^\s,|(:]+)")
@@ -99,7 +107,51 @@ def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_
         yield file
 
 
-def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
+def packages(client: Client, release: Release, folder: Path) -> Stanzas:
+    """The packages of a suite, from `folder`: what was downloaded once is kept there under its digest, unpacked.
+
+    Raises:
+        ArchiveError: they can't be had whole.
+    """
+    kept = folder / release.digest
+    with one_at_a_time(folder / "lock"):
+        if kept.exists():
+            kept.touch()
+        else:
+            with download(client, release.packages, release.digest) as file:
+                write_whole_of(kept, _shortened(unpacked(file)))
+            _forget_old(folder)
+    return _Kept(kept)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The stanzas of a list that was kept, read from the disk each time: as objects of Python they take 100 MB."""
+
+    file: Path
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self.file.open("rb") as file:
+            yield from _split(iter(partial(file.read, _CHUNK), b""))
+
+
+def _shortened(stanzas: Stanzas) -> Iterator[bytes]:
+    """Stanzas as a file, with those of their fields alone that are read here."""
+    left = _MOST_KEPT
+    for stanza in stanzas:
+        fields = b"\n".join(line[0] for line in _FIELD.finditer(stanza)) + b"\n\n"
+        if (left := left - len(fields)) < 0:
+            raise ArchiveError("The archive's list of packages is none.", why=f"It has more than {_MOST_KEPT} bytes.")
+        yield fields
+
+
+def _forget_old(folder: Path) -> None:
+    for file in folder.iterdir():
+        if file.name != "lock" and time.time() - file.stat().st_mtime > _KEPT:
+            file.unlink(missing_ok=True)
+
+
+def offers(packages: Stanzas, names: Collection[str]) -> Offers:
     """What a list of packages offers that concerns `names`: package → `version sha256` of each file, sorted.
 
     That is the packages of these names, those that say that they provide one of them, and the essential ones, which
@@ -107,7 +159,7 @@ def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
     """
     wanted = frozenset(names)
     found: dict[str, set[str]] = {}
-    for stanza in _stanzas(packages):
+    for stanza in packages:
         if _name(stanza) in wanted or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
             fields = _fields(stanza)
             if not {"Package", "Version", "SHA256"} <= fields.keys():
@@ -118,11 +170,11 @@ def offers(packages: IO[bytes], names: Collection[str]) -> Offers:
     return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
 
 
-def needed(packages: IO[bytes], names: Collection[str]) -> frozenset[str]:
+def needed(packages: Stanzas, names: Collection[str]) -> frozenset[str]:
     """All names that the dependencies of the packages `names` mention: alternatives and virtual packages, too."""
     wanted = frozenset(names)
     found: set[str] = set()
-    for fields in (_fields(stanza) for stanza in _stanzas(packages) if _name(stanza) in wanted):
+    for fields in (_fields(stanza) for stanza in packages if _name(stanza) in wanted):
         found |= _mentioned(fields.get("Depends", "")) | _mentioned(fields.get("Pre-Depends", ""))
     return frozenset(found)
 
@@ -136,22 +188,26 @@ def together(parts: Iterable[Offers]) -> Offers:
     return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
 
 
-def _stanzas(packages: IO[bytes]) -> Iterator[bytes]:
+def unpacked(packages: IO[bytes]) -> Iterator[bytes]:
     """The stanzas of a compressed list, one after the other: the whole one would take 50 MB.
 
     Raises:
         ArchiveError: it can't be unpacked, or holds more than any list does.
     """
     packages.seek(0)
-    rest = b""
     try:
-        for piece in _unpacked(packages):
-            *whole, rest = (rest + piece).split(b"\n\n")
-            if len(rest) > _LONGEST_STANZA:
-                raise ArchiveError("The archive's list of packages is none.", why="One of its packages has no end.")
-            yield from whole
+        yield from _split(_unpacked(packages))
     except lzma.LZMAError as error:
         raise ArchiveError("The archive's list of packages can't be unpacked.", why=str(error)) from None
+
+
+def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n\n")
+        if len(rest) > _LONGEST_STANZA:
+            raise ArchiveError("The archive's list of packages is none.", why="One of its packages has no end.")
+        yield from whole
     yield rest
 
 

@@ -12,7 +12,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -156,8 +156,8 @@ def look_at_system(base: Base, settings: Settings) -> SystemLook:
             for url, release in releases.items():
                 part = known.parts.get(url)
                 if part is None or part.release.digest != release.digest:
-                    with debian_archive.download(client, release.packages, release.digest) as packages:
-                        part = Part(release=release, offers=debian_archive.offers(packages, known.names))
+                    packages = debian_archive.packages(client, release, _lists(settings))
+                    part = Part(release=release, offers=debian_archive.offers(packages, known.names))
                 parts[url] = part
     except ArchiveError as error:
         return SystemLook(Finding(Verdict.unknown, " ".join(str(error).split())), known, releases, {})
@@ -183,16 +183,13 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
 def _survey(exact: tuple[str, ...], releases: Mapping[str, Release], at: datetime, settings: Settings) -> SystemRecord:
     """What there is to know of a set that was resolved after `releases` were seen."""
     installed = {package.partition("=")[0] for package in exact}
-    with debian_archive.connection(settings) as client, ExitStack() as files:
-        lists = {
-            url: files.enter_context(debian_archive.download(client, release.packages, release.digest))
-            for url, release in releases.items()
-        }
-        names = installed.union(*(debian_archive.needed(packages, installed) for packages in lists.values()))
-        parts = {
-            url: Part(release=releases[url], offers=debian_archive.offers(packages, names))
-            for url, packages in lists.items()
-        }
+    with debian_archive.connection(settings) as client:
+        lists = {url: debian_archive.packages(client, release, _lists(settings)) for url, release in releases.items()}
+    names = installed.union(*(debian_archive.needed(packages, installed) for packages in lists.values()))
+    parts = {
+        url: Part(release=releases[url], offers=debian_archive.offers(packages, names))
+        for url, packages in lists.items()
+    }
     return SystemRecord(made=at, exact=exact, names=tuple(sorted(names)), parts=parts)
 
 
@@ -334,6 +331,10 @@ def _expired(made: datetime, at: datetime) -> bool:
 
 def _folder(settings: Settings) -> Path:
     return settings.folder("cache", "freshness")
+
+
+def _lists(settings: Settings) -> Path:
+    return settings.folder("cache", "debian")
 
 
 def _read(file: Path, model: type[Record]) -> Record | None:

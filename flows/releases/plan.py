@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from flows.catalog import load, tree
-from flows.catalog.model import Catalog, Download, Profile
+from flows.catalog.model import Base, Catalog, Download, Profile
 from flows.catalog.pins import expired
 from flows.core.database import now
 from flows.core.documents import Mistake, text_of
 from flows.core.errors import RefitError
+from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.build import Builder
@@ -25,6 +30,7 @@ from flows.images.stages import Graph, Stage
 from flows.locks import freshness, locking, policy, python
 from flows.locks.pipfile import read_pipfile
 
+_AT_ONCE = len(os.sched_getaffinity(0))  # apt computes for most of its time
 _MADE = (Action.build, Action.wait)
 # What to do about a profile that takes what can't be had on this machine.
 ELSEWHERE = (
@@ -87,14 +93,19 @@ def plan_release(
         RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
     """
     tree.require(catalog or settings.catalog)
-    recipes = load.load_catalog(catalog or settings.catalog)
-    wanted = chosen(recipes, release, profiles)
+    with reported("catalog"):
+        recipes = load.load_catalog(catalog or settings.catalog)
+        wanted = chosen(recipes, release, profiles)
+    registry = Registry(settings)
+    with reported("registry"):
+        registry.ping()  # what is resolved is of no use without one
     chains, problems = assemble(wanted, recipes, settings)
     if problems and not tolerant:
         raise next(iter(problems.values()))
-    builder = Builder(settings, Registry(settings))
+    builder = Builder(settings, registry)
     graph = stages.join(chains)
-    plan = builder.plan(graph, thorough=thorough)
+    with reported("stages", "which of them are in the registry"):
+        plan = builder.plan(graph, thorough=thorough)
     without = lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings)
     why = {stem: error.why for stem, error in without.items()}
     if without and not settings.builders:
@@ -180,11 +191,57 @@ def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Pro
     return tuple(load.profile(recipes, release, stem) for stem in profiles) if profiles else shipped
 
 
+class _Resolver:
+    """Resolves sets of system packages, each once; those that are known beforehand at the same time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._found: dict[tuple[str, ...], tuple[str, ...] | RefitError] = {}
+
+    def __call__(self, base: Base) -> tuple[str, ...]:
+        """The exact packages of a base; raises as `freshness.resolve`."""
+        found = self._found.get(_asked(base)) or freshness.resolve(base, self._settings)
+        if isinstance(found, RefitError):
+            raise found
+        return found
+
+    def prepare(self, assembler: Assembler, profiles: Iterable[Profile]) -> None:
+        """Resolve what the stages of these profiles need; what can't be had is said when it is asked for."""
+        sets: list[list[tuple[str, Base]]] = []
+        for profile in profiles:
+            with suppress(RefitError):  # assembling says it
+                sets.append([*assembler.system_sets(profile)])
+        self._resolve(ground for ground, *_ in sets)
+        # A mirror that doesn't answer is waited for once.
+        self._resolve(
+            one for ground, *more in sets if not isinstance(self._found[_asked(ground[1])], RefitError) for one in more
+        )
+
+    def _resolve(self, sets: Iterable[tuple[str, Base]]) -> None:
+        names = {_asked(base): (name, base) for name, base in sets if _asked(base) not in self._found}
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            begun = {key: pool.submit(copy_context().run, self._try, name, base) for key, (name, base) in names.items()}
+            self._found |= {key: one.result() for key, one in begun.items()}
+
+    def _try(self, name: str, base: Base) -> tuple[str, ...] | RefitError:
+        try:
+            with reported(f"packages of {name}"):
+                return freshness.resolve(base, self._settings)
+        except RefitError as error:
+            return error
+
+
+def _asked(base: Base) -> tuple[str, ...]:
+    return (base.name, *base.config.repositories, *base.packages)
+
+
 def assemble(
     profiles: Sequence[Profile], recipes: Catalog, settings: Settings
 ) -> tuple[dict[str, tuple[Stage, ...]], dict[str, RefitError]]:
     """Resolve system packages and render all Containerfiles: stem → stages, base first, or why there are none."""
-    assembler = Assembler(recipes, partial(freshness.resolve, settings=settings), settings.installer)
+    resolver = _Resolver(settings)
+    assembler = Assembler(recipes, resolver, settings.installer)
+    resolver.prepare(assembler, profiles)
 
     @cache
     def trouble(os: str, python: str) -> RefitError | None:

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import yaml
@@ -15,13 +16,15 @@ import yaml
 from flows.catalog import load
 from flows.catalog.model import Base, Download, Profile
 from flows.core.errors import RefitError
+from flows.core.progress import Report, State, listening
 from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.plan import Action, Plan, Step
+from flows.images.recipe import Assembler
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness, python
-from flows.releases.plan import assemble, foreign, lacking
-from tests.conftest import free_port, serving
+from flows.releases.plan import assemble, foreign, lacking, plan_release
+from tests.conftest import PATIENCE, free_port, serving
 
 ROOT = Path(__file__).parents[2]
 IDES = ("jupyter", "runtime")
@@ -81,6 +84,46 @@ def test_a_mirror_that_does_not_answer_is_asked_once(
     chains, problems = assemble(recipes.releases["2026a"].profiles, recipes, settings)
     assert not chains and len(problems) == 4
     assert asked == ["deb12"]
+
+
+def test_sets_of_packages_are_resolved_at_once_after_those_that_they_stand_on_and_progress_is_told(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, asked, told = Barrier(2, timeout=PATIENCE), list[tuple[str, ...]](), list[Report]()
+
+    def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
+        asked.append(base.packages)
+        if len(base.packages) > len(ground.packages):
+            together.wait()
+        return tuple(f"{name}=1" for name in base.packages)
+
+    monkeypatch.setattr(freshness, "resolve", resolve)
+    monkeypatch.setattr("flows.releases.plan._AT_ONCE", 2)
+    recipes = load.load_catalog(root)
+    profile = load.profile(recipes, "2026a", "runtime-minimal-deb12-py311")
+    (_, ground), *_ = Assembler(recipes, resolve).system_sets(profile)
+    minimal = recipes.bundles["minimal"]
+    profiles = [
+        replace(profile, stem=f"runtime-{name}", bundle=replace(minimal, name=name, packages=(name,)))
+        for name in ("tmux", "zsh")
+    ]
+    with listening(told.append):
+        chains, problems = assemble(profiles, recipes, settings)
+    assert not problems and len(chains) == 2
+    assert asked[0] == ground.packages
+    assert sorted(asked[1:]) == [(*ground.packages, "tmux"), (*ground.packages, "zsh")], "each once"
+    names = {f"packages of {name}" for name in ("base-deb12-py311", "tmux-os-deb12-py311", "zsh-os-deb12-py311")}
+    assert {one.thing for one in told if one.state is State.done} == names
+    assert told[0].state is State.running
+
+
+def test_without_a_registry_nothing_is_resolved(
+    root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "resolve", lambda base, settings: pytest.fail("it was resolved"))
+    away = settings.model_copy(update={"registry": f"127.0.0.1:{free_port()}"})
+    with pytest.raises(RefitError, match="doesn't answer"):
+        plan_release("2026a", (), root, away, tolerant=True)
 
 
 class Shelf(BaseHTTPRequestHandler):
