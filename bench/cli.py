@@ -24,6 +24,7 @@ from bench import (
     real,
     rollback,
     rollout,
+    startup,
     tasks,
     throughput,
 )
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "faults": Benchmark(faults.run),
     "throughput": Benchmark(throughput.run),
     "tasks": Benchmark(tasks.run),
+    "startup": Benchmark(startup.run, ("podman",)),
 }
 
 

@@ -17,19 +17,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-import alembic.command
 import sqlalchemy
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection, DateTime, Engine, bindparam, create_engine, event, make_url, select, text, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -42,6 +36,7 @@ from flows.core.file_locks import one_at_a_time
 
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
+NEWEST = "initial"  # version of the schema
 _SCHEMA = Path(__file__).parent / "schema"
 _BEFORE_RELEASE = re.compile(r"00\d\d|first")  # versions of the schema that no release had
 _upgrading = threading.Lock()
@@ -107,19 +102,6 @@ def open_database(url: str) -> Engine:
         if engine.dialect.name == "sqlite" and engine.url.database:
             _make_private(Path(engine.url.database))
         _upgrade(engine)
-    except CommandError as error:
-        if _BEFORE_RELEASE.fullmatch(_revision(engine)):
-            raise RefitError(
-                "Refit's database was made before the first release.",
-                why="This Refit can't read its journal, and so can't resume the moves in it.",
-                fix="end all moves with the Refit that made it, and move the database away (its file, or another "
-                "`database_url`); then `refit up` records the sessions that it finds.",
-            ) from None
-        raise RefitError(
-            "Refit's database was written by a newer Refit.",
-            why=str(error),
-            fix="install that version, or a newer one.",
-        ) from None
     except (DBAPIError, OSError) as error:
         raise RefitError(
             f"Refit's database {engine.url.render_as_string(hide_password=True)} can't be opened.",
@@ -132,7 +114,12 @@ def open_database(url: str) -> Engine:
 def _revision(engine: Engine) -> str:
     """The version of the schema that a database has; empty: none."""
     with engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision() or ""
+        return _version(connection)
+
+
+def _version(connection: Connection) -> str:
+    there = sqlalchemy.inspect(connection).has_table("alembic_version")
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar() or "" if there else ""
 
 
 def _make_private(file: Path) -> None:
@@ -288,18 +275,41 @@ os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _upgrade(engine: Engine) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(_SCHEMA))
     with _one_at_a_time(engine), engine.begin() as connection:
-        if MigrationContext.configure(connection).get_current_revision() != _newest():
-            config.attributes["connection"] = connection
-            alembic.command.upgrade(config, "head")
+        if (version := _version(connection)) != NEWEST:
+            _run_versions(connection, version)
 
 
-@cache
-def _newest() -> str | None:
-    """The newest version of the schema: to look takes longer than most of what is asked of a database."""
-    return ScriptDirectory(_SCHEMA).get_current_head()
+def _run_versions(connection: Connection, version: str) -> None:
+    """Bring the schema from a version up to date.
+
+    Raises:
+        RefitError: it is none of this Refit's.
+    """
+    # Alembic takes longer to import than most of what is asked of a database.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_SCHEMA))
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise _foreign(version, str(error)) from None
+
+
+def _foreign(version: str, why: str) -> RefitError:
+    if _BEFORE_RELEASE.fullmatch(version):
+        return RefitError(
+            "Refit's database was made before the first release.",
+            why="This Refit can't read its journal, and so can't resume the moves in it.",
+            fix="end all moves with the Refit that made it, and move the database away (its file, or another "
+            "`database_url`); then `refit up` records the sessions that it finds.",
+        )
+    return RefitError(
+        "Refit's database was written by a newer Refit.", why=why, fix="install that version, or a newer one."
+    )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def lazily(scope: dict[str, Any]) -> Iterator[None]:
         scope: the `globals()` of the module that imports.
 
     Raises:
-        ImportError: something other than names is imported, as by `import x`.
+        ImportError: a module is imported in another way, as by `import x.y`.
     """
     with _putting_off(lambda importing, _: importing is scope):
         yield
@@ -55,9 +55,9 @@ def _putting_off(whether: Callable[[Mapping[str, object], str], bool]) -> Iterat
     ) -> Any:
         if importing is None or not whether(importing, name):
             return eager(name, importing, local, names or (), level)
-        if not names or level:
-            raise ImportError(f"only `from {name} import …` can be put off", name=name)
-        return _Module(name, importing)
+        if level or (not names and "." in name):
+            raise ImportError(f"only `import x` and `from {name} import …` can be put off", name=name)
+        return _Module(name, importing) if names else _Name(name, "", importing)
 
     builtins.__import__ = put_off  # type: ignore[assignment]  # it stands for a module
     try:
@@ -77,7 +77,7 @@ class _Module:
 
 
 class _Name:
-    """A name of a module that was not imported."""
+    """A name of a module that was not imported; an empty one is the module itself."""
 
     def __init__(self, module: str, name: str, scope: dict[str, Any]) -> None:
         self._module, self._name, self._scope = module, name, scope
@@ -102,7 +102,8 @@ class _Name:
 
 def _thing(put_off: _Name) -> Any:
     """What a name stands for, which is what its module has under it from now on."""
-    thing = getattr(__import__(put_off._module, fromlist=(put_off._name,)), put_off._name)
+    module = __import__(put_off._module, fromlist=(put_off._name,))
+    thing = getattr(module, put_off._name) if put_off._name else module
     for name, value in [*put_off._scope.items()]:
         if value is put_off:
             put_off._scope[name] = thing

