@@ -206,10 +206,12 @@ def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
 def test_who_waits_hears_at_once_what_anybody_says(database: Engine) -> None:
     clock = _Watch(database)
     clock.wait(now() - timedelta(seconds=1))
+    until = now() + timedelta(seconds=PATIENCE)
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(clock.wait, now() + timedelta(hours=1))
+        waiting = pool.submit(clock.wait, until)
         History(database).add(Kind.paused, image=IMAGE)
-        waiting.result(timeout=PATIENCE)
+        waiting.result()
+    assert now() < until
 
 
 def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
@@ -220,7 +222,9 @@ def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
     clock = _Watch(
         database, lambda: History(database).add(Kind.noticed, session="ada", image=IMAGE, data={"page": True})
     )
-    clock.wait(now() + timedelta(hours=1))
+    until = now() + timedelta(seconds=PATIENCE)
+    clock.wait(until)
+    assert now() < until
 
 
 @pytest.mark.parametrize(
@@ -339,7 +343,8 @@ def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
 
 def test_there_is_room_for_some_of_what_the_disk_has_left(settings: Settings) -> None:
     free = shutil.disk_usage(settings.folder()).free
-    assert 0 < _room(settings) < free or free < 2 << 30
+    # Other tests write to the same disk meanwhile.
+    assert _room(settings) == pytest.approx((free - (1 << 30)) / 3, abs=1 << 28)
 
 
 def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path) -> None:
