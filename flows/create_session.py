@@ -10,12 +10,9 @@ from prefect.cache_policies import NO_CACHE
 
 from flows.catalog import load
 from flows.catalog.model import Profile
-from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
-from flows.images.registry import Registry
-from flows.publishing.publish import access_of
-from flows.publishing.signatures import Publications
+from flows.migrations.start_sessions import make_session, newest_image
 from flows.sessions.homes.volumes import Wanted, read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -24,22 +21,13 @@ from flows.sessions.model import Session
 @task(task_run_name="find the image of {profile.stem}", cache_policy=NO_CACHE)
 def find_image(profile: Profile, settings: Settings) -> str:
     """Digest of the profile's newest tested image."""
-    digest = Publications(settings).newest(profile.stem, profile.release)
-    if digest is None:
-        raise RefitError(
-            f"There is no image of {profile.stem} in release {profile.release} yet.",
-            fix=f"`refit build {profile.release} --profile {profile.stem}` makes it.",
-        )
-    return digest
+    return newest_image(settings, profile)
 
 
 @task(task_run_name="start {name}", cache_policy=NO_CACHE)
 def start(name: str, profile: Profile, image: str, settings: Settings, volumes: Sequence[Wanted]) -> Session:
     """Make home, volumes, token and container, and wait until the IDE answers."""
-    # The image knows how it is reached; the catalog may have changed since it was built.
-    access = access_of(image, Registry(settings)) or profile.ide.config.access
-    sessions, resources = Sessions.open(settings), profile.resources
-    return sessions.create(name, profile.stem, profile.release, image, access, volumes=volumes, resources=resources)
+    return make_session(settings, name, profile, image, volumes)
 
 
 @flow(name="create-session", flow_run_name="create session {name}")

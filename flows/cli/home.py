@@ -113,6 +113,20 @@ def rehearse_move(name: SessionName, to: To = "", as_json: Json = False) -> None
         raise typer.Exit(1)
 
 
+@home_app.command("owner")
+def choose_owner(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the home, and of its session, if it has one.")],
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help='Whose it is; "" for nobody in particular.')],
+) -> None:
+    """Say whose a home is: that person alone can have a session with it in the Hub."""
+    store = Sessions.open(load()).store
+    if store.find(name):
+        PreferenceStore(store.database).change(name, caller(), owner=owner.strip())
+    else:
+        store.give_home(name, owner.strip())
+    out.print(f"The home {name} is {owner.strip() or 'nobody'}'s.", highlight=False)
+
+
 @home_app.command("list")
 def list_homes(as_json: Json = False) -> None:
     """List all homes, those that were kept of sessions that are gone as well."""

@@ -1,21 +1,62 @@
-"""Starting sessions: one that waits for a new image until its next start gets it then, before anybody is in it."""
+"""Making and starting sessions; one that waits for a new image gets it at its start, before anybody is in it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from flows.catalog.model import Profile
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.results import Result
 from flows.migrations.session_planner import Planning
+from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
+from flows.sessions.homes.volumes import Wanted
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 
 logger = logging.getLogger("refit.migrations")
+
+
+def newest_image(settings: Settings, profile: Profile) -> str:
+    """Digest of a profile's newest tested image.
+
+    Raises:
+        RefitError: there is none, or it doesn't count.
+    """
+    digest = Publications(settings).newest(profile.stem, profile.release)
+    if digest is None:
+        raise RefitError(
+            f"There is no image of {profile.stem} in release {profile.release} yet.",
+            fix=f"`refit build {profile.release} --profile {profile.stem}` makes it.",
+        )
+    return digest
+
+
+def make_session(
+    settings: Settings,
+    name: str,
+    profile: Profile,
+    image: str,
+    volumes: Sequence[Wanted] = (),
+    environment: Mapping[str, str] | None = None,
+    owner: str = "",
+) -> Session:
+    """Make home, volumes, token and container of a new session, and wait until its IDE answers.
+
+    Raises:
+        RefitError: as `Sessions.create` does.
+    """
+    # The image knows how it is reached; the catalog may have changed since it was built.
+    access = access_of(image, Registry(settings)) or profile.ide.config.access
+    what = (profile.stem, profile.release, image, access, environment, volumes, profile.resources, owner)
+    return Sessions.open(settings).create(name, *what)
 
 
 def start_session(settings: Settings, name: str) -> tuple[Session, Result | None]:

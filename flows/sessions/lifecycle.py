@@ -106,12 +106,16 @@ class Sessions(SessionAccess):
         environment: Mapping[str, str] | None = None,
         volumes: Sequence[Wanted] = (),
         resources: Resources = Resources(),  # noqa: B008 - it is frozen
+        owner: str = "",
     ) -> Session:
         """Make a session and start it; a home of this name that was kept is used again, and so are its volumes.
+
+        Where an owner is named, it is theirs from its first moment, and a home that was kept has to be theirs, too.
 
         Raises:
             IllegalName: no session can be called so.
             NameTaken: there is one already.
+            HomeTaken: the home that was kept is somebody else's.
             NotPublished: the image doesn't count.
             RefitError: the image can't be had, or the session doesn't start; its message says what is left of it.
         """
@@ -130,7 +134,8 @@ class Sessions(SessionAccess):
 
         with self.alone(name):
             taken = self.homes.owners().values()
-            session = self._equipped(self.store.add(name, make, uids=self._settings.session_uids, avoid=taken))
+            uids = self._settings.session_uids
+            session = self._equipped(self.store.add(name, make, uids=uids, avoid=taken, owner=owner))
             self._start(session)
         return session
 

@@ -26,13 +26,14 @@ _ATTEMPTS = 100
 
 
 class HomeRow(Table):
-    """A home and the uid that it belongs to; outlives the session."""
+    """A home, the uid of its files, and the person who owns it (empty: nobody known); outlives the session."""
 
     __tablename__ = "homes"
 
     name: Mapped[str] = mapped_column(primary_key=True)
     uid: Mapped[int] = mapped_column(unique=True)
     created: Mapped[datetime] = mapped_column(Instant)
+    owner: Mapped[str] = mapped_column(default="", server_default="")
 
 
 class SessionRow(Table):
@@ -60,6 +61,17 @@ class NameTaken(RefitError):
         super().__init__(
             f"There is a session {name!r} already.",
             fix=f"choose another name, or remove it: `refit session rm {name}` keeps its home.",
+        )
+
+
+class HomeTaken(RefitError):
+    """A home of that name was kept, and it isn't this person's."""
+
+    def __init__(self, name: str, person: str) -> None:
+        super().__init__(
+            f"The home {name!r} isn't {person}'s.",
+            why="It was kept when its session was removed.",
+            fix=f"choose another name; an operator hands it over: `refit home owner {name} {person}`.",
         )
 
 
@@ -95,6 +107,7 @@ class Store:
         *,
         uids: Span,
         avoid: Collection[int] = (),
+        owner: str = "",
     ) -> Session:
         """Record a new session with a uid of its own, that nobody else on this host has.
 
@@ -103,15 +116,17 @@ class Store:
             make: makes the session of its uid.
             uids: the range of host uids.
             avoid: uids that are in use though nobody recorded it.
+            owner: the person whose it is; empty: as the home says that was kept.
 
         Raises:
             NameTaken: there is a session of that name.
+            HomeTaken: the home that was kept is not this owner's.
             Exhausted: no uid is left.
         """
         for _ in range(_ATTEMPTS):
             # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
             with suppress(IntegrityError):
-                return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid))
+                return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid, owner))
         raise RefitError(f"Other runs kept taking the uids for {name!r}.", fix="try again.")
 
     def bring_back(self, session: Session, *, wanted: bool) -> None:
@@ -181,6 +196,25 @@ class Store:
         with Transaction(self._database) as transaction:
             return {row.name: row.uid for row in transaction.scalars(select(HomeRow).order_by(HomeRow.name))}
 
+    def owners(self) -> dict[str, str]:
+        """The homes, with a session or without, of which it is known whose they are: name → person."""
+        with Transaction(self._database) as transaction:
+            return {row.name: row.owner for row in transaction.scalars(select(HomeRow).where(HomeRow.owner != ""))}
+
+    def give_home(self, name: str, owner: str) -> None:
+        """From now on a home is this person's; empty: nobody's in particular.
+
+        Raises:
+            UnknownName: there is no such home.
+        """
+
+        def give(rows: Transaction) -> None:
+            if (home := rows.get(HomeRow, name)) is None:
+                raise UnknownName("home", name, rows.scalars(select(HomeRow.name)))
+            home.owner = owner
+
+        write_rows(self._database, give)
+
     def has_home(self, name: str) -> bool:
         """Whether there is a home of that name, with a session or without."""
         with self._database.connect() as connection:
@@ -246,15 +280,18 @@ def _add(
     make: Callable[[int], Session],
     uids: Span,
     avoid: Collection[int],
+    owner: str,
 ) -> Session:
     still_ours(transaction.connection())
     if transaction.get(SessionRow, name):
         raise NameTaken(name)
     kept = transaction.get(HomeRow, name)
+    if kept and owner and kept.owner != owner:
+        raise HomeTaken(name, owner)
     uid = kept.uid if kept else _free_uid(transaction, uids, avoid)
     session = make(uid)
     if not kept:
-        transaction.add(HomeRow(name=name, uid=uid, created=now()))
+        transaction.add(HomeRow(name=name, uid=uid, created=now(), owner=owner))
         transaction.flush()
     transaction.add(SessionRow(name=name, spec=session.to_json(), wanted=False, created=now()))
     return session

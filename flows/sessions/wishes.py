@@ -21,7 +21,7 @@ from flows.core.policy import Mode
 from flows.sessions.events import Kind
 from flows.sessions.history import append
 from flows.sessions.preferences import PreferenceChange, UpdatePreferences
-from flows.sessions.store import SessionRow
+from flows.sessions.store import HomeRow, SessionRow
 
 
 class WishRow(Table):
@@ -74,7 +74,7 @@ class PreferenceStore:
             return _wish(row) if row else UpdatePreferences()
 
     def change(self, session: str, by: str, **changes: Any) -> UpdatePreferences:
-        """Change fields of a wish, and write down who did, in the history as well.
+        """Change fields of a wish, and write down who did, in the history as well; the home gets the same owner.
 
         Raises:
             UnknownName: there is no such session.
@@ -86,6 +86,8 @@ class PreferenceStore:
             row = transaction.get(WishRow, session)
             wish = replace(_wish(row) if row else UpdatePreferences(), **changes)
             transaction.merge(_row(session, wish))
+            if "owner" in changes:
+                transaction.get_one(HomeRow, session).owner = wish.owner
             what = ", ".join(f"{name}: {_text(value)}" for name, value in changes.items())
             transaction.add(WishChangeRow(session=session, at=now(), by=by, what=what))
             transaction.flush()
