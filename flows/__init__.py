@@ -4,6 +4,7 @@ A file in this folder is a flow of Prefect, and nothing else is. All other modul
 its `__init__` what it is about. Imports point downwards only; from the top:
 
 * `cli`: the `refit` command.
+* `web`: what people open in a browser beside their IDEs; `web/hub` is JupyterHub's part.
 * The flows: `nightly`, `build_profiles`, `migrate_sessions` and the others.
 * `orchestration`: what Prefect is told. Prefect is imported here and in the flows alone. `metrics` stands beside it.
 * `services`, `waiting_page`: what runs all the time.

@@ -54,6 +54,7 @@ with lazily(globals()):
         session,
         settings,
         tables,
+        user,
         volume,
     )
     from flows.core.settings import Settings, load
@@ -103,6 +104,7 @@ GROUPS = (
         "Volumes: folders of sessions beside their homes, and those they share.",
     ),
     Group("gpu", "Sessions", lambda: gpu.app, "GPUs of this machine: sessions take them when they start."),
+    Group("user", "Sessions", lambda: user.app, "People who log in to JupyterHub and start their own sessions."),
 )
 app = typer.Typer(
     name="refit",

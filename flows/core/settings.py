@@ -122,6 +122,13 @@ class Settings(documents.Document):
     gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `listen`.")
     gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
 
+    hub: bool = Field(
+        False,
+        description="Let `refit up` start JupyterHub behind the gateway, where people log in and start sessions "
+        "(experimental; needs the extra `hub`).",
+    )
+    hub_port: Port = Field(17_902, description="Loopback port of the Hub; people reach it through the gateway.")
+
     metrics_port: int = Field(
         0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
     )
@@ -277,6 +284,16 @@ class Settings(documents.Document):
     def gateway_url(self) -> str:
         """URL of the gateway in front of sessions."""
         return f"http://{self._seen_from_here}:{self.gateway_port}"
+
+    @property
+    def hub_wanted(self) -> bool:
+        """Whether a Hub runs here: it needs the gateway."""
+        return self.hub and self.gateway and not self.prefect_server
+
+    @property
+    def hub_url(self) -> str:
+        """Where the gateway and Refit itself reach the Hub, without its path."""
+        return f"http://127.0.0.1:{self.hub_port}"
 
     @property
     def _seen_from_here(self) -> str:

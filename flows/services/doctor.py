@@ -5,6 +5,8 @@ Each check is a plain function, most in `NEEDED` or `OWN`; most split into askin
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -304,6 +306,8 @@ def ports(settings: Settings) -> Iterable[Finding]:
         wanted |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
     if settings.gateway and not settings.prefect_server:
         wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
+    if settings.hub_wanted:
+        wanted |= {"hub_port": settings.hub_port}
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")
@@ -343,6 +347,21 @@ def gateway(settings: Settings) -> Iterable[Finding]:
     fetched = (settings.home / "services" / "gateway" / "installed").exists()
     seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
     yield Finding("gateway", True, f"configurable-http-proxy {seen}; Node {version}")
+
+
+def hub(settings: Settings) -> Iterable[Finding]:
+    """Whether JupyterHub can start, where it is wanted."""
+    if not settings.hub:
+        return
+    if not settings.hub_wanted:
+        yield Finding("hub", False, "JupyterHub needs the gateway, which doesn't run here", "set `gateway` to true.")
+        return
+    missing = [name for name in ("jupyterhub", "nativeauthenticator") if importlib.util.find_spec(name) is None]
+    fix = "install Refit with its extra: `uv pip install 'refit[hub]'`."
+    if missing:
+        yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", fix)
+    else:
+        yield Finding("hub", True, f"JupyterHub {importlib.metadata.version('jupyterhub')}")
 
 
 # --- The world outside ----------------------------------------------------------------------------------------------
@@ -497,6 +516,6 @@ def _has_database(settings: Settings) -> bool:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, walls, index),
+    *(ports, gateway, hub, walls, index),
 )
 OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

@@ -93,7 +93,8 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
-    return (*needed, worker(settings), *wanted, *way, *told)
+    people = (hub(settings), authorizer(settings)) if settings.hub_wanted else ()
+    return (*needed, worker(settings), *wanted, *way, *people, *told)
 
 
 def gateway(settings: Settings) -> Service:
@@ -143,6 +144,44 @@ def waiting_page(settings: Settings) -> Service:
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
         after=("gateway",),
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+def hub(settings: Settings) -> Service:
+    """JupyterHub, where people log in and start sessions; on loopback, reached through the gateway."""
+    return Service(
+        name="hub",
+        title="JupyterHub",
+        argv=(sys.executable, "-m", "flows.web.hub"),
+        environment=variables(settings),
+        inherited=_inherited(),
+        folder=settings.folder("services", "hub"),
+        log=settings.folder("logs") / "hub.log",
+        health=f"{settings.hub_url}{routes.HUB}/health",
+        healthy=lambda answer: answer.is_success,
+        port=settings.hub_port,
+        setting="hub_port",
+        url=f"{settings.gateway_url}{routes.HUB}/",
+        after=("gateway", "waiting-page"),
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+def authorizer(settings: Settings) -> Service:
+    """The authorizer: leads people from the Hub's addresses to their sessions, and tells the Hub which there are."""
+    return Service(
+        name="authorizer",
+        title="Authorizer of sessions",
+        argv=(sys.executable, "-m", "flows.web.hub.authorizer"),
+        environment=variables(settings),
+        inherited=_inherited(),
+        folder=settings.folder("services", "authorizer"),
+        log=settings.folder("logs") / "authorizer.log",
+        health="http://authorizer/health",
+        healthy=lambda answer: answer.text == "ok",
+        socket="socket",
+        after=("hub",),
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 

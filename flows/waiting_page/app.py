@@ -15,7 +15,7 @@ import psutil
 from sqlalchemy import Engine
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from flows.core.database import held, now, open_database
@@ -65,6 +65,11 @@ class WaitingPage:
         """The waiting page of these settings."""
         return cls(settings, open_database(settings.database))
 
+    @property
+    def has_hub(self) -> bool:
+        """Whether people who come to no session in particular can log in somewhere."""
+        return self._settings.hub_wanted
+
     def story(self, name: str) -> AwayStatus:
         """Why a session is away."""
         known = self._told.get(name)
@@ -81,6 +86,8 @@ class WaitingPage:
         table = self._sessions.gateway.table()
         if table is not None and routes.COMPLETE not in table:
             self._sessions.tell_gateway()
+        elif table is not None:
+            self._sessions.gateway.stand(table)
         for name in knocked_at(table or {}):
             self._look_for(name)
 
@@ -141,6 +148,8 @@ def door(waiting_page: WaitingPage) -> Starlette:
         return Response("ok", media_type="text/plain")
 
     def away(request: Request) -> Response:
+        if request.url.path == "/" and waiting_page.has_hub:
+            return RedirectResponse(f"{routes.HUB}/", 302)
         wants_page = "text/html" in request.headers.get("accept", "")
         return answer(waiting_page.story(routes.session(request.url.path)), html=wants_page)
 

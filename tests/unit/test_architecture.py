@@ -25,6 +25,7 @@ LAYERS = (
     ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
     ("build_profiles", "cut_release", "migrate_sessions"),
     ("nightly",),
+    ("web",),
     ("cli",),
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}

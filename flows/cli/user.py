@@ -1,0 +1,92 @@
+"""The part of the `refit` command that is about people: who may log in to the Hub."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from flows.cli.console import Json, Yes, out, show_data
+from flows.core.errors import RefitError
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.cli import tables
+    from flows.core.settings import Settings, load
+    from flows.gateway import routes
+    from flows.sessions.preferences import read_duration
+    from flows.web.hub import accounts
+    from flows.web.hub.client import HubClient
+
+_END_SECONDS = 120.0
+_POLL_SECONDS = 0.5
+Person = Annotated[str, typer.Argument(metavar="NAME", help="Name with which the person logs in.")]
+
+app = typer.Typer(no_args_is_help=True, help="People who log in to JupyterHub and start their own sessions.")
+
+
+@app.command("invite")
+def invite(
+    name: Person,
+    valid: Annotated[str, typer.Option(metavar="DURATION", help="How long the link works: 30m, 2h, 7d.")] = "7d",
+    admin: Annotated[bool, typer.Option("--admin", help="The person administers the Hub.")] = False,
+) -> None:
+    """Print a link with which a person chooses a password and is logged in; it works once."""
+    settings = _settings()
+    code = accounts.invite(accounts.folder(settings), name, read_duration(valid).total_seconds(), admin=admin)
+    link = f"{settings.gateway_url}{routes.HUB}/invite?code={quote(code)}"
+    out.print(f"Give this link to {name}. It works once, within {valid}; an older one of theirs doesn't work any more.")
+    out.print(link, highlight=False, soft_wrap=True)
+
+
+@app.command("list")
+def list_people(as_json: Json = False) -> None:
+    """List the people who have an account, with their servers."""
+    people = HubClient(_settings()).people()
+    rows = (
+        (one.name, "yes" if one.admin else "", str(sum(one.servers.values())), one.last_seen[:16].replace("T", " "))
+        for one in people
+    )
+    show_data(as_json, people, tables.table("People", ("name", "admin", "running", "last seen (UTC)"), rows))
+
+
+@app.command("remove")
+def remove(name: Person, yes: Yes = False) -> None:
+    """Stop a person's sessions and remove their account; sessions and homes stay, and can be given to others."""
+    hub = HubClient(_settings())
+    person = next((one for one in hub.people() if one.name == name), None)
+    if person is None:
+        raise RefitError(f"Nobody called {name!r} has an account.", fix="`refit user list` shows who has one.")
+    if not yes:
+        typer.confirm(f"Stop the sessions of {name!r} and remove the account?", abort=True)
+    for server in [server for server, runs in person.servers.items() if runs]:
+        hub.stop(name, server)
+    _wait_until_stopped(hub, name)
+    hub.remove(name)
+    out.print(f"{name} has no account any more. `refit session owner` gives a session to somebody else.")
+
+
+def _wait_until_stopped(hub: HubClient, name: str) -> None:
+    deadline = time.monotonic() + _END_SECONDS
+    while any(runs for one in hub.people() if one.name == name for runs in one.servers.values()):
+        if time.monotonic() > deadline:
+            raise RefitError(f"A session of {name} doesn't stop.", fix="`refit session list` shows it; try again.")
+        time.sleep(_POLL_SECONDS)
+
+
+def _settings() -> Settings:
+    """The settings, if people can log in here.
+
+    Raises:
+        RefitError: there is no Hub.
+    """
+    settings = load()
+    if not settings.hub_wanted:
+        raise RefitError(
+            "JupyterHub doesn't run here, so that nobody can log in.",
+            why="The setting `hub` is off." if not settings.hub else "It needs the gateway, and `gateway` is off.",
+            fix="set `hub: true` in settings.yaml (REFIT_HUB=true), and run `refit up`.",
+        )
+    return settings

@@ -1,0 +1,145 @@
+"""The authorizer between the Hub and the gateway: a service of its own, which does its work while the Hub is away.
+
+It leads from `/user/ada/…` to the session, and tells the Hub of sessions that it doesn't know: those that were made or
+started in the shell.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from flows.core.errors import RefitError
+from flows.core.settings import load
+from flows.gateway import routes
+from flows.sessions.model import Session
+from flows.web.hub.client import HubClient, Person
+from flows.web.hub.servers import RUNS, Servers
+
+logger = logging.getLogger("refit.authorizer")
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+LOOK_SECONDS = 5.0
+LONGEST_SECONDS = 60.0
+
+
+def place(path: str, servers: Mapping[str, Mapping[str, Session]]) -> tuple[str, str]:
+    """The session that an address of the Hub is about, and what stands behind it; no session: there is none. Pure.
+
+    Args:
+        path: as it was asked for, still quoted, e.g. `/user/ada/gpu/lab`.
+        servers: person → name of the server → session.
+    """
+    _, _, person, *rest = [*path.split("/"), ""][: path.count("/") + 1]
+    own = servers.get(unquote(person), {})
+    if rest and rest[0] and unquote(rest[0]) in own:
+        return own[unquote(rest[0])].name, "/".join(["", *rest[1:]])
+    return (own[""].name, "/".join(["", *rest])) if "" in own else ("", "")
+
+
+def led_to(path: str, query: str, servers: Mapping[str, Mapping[str, Session]], up: frozenset[str]) -> str:
+    """Where an address of the Hub leads: to the session if it is up, else to the Hub's page about it. Pure."""
+    session, rest = place(path, servers)
+    target = f"{routes.path(session)}{rest}" if session in up else f"{routes.HUB}{path}"
+    return f"{target}?{query}" if query else target
+
+
+def unknown(
+    people: tuple[Person, ...], servers: Mapping[str, Mapping[str, Session]], up: frozenset[str]
+) -> list[tuple[str, str, bool]]:
+    """What the Hub has to hear: person, server, and whether its session is up. Pure."""
+    return [
+        (person.name, name, session.name in up)
+        for person in people
+        for name, session in servers.get(person.name, {}).items()
+        if not person.servers.get(name, False) and (session.name in up or (name and name not in person.servers))
+    ]
+
+
+class Authorizer:
+    """Knows whose sessions are which servers, and whether they are up."""
+
+    def __init__(self, servers: Servers, hub: HubClient) -> None:
+        self._servers, self._hub = servers, hub
+
+    def lead(self, request: Request) -> Response:
+        """Send somebody who comes to an address of the Hub to where they want to go."""
+        servers = self._servers.all()
+        session, _ = place(request.scope["raw_path"].decode("ascii"), servers)
+        up = frozenset({session} if session and self._servers.is_up(session) else ())
+        path = request.scope["raw_path"].decode("ascii")
+        # 307 keeps the method: programs write by these addresses, too.
+        return RedirectResponse(led_to(path, request.url.query, servers, up), 307)
+
+    def tell_hub(self) -> None:
+        """Let the Hub know of the sessions of its people that were made or started elsewhere."""
+        servers, people = self._servers.all(), self._hub.people()
+        own = {session.name for person in people for session in servers.get(person.name, {}).values()}
+        up = frozenset(name for name in own if self._servers.runs(name))
+        for person, server, runs in unknown(people, servers, up):
+            logger.info("the Hub is told of %s's server %r", person, server)
+            self._hub.note(person, server, {RUNS: True} if runs else None)
+
+
+def application(authorizer: Authorizer) -> Starlette:
+    """What answers at the socket."""
+
+    def health(_: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    return Starlette(routes=[Route("/health", health), Route("/user/{path:path}", authorizer.lead, methods=METHODS)])
+
+
+def _again_and_again(authorizer: Authorizer) -> None:
+    pause = LOOK_SECONDS
+    while True:
+        try:
+            authorizer.tell_hub()
+            pause = LOOK_SECONDS
+        except RefitError as error:
+            logger.warning("%s", error)
+            pause = min(2 * pause, LONGEST_SECONDS)
+        except Exception:
+            logger.exception("the Hub could not be told of sessions")
+            pause = min(2 * pause, LONGEST_SECONDS)
+        time.sleep(pause)
+
+
+def _listening() -> socket.socket:
+    """uvicorn would let everybody on this machine write to it."""
+    Path("socket").unlink(missing_ok=True)
+    os.umask(0o077)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    return listener
+
+
+def main() -> None:
+    """Answer until this process is told to end."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Podman is asked every few seconds.
+    logging.getLogger("refit.command").setLevel(logging.WARNING)
+    settings = load()
+    authorizer = Authorizer(Servers(settings), HubClient(settings))
+    threading.Thread(target=_again_and_again, args=(authorizer,), daemon=True).start()
+    # No log of accesses, for addresses may hold what is nobody else's business.
+    config = uvicorn.Config(
+        application(authorizer), ws="none", access_log=False, log_level="error", server_header=False
+    )
+    uvicorn.Server(config).run(sockets=[_listening()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The Hub as Refit itself asks it: who there is, which servers they have, and what is to change there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from flows.core import command
+from flows.core.atomic_files import kept_secret
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.gateway import routes
+
+_SECONDS = 60.0
+_PAGE = 200
+
+
+class HubError(RefitError):
+    """The Hub doesn't answer, or doesn't do what it was asked."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody with an account: name of the server → whether the Hub has it running or about to."""
+
+    name: str
+    admin: bool
+    last_seen: str
+    servers: Mapping[str, bool]
+
+
+def token(settings: Settings) -> str:
+    """With which Refit asks the Hub; only the owner of the home can read it."""
+    secret = kept_secret(settings.folder("services", "hub") / "token")
+    command.protect(secret)
+    return secret
+
+
+class HubClient:
+    """A client of the Hub's API."""
+
+    def __init__(self, settings: Settings) -> None:
+        headers = {"Authorization": f"token {token(settings)}"}
+        base = f"{settings.hub_url}{routes.HUB}/api"
+        self._client = httpx.Client(base_url=base, headers=headers, trust_env=False, timeout=_SECONDS)
+
+    def people(self) -> tuple[Person, ...]:
+        """All who have an account.
+
+        Raises:
+            HubError: the Hub doesn't answer.
+        """
+        found: list[Person] = []
+        while True:
+            offset = {"offset": len(found), "limit": _PAGE, "include_stopped_servers": "1"}
+            page = self._ask("GET", "/users", params=offset).json()
+            found += map(_person, page)
+            if len(page) < _PAGE:
+                return tuple(found)
+
+    def note(self, person: str, server: str, options: Mapping[str, object] | None) -> None:
+        """Let the Hub know of a server: one that runs is started there with these options, another is only listed.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        way = f"/users/{quote(person, safe='')}/servers/{quote(server, safe='')}"
+        if options is None:
+            self._ask("PUT", way, json={}, accepted=(409, 400))
+        else:
+            self._ask("POST", way, json={"user_options": dict(options)}, accepted=(400,))
+
+    def stop(self, person: str, server: str) -> bool:
+        """Stop a server; whether it has stopped already.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        way = f"/users/{quote(person, safe='')}/servers/{quote(server, safe='')}"
+        return self._ask("DELETE", way, accepted=(404,)).status_code != httpx.codes.ACCEPTED
+
+    def remove(self, person: str) -> bool:
+        """Remove somebody's account; whether there was one.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        return self._ask("DELETE", f"/users/{quote(person, safe='')}", accepted=(404,)).is_success
+
+    def _ask(self, method: str, path: str, accepted: tuple[int, ...] = (), **more: Any) -> httpx.Response:
+        try:
+            answer = self._client.request(method, path, **more)
+        except httpx.HTTPError as error:
+            raise HubError(
+                "The Hub doesn't answer.", why=str(error), fix="`refit status` shows it; `refit up` starts it."
+            ) from None
+        if not answer.is_success and answer.status_code not in accepted:
+            raise HubError(f"The Hub refuses {method} {path}.", why=f"It answers {answer.status_code}: {_said(answer)}")
+        return answer
+
+
+def _said(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json().get("message", ""))
+    except (ValueError, AttributeError):
+        return answer.text[:200]
+
+
+def _person(told: Mapping[str, Any]) -> Person:
+    servers = {
+        name: bool(server.get("ready") or server.get("pending")) for name, server in (told.get("servers") or {}).items()
+    }
+    return Person(str(told["name"]), bool(told.get("admin")), str(told.get("last_activity") or ""), servers)

@@ -1,0 +1,132 @@
+"""What people can start from: the profiles of the supported releases, and why one can't be had now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+
+from flows.catalog import load
+from flows.catalog.model import Catalog, Profile
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.publishing.signatures import Publications, Refusal
+from flows.sessions.gpus.gpu_pool import GpuPool
+
+_FORM = jinja2.Template((Path(__file__).parent / "offers.html").read_text(encoding="utf-8"), autoescape=True)
+
+
+@dataclass(frozen=True)
+class Image:
+    """The newest image of a profile: how many bytes its layers have (compressed), and when it was made."""
+
+    size: int
+    built: datetime | None
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A profile on the form.
+
+    Attributes:
+        profile, release: what is sent when it is chosen.
+        text: what it is, for people.
+        image: of which sessions are made; none: there is none that counts.
+        why_not: why it can't be had now; empty: it can.
+    """
+
+    profile: str
+    release: str
+    text: str
+    image: Image | None = None
+    why_not: str = ""
+
+    @property
+    def size(self) -> str:
+        """How much is downloaded for it, for people."""
+        return f"{self.image.size / 1e9:.1f} GB" if self.image else ""
+
+    def age(self, at: datetime) -> str:
+        """How old its image is, for people."""
+        if not self.image or not self.image.built:
+            return ""
+        days = (at - self.image.built).days
+        return "of today" if days < 1 else f"{days} day{'s' if days > 1 else ''} old"
+
+
+def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Offer:
+    """The offer of a profile whose newest image is known. Pure."""
+    text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
+    known = image if isinstance(image, Image) else None
+    return Offer(profile.stem, profile.release, text, known, _why_not(profile, image, free_gpus))
+
+
+def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:
+    if image is None:
+        return "There is no image of it yet."
+    if isinstance(image, Refusal):
+        return f"Its image does not count: {image.why}"
+    if profile.resources.gpus > free_gpus:
+        return f"It needs {profile.resources.gpus} GPUs, and {free_gpus} are free."
+    return ""
+
+
+def supported(catalog: Catalog) -> tuple[Profile, ...]:
+    """The profiles of all releases that are supported today, newest release first. Pure but for the date."""
+    releases = sorted(catalog.releases.values(), key=lambda release: release.name, reverse=True)
+    return tuple(profile for one in releases if one.is_supported(now().date()) for profile in one.profiles)
+
+
+def offers(settings: Settings) -> tuple[Offer, ...]:
+    """All offers of now.
+
+    Raises:
+        RefitError: the catalog has mistakes, or the registry doesn't answer.
+    """
+    profiles = supported(load.load_catalog(settings.catalog))
+    database, registry = open_database(settings.database), Registry(settings)
+    publications = Publications(settings, database, registry)
+    current = publications.current([(one.stem, one.release) for one in profiles])
+    free, _ = GpuPool(settings, database).free()
+    return tuple(judge(one, _image(registry, current.get((one.stem, one.release))), free) for one in profiles)
+
+
+def _image(registry: Registry, digest: str | Refusal | None) -> Image | Refusal | None:
+    if digest is None or isinstance(digest, Refusal):
+        return digest
+    manifest = registry.manifest(registry.repository, digest, recall=True)
+    created = registry.config(registry.repository, manifest).get("created")
+    size = sum(int(layer["size"]) for layer in manifest.document["layers"])
+    return Image(size, _moment(created))
+
+
+def _moment(written: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(written))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
+
+
+def form(offered: Iterable[Offer]) -> str:
+    """The form as HTML; what can be had comes first. Pure but for the date."""
+    ordered = sorted(offered, key=lambda offer: bool(offer.why_not))
+    page: str = _FORM.render(offers=ordered, now=now())
+    return page
+
+
+def read(sent: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """What the form sends, as options of a server. Pure.
+
+    Raises:
+        RefitError: it is not what the form would send.
+    """
+    release, slash, profile = (list(sent.get("profile", [])) or [""])[0].partition("/")
+    if not (release and slash and profile):
+        raise RefitError("No profile was chosen.", fix="choose one on the form.")
+    return {"release": release, "profile": profile}

@@ -1,0 +1,186 @@
+"""Servers of the Hub as sessions: which there are, how they begin and end. JupyterHub itself is not needed for that.
+
+A call takes as long as a container needs to start or to stop; the Hub makes it in a thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flows.catalog import load
+from flows.core.database import held, now, open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.migrations.journal import Journal
+from flows.migrations.start_sessions import make_session, newest_image, start_session
+from flows.sessions.homes.volumes import read_wanted
+from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.model import Running, Session
+from flows.sessions.wishes import PreferenceStore
+from flows.web.hub import names
+
+# Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
+_FRESH = 2.0
+# The option by which the authorizer tells the Hub that the session of a server runs.
+RUNS = "runs"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person asks for on the form: a profile of a release."""
+
+    profile: str
+    release: str
+
+
+def wanted(options: Mapping[str, object]) -> Wanted | None:
+    """What the options of a server ask for; none: nothing in particular. Pure.
+
+    Raises:
+        RefitError: they aren't those of the form.
+    """
+    release, profile = options.get("release"), options.get("profile")
+    if release is None and profile is None:
+        return None
+    if not (isinstance(release, str) and isinstance(profile, str)):
+        raise RefitError("The options of the server name no profile.", fix='send {"release": …, "profile": …}.')
+    return Wanted(profile, release)
+
+
+class NothingChosen(RefitError):
+    """A server without a session is to start, and nobody has said from which profile."""
+
+    def __init__(self) -> None:
+        super().__init__("No profile was chosen.", fix="choose one on the form.")
+
+
+def is_up(status: Status | None, *, busy: bool, moving: bool) -> bool:
+    """Whether a server counts as running. One that moves or starts does, though its container may be away. Pure.
+
+    Args:
+        status: of its session; none: there is no session.
+        busy: somebody acts on it now.
+        moving: a move of it has not ended.
+    """
+    return bool(status and status.wanted and (status.running is Running.running or busy or moving))
+
+
+class Servers:
+    """The servers of all people."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._database = settings, open_database(settings.database)
+        self._journal, self._lock = Journal(self._database), threading.Lock()
+        self._seen: tuple[float, Mapping[str, Status]] = (-math.inf, {})
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions, for one thread."""
+        return Sessions.open(self._settings, self._database)
+
+    def all(self) -> dict[str, dict[str, Session]]:
+        """Person → name of the server → its session, whether it runs or not."""
+        store, owned = self.sessions.store, defaultdict[str, list[Session]](list)
+        owners = store.owners()
+        for session in store.sessions():
+            if session.name in owners:
+                owned[owners[session.name]].append(session)
+        return {person: names.servers(person, sessions) for person, sessions in owned.items()}
+
+    def session(self, person: str, server: str) -> Session | None:
+        """The session of a server; none: there is none."""
+        return self.all().get(person, {}).get(server)
+
+    def start(self, person: str, server: str, wanted: Wanted | None) -> str:
+        """Start the session of a server, or make it; one that runs is left alone. Returns the session's name.
+
+        Raises:
+            NothingChosen: there is no session, and no profile was named.
+            RefitError: it can't be made, or doesn't get ready.
+        """
+        try:
+            if (session := self.session(person, server)) is None:
+                return self._make(person, server, wanted).name
+            if not self.is_up(session.name):
+                start_session(self._settings, session.name)
+            return session.name
+        finally:
+            self._forget()
+
+    def stop(self, session: str) -> None:
+        """Stop a session.
+
+        Raises:
+            RefitError: there is none, or somebody else acts on it.
+        """
+        self.sessions.stop(session)
+        self._forget()
+
+    def remove(self, session: str) -> None:
+        """Remove a session; its home stays, and is its owner's.
+
+        Raises:
+            RefitError: there is none, or somebody else acts on it.
+        """
+        self.sessions.remove(session)
+        self._forget()
+
+    def is_up(self, session: str) -> bool:
+        """Whether a session counts as running."""
+        if not (self.sessions.store.intent(session) or (False,))[0]:
+            return False
+        if is_up(self._statuses(_FRESH).get(session), busy=False, moving=False):
+            return True
+        lease = f"session {session}"
+        busy, moving = lease in held(self._database, lease), bool(self._journal.unfinished(session))
+        # Who has just brought it up held it until then: so it is looked at after the lease was.
+        return is_up(self._statuses(_FRESH if busy or moving else 0).get(session), busy=busy, moving=moving)
+
+    def runs(self, session: str) -> bool:
+        """Whether the container of a session runs, and ought to."""
+        return is_up(self._statuses(_FRESH).get(session), busy=False, moving=False)
+
+    def _statuses(self, seconds: float) -> Mapping[str, Status]:
+        """How all sessions are, or were at most so many seconds before this was asked."""
+        asked = time.monotonic()
+        with self._lock:
+            at, seen = self._seen
+            if at < asked - seconds:
+                at, seen = time.monotonic(), {status.session.name: status for status in self.sessions.all()}
+                self._seen = at, seen
+            return seen
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._seen = (-math.inf, {})
+
+    def _make(self, person: str, server: str, wanted: Wanted | None) -> Session:
+        if wanted is None:
+            raise NothingChosen()
+        catalog = load.load_catalog(self._settings.catalog)
+        profile = load.profile(catalog, wanted.release, wanted.profile)
+        if not catalog.releases[wanted.release].is_supported(now().date()):
+            raise RefitError(f"Release {wanted.release} is not supported any more.", fix="choose a newer one.")
+        image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
+        name, variables = self._free_name(person, server), names.environment(person, server)
+        session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
+        PreferenceStore(self._database).change(name, person, owner=person)
+        return session
+
+    def _free_name(self, person: str, server: str) -> str:
+        """The first name that nobody else has; a home that was kept is somebody's, too."""
+        store = self.sessions.store
+        sessions, homes, owners = {one.name for one in store.sessions()}, store.homes(), store.owners()
+        for name in names.candidates(person, server):
+            if name not in sessions and (name not in homes or owners.get(name) == person):
+                return name
+        raise RefitError(
+            "There is no name left for this session.",
+            why=f"{' and '.join(names.candidates(person, server))} are taken by sessions or homes of others.",
+            fix="ask the operator of this machine to say whose they are, or choose another name for the server.",
+        )
