@@ -12,7 +12,7 @@ BELOW = "/session/"
 # A socket in the folder of that service, seen from the gateway's: the path of a home may be too long for a socket.
 WAITING_PAGE = "http+unix://..%2Fwaiting-page%2Fsocket"
 # Where people log in, and the addresses that JupyterHub gives to their servers.
-HUB, USERS = "/hub", "/user"
+HUB, USERS, ENTRY = "/hub", "/user", "/authorizer"
 # The authorizer has its socket there, too: it leads from these addresses to sessions, and says who may come in.
 AUTHORIZER = "http+unix://..%2Fauthorizer%2Fsocket"
 # Only the waiting page makes this route, after all others: without it the gateway has begun anew and knows nobody.
@@ -47,12 +47,12 @@ def standing(hub: str) -> Table:
     Args:
         hub: where the Hub answers; empty: there is none.
     """
-    return {HUB: hub, USERS: AUTHORIZER} if hub else {}
+    return {HUB: hub, USERS: AUTHORIZER, ENTRY: AUTHORIZER} if hub else {}
 
 
 def is_free(path: str) -> bool:
     """Whether the Hub may lead a path of the gateway somewhere, as it does for its services; the others are Refit's."""
-    taken = (BELOW.rstrip("/"), HUB, USERS, COMPLETE)
+    taken = (BELOW.rstrip("/"), HUB, USERS, ENTRY, COMPLETE)
     return path.startswith("/") and path != "/" and not any(f"{path.rstrip('/')}/".startswith(f"{t}/") for t in taken)
 
 

@@ -102,10 +102,11 @@ def gateway(settings: Settings) -> Service:
     folder = settings.folder("services", "gateway")
     listening = ["--ip", settings.listen, "--port", str(settings.gateway_port)]
     told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
+    asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
     return Service(
         name="gateway",
         title="Gateway of sessions",
-        argv=(str(NODE), str(folder / _PROXY), *listening, *told),
+        argv=(str(NODE), str(folder / _PROXY), *listening, *told, *asked),
         environment={"CONFIGPROXY_AUTH_TOKEN": _secret(folder / "token")},
         inherited=_inherited(),
         folder=folder,

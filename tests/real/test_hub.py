@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
+from typing import Any
+from urllib.parse import quote
 
 import httpx
 import psutil
@@ -25,12 +29,12 @@ from flows.migrations.executor import MoveExecutor
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.wishes import PreferenceStore
-from flows.web.hub import client
+from flows.web.hub import client, passes
 from flows.web.hub.client import HubClient
-from tests.conftest import PATIENTLY, free_port, wait_until
+from tests.conftest import PATIENCE, PATIENTLY, free_port, wait_until
 from tests.machine import FIRST, ROOT, RegistryServer, private_home
 from tests.real.moving import to
-from tests.real.variants import LIGHT, variant
+from tests.real.variants import JUPYTER, LIGHT, sign, variant
 
 RELEASE = "2026a"
 SERVICES = ("gateway", "waiting-page", "hub", "authorizer")
@@ -81,6 +85,10 @@ class Hub:
         [found] = self.sessions.engine.containers(session)
         return found.name, found.pid
 
+    def token(self, session: str) -> dict[str, str]:
+        """With which a program gets to the IDE of a session."""
+        return {"Authorization": f"token {self.sessions.token(self.sessions.store.session(session))}"}
+
     def check_routes(self) -> None:
         """Let the Hub compare its routes with the gateway's, as it does every 30 s."""
         headers = {"Authorization": f"token {client.token(self.settings)}"}
@@ -100,7 +108,8 @@ class Person:
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
-        self.client = httpx.Client(base_url=self.hub.settings.gateway_url, follow_redirects=True, **PATIENTLY)
+        options: dict[str, Any] = {"follow_redirects": True, "headers": {"Accept": "text/html"}, **PATIENTLY}
+        self.client = httpx.Client(base_url=self.hub.settings.gateway_url, **options)
 
     def accept(self, link: str, password: str = PASSWORD) -> httpx.Response:
         return self.send(link, "/hub/invite", code=link.partition("code=")[2], password=password, again=password)
@@ -136,10 +145,11 @@ class Person:
 def always_reached(hub: Hub, session: str) -> Iterator[list[int]]:
     """Keep asking for a session at the gateway; gives what it answered."""
     seen, enough = list[int](), threading.Event()
+    url, headers = f"{hub.settings.gateway_url}/session/{session}/api", hub.token(session)
 
     def ask() -> None:
         while not enough.wait(0.05):
-            seen.append(httpx.get(f"{hub.settings.gateway_url}/session/{session}/api", **PATIENTLY).status_code)
+            seen.append(httpx.get(url, headers=headers, **PATIENTLY).status_code)
 
     asker = threading.Thread(target=ask)
     asker.start()
@@ -285,6 +295,86 @@ def test_the_servers_of_others_and_forged_cookies_are_refused(hub: Hub, ada: Per
     hub.sessions.remove("eve", purge=True)
 
 
+def test_nobody_else_gets_to_a_session_and_no_cookie_of_ours_gets_to_an_ide(hub: Hub, ada: Person) -> None:
+    url = f"{hub.settings.gateway_url}/session/ada/api"
+    assert ada.reaches("/session/ada/api") == "ada"
+    stranger = httpx.get(url, **PATIENTLY)
+    assert stranger.status_code == 403 and stranger.json()["refit"] == "authorizer"
+    sent_away = httpx.get(url, headers={"Accept": "text/html"}, **PATIENTLY)
+    assert sent_away.headers["Location"].startswith("/hub/api/oauth2/authorize?")
+    odd = httpx.get(
+        f"{hub.settings.gateway_url}//evil.example/session/ada/api", headers={"Accept": "text/html"}, **PATIENTLY
+    )
+    assert "evil" not in odd.headers.get("Location", "")
+    for path in ("/session/%61da/api", "/session/eve/../ada/api", "//session/ada/api", "/session/ada%2Fapi"):
+        assert b"this is" not in raw(hub, f"GET {path} HTTP/1.1\r\n")
+    assert b" 403 " in raw(hub, f"GET /session/ada/api HTTP/1.1\r\nUpgrade: websocket\r\n{UPGRADE}").splitlines()[0]
+    assert b" 400 " in raw(hub, "GET /session/%zz HTTP/1.1\r\n").splitlines()[0]
+    eve = hub.person("eve2")
+    assert eve.client.get("/session/ada/api").status_code == 403
+    own = ada.client.cookies.get(passes.PASS) or ""
+    content, _, signature = own.partition(".")
+    other = base64.urlsafe_b64encode(base64.urlsafe_b64decode(content).replace(b"ada", b"bob")).decode()
+    for forged in (f"{other}.{signature}", f"{content}.{'0' * 64}", content, "", "x.y", "ä.ö"):
+        cookie = {"Cookie": f"{passes.PASS}={quote(forged)}"}
+        assert httpx.get(url, headers=cookie, **PATIENTLY).status_code == 403
+    assert httpx.get(url, headers={"Cookie": f"{passes.PASS}={own}"}, **PATIENTLY).status_code == 200
+    assert httpx.get(url, headers={"Authorization": "token wrong"}, **PATIENTLY).status_code == 403
+    assert httpx.get(url, headers=hub.token("ada"), **PATIENTLY).status_code == 200
+    begun = ada.client.get("/authorizer/callback?code=x&state=x", follow_redirects=False)
+    assert begun.status_code == 400
+    with listening() as (place, heard):
+        hub.sessions.gateway.lead("ada", place)
+        seen = {"Cookie": f"{passes.PASS}={own}; mine=1; jupyterhub-session-id=x", "Accept": "text/html"}
+        httpx.get(f"{url}?a=b", headers=seen, **PATIENTLY)
+    hub.sessions.tell_gateway_of("ada")
+    assert b"GET /session/ada/api?a=b HTTP" in heard[0] and b"mine=1" in heard[0]
+    assert passes.PASS.encode() not in heard[0] and b"jupyterhub" not in heard[0]
+
+
+def test_jupyterlab_opens_for_its_owner_and_no_address_has_the_token(hub: Hub, ada: Person, jupyter_image: str) -> None:
+    registry = Registry(hub.settings)
+    sign(hub.settings, registry, registry.manifest(hub.settings.repository, jupyter_image), {})
+    session = hub.sessions.create("lab", FIRST, RELEASE, jupyter_image, JUPYTER, owner="ada")
+    token = hub.sessions.token(session)
+    page = ada.client.get("/session/lab/lab?token=wrong")
+    assert page.status_code == 200 and "JupyterLab" in page.text
+    urls = [str(one.url) for one in (*page.history, page)] + [one.headers.get("Location", "") for one in page.history]
+    assert token not in "".join(urls)
+    told = ada.client.get("/session/lab/api/contents", headers={"Accept": "application/json"})
+    assert told.status_code == 200 and told.json()["type"] == "directory"
+    hub.sessions.remove("lab", purge=True)
+
+
+UPGRADE = "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+
+
+def raw(hub: Hub, request: str) -> bytes:
+    """What the gateway answers to the first lines of a request as they are."""
+    close = "" if "Upgrade" in request else "Connection: close\r\n"
+    with socket.create_connection(("127.0.0.1", hub.settings.gateway_port), timeout=PATIENCE) as connection:
+        connection.sendall(f"{request}Host: x\r\n{close}\r\n".encode())
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[bytes]]]:
+    """A place that hears one request, and answers it."""
+    heard = list[bytes]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hear() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        hearer = threading.Thread(target=hear)
+        hearer.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", heard
+        hearer.join()
+
+
 def test_a_server_is_stopped_started_and_deleted_and_its_home_stays_its_owners(hub: Hub, ada: Person) -> None:
     ada.start("gpu")
     wait_until(lambda: hub.server("ada", "gpu"))
@@ -292,7 +382,7 @@ def test_a_server_is_stopped_started_and_deleted_and_its_home_stays_its_owners(h
     assert ada.api("DELETE", "/users/ada/servers/gpu").status_code in (202, 204)
     wait_until(lambda: not hub.server("ada", "gpu"))
     assert hub.sessions.show("ada--gpu").running is Running.stopped
-    page = ada.client.get("/session/ada--gpu/api", headers={"Accept": "text/html"})
+    page = ada.client.get("/session/ada--gpu/api")
     assert page.status_code == 503 and "was stopped" in page.text
     ada.client.get("/hub/spawn/ada/gpu")  # it has a session, so that nothing is asked
     wait_until(lambda: hub.server("ada", "gpu"))
@@ -312,6 +402,7 @@ def test_a_person_who_is_removed_is_out_and_their_homes_can_be_handed_over(hub: 
     hub.refit("user", "remove", "cyd", "--yes")
     assert "/hub/login" in str(cyd.client.get("/hub/home").url) and cyd.log_in().status_code == 403
     assert hub.sessions.show("cyd").running is Running.stopped
+    wait_until(lambda: "/hub/login" in str(cyd.client.get("/session/cyd/api").url))
     hub.refit("session", "owner", "cyd", "bob")
     assert hub.sessions.store.owners()["cyd"] == "bob"
 

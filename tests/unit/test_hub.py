@@ -27,7 +27,7 @@ from flows.sessions.model import Running, Session, check_name
 from flows.sessions.store import HomeTaken, Store
 from flows.sessions.wishes import PreferenceStore
 from flows.signing.trust import Doubt
-from flows.web.hub import accounts, authorizer, names, offers, routing, servers
+from flows.web.hub import accounts, admission, authorizer, names, offers, passes, routing, servers
 from flows.web.hub.client import Person
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +75,34 @@ def test_a_session_that_was_made_elsewhere_and_is_called_like_its_owner_is_the_d
     assert names.servers("ada", [session("ada", {names.PERSON: "eve", names.SERVER: "gpu"})])[""].name == "ada"
 
 
+@pytest.mark.parametrize(
+    ("url", "back"),
+    [
+        ("/session/ada/lab", "/session/ada/lab"),
+        ("/session/ada/lab?token=x&a=1&token=y", "/session/ada/lab?a=1"),
+        ("/session/ada?token=x", "/session/ada"),
+        ("//evil.example/session/ada", "/hub/home"),
+        ("/\\evil.example/session/ada", "/hub/home"),
+        ("https://evil.example/session/ada", "/hub/home"),
+        ("", "/hub/home"),
+    ],
+)
+def test_a_login_leads_back_to_a_session_and_nowhere_else(url: str, back: str) -> None:
+    assert admission.back_to(url) == back
+
+
+def test_a_pass_is_its_makers_for_its_purpose_and_its_time() -> None:
+    sealed = passes.seal("key", passes.PASS, 60, person="ada")
+    known = passes.opened("key", passes.PASS, sealed)
+    assert known and known["person"] == "ada"
+    content, _, signature = sealed.partition(".")
+    wrong = ("", ".", "x", content, f"{content}.", f".{signature}", f"{content}x.{signature}", f"{content}.ä", "ä.ö")
+    assert not [text for text in wrong if passes.opened("key", passes.PASS, text)]
+    assert passes.opened("other", passes.PASS, sealed) is None
+    assert passes.opened("key", passes.STATE, sealed) is None
+    assert passes.opened("key", passes.PASS, passes.seal("key", passes.PASS, -1, person="ada")) is None
+
+
 def ours(*found: Session) -> dict[str, dict[str, Session]]:
     return {"ada": names.servers("ada", found), "b@c": {"": session("b-c-12345678")}}
 
@@ -113,6 +141,7 @@ def test_the_hub_sees_a_server_at_the_gateway_wherever_its_session_is() -> None:
         "/": {"target": routes.WAITING_PAGE},
         "/hub": {"target": "http://127.0.0.1:17902"},
         "/user": {"target": routes.AUTHORIZER},
+        "/authorizer": {"target": routes.AUTHORIZER},
         "/session/ada": {"target": "http://10.88.0.7:8888", "last_activity": "2026-11-24T00:00:00Z"},
         "/session/else": {"target": "http://10.88.0.8:8888"},
         "/services/x": {"target": "http://127.0.0.1:1", "service_of_hub": True, "data": {"service": "x"}},

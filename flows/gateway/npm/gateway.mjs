@@ -7,12 +7,22 @@ import { ConfigurableProxy } from "configurable-http-proxy/lib/configproxy.js";
 import { defaultLogger } from "configurable-http-proxy/lib/log.js";
 
 const text = { type: "string" };
-const { values: given } = parseArgs({ options: { ip: text, port: text, "api-port": text, "waiting-page": text } });
+const options = { ip: text, port: text, "api-port": text, "waiting-page": text, authorizer: text };
+const { values: given } = parseArgs({ options });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.
 const RESTART = 1012;
 const CLOSE = 8;
 const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
+// What the authorizer has said is remembered so long: milliseconds. A page makes dozens of requests at once.
+const REMEMBERED = 3000;
+const MOST_REMEMBERED = 10000;
+const SESSIONS = "/session/";
+// Cookies that no IDE needs to see.
+const OWN_COOKIE = /^(refit-|jupyterhub-)/;
+const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
 /** Follows the frames that a server sends, whose payloads are never masked. */
 class Frames {
@@ -57,6 +67,11 @@ function goodbye() {
   return Buffer.concat([Buffer.from([128 | CLOSE, code.length + why.length]), code, why]);
 }
 
+/** Whether a person opens a page, in contrast to what a page or a program asks for. */
+function isPage(kind, request) {
+  return kind === "web" && request.method === "GET" && (request.headers.accept ?? "").includes("text/html");
+}
+
 class Gateway extends ConfigurableProxy {
   #upgraded = new WeakMap();
 
@@ -68,6 +83,88 @@ class Gateway extends ConfigurableProxy {
     );
     // A browser would wait for ever for the rest of an answer whose sender is gone.
     this.proxy.on("proxyRes", (told, _, answer) => told.on("close", () => told.complete || answer.destroy()));
+  }
+
+  #matches = new WeakMap();
+  #admitted = new Map();
+  #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
+
+  /** The route that the authorizer was asked about, whatever has become of it meanwhile. */
+  async targetForReq(request) {
+    return this.#matches.get(request) ?? super.targetForReq(request);
+  }
+
+  /** Where people log in, the authorizer is asked about each request for a session before anything of it gets there. */
+  async handleProxy(kind, request, answer, ...rest) {
+    if (!given.authorizer) return super.handleProxy(kind, request, answer, ...rest);
+    try {
+      const match = await super.targetForReq(request);
+      if (match) this.#matches.set(request, match);
+      if (match?.prefix.startsWith(SESSIONS) && !(await this.#admit(kind, request, answer, match.prefix))) return;
+    } catch (error) {
+      this.log.warn("a request was refused: %s", error.message);
+      return kind === "ws" ? answer.end(BAD) : answer.headersSent || answer.writeHead(400).end();
+    }
+    return super.handleProxy(kind, request, answer, ...rest);
+  }
+
+  async #admit(kind, request, answer, prefix) {
+    const { cookie, authorization } = request.headers;
+    const key = JSON.stringify([prefix, cookie, authorization]);
+    let known = this.#admitted.get(key);
+    if (!known || known.until < Date.now()) {
+      this.#admitted.delete(key);
+      const told = await this.#askAuthorizer(kind, request, prefix);
+      if (told.status !== 200) return this.#refuse(kind, answer, told);
+      if (this.#admitted.size >= MOST_REMEMBERED) this.#admitted.clear();
+      known = { ...JSON.parse(told.body), until: Date.now() + REMEMBERED };
+      this.#admitted.set(key, known);
+    }
+    this.#hide(request);
+    if (isPage(kind, request)) this.#addToken(request, known);
+    return true;
+  }
+
+  #refuse(kind, answer, told) {
+    if (kind === "ws") answer.end(REFUSED);
+    else answer.writeHead(told.status, told.headers).end(told.body);
+    return false;
+  }
+
+  /** No link has the token of an IDE: it is added on the way, to the page with which somebody begins. */
+  #addToken(request, { page, query }) {
+    const [path, asked = ""] = request.url.split("?", 2);
+    if (!query || (page && page !== path)) return;
+    const others = asked.split("&").filter((part) => part && !part.startsWith("token="));
+    request.url = `${path}?${[...others, query].join("&")}`;
+  }
+
+  #hide(request) {
+    const cookies = (request.headers.cookie ?? "").split(/; */).filter((one) => one && !OWN_COOKIE.test(one));
+    if (cookies.length) request.headers.cookie = cookies.join("; ");
+    else delete request.headers.cookie;
+  }
+
+  #askAuthorizer(kind, request, prefix) {
+    const { socketPath } = this.proxyOptsForTarget(new URL(given.authorizer)).target;
+    const passed = ["cookie", "authorization", "x-forwarded-proto"].filter((name) => request.headers[name]);
+    const headers = {
+      ...Object.fromEntries(passed.map((name) => [name, request.headers[name]])),
+      host: "authorizer",
+      "x-refit-session": prefix.slice(SESSIONS.length).split("/")[0],
+      "x-refit-url": request.url,
+      "x-refit-kind": isPage(kind, request) ? "page" : "other",
+    };
+    return new Promise((done, failed) => {
+      const asked = http.request({ socketPath, path: "/admit", headers, agent: this.#authorizerAgent }, (told) => {
+        let body = "";
+        told.setEncoding("utf8").on("data", (part) => (body += part));
+        told.on("end", () => done({ status: told.statusCode, headers: told.headers, body }));
+        told.on("error", failed);
+      });
+      asked.on("error", () => done({ status: 503, headers: { "Retry-After": "1" }, body: "the authorizer is away\n" }));
+      asked.end();
+    });
   }
 
   #watch(ide, person) {

@@ -25,6 +25,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import load
 from flows.gateway import routes
 from flows.sessions.model import Session
+from flows.web.hub.admission import CALLBACK, Admission
 from flows.web.hub.client import HubClient, Person
 from flows.web.hub.servers import RUNS, Servers
 
@@ -71,8 +72,8 @@ def unknown(
 class Authorizer:
     """Knows whose sessions are which servers, and whether they are up."""
 
-    def __init__(self, servers: Servers, hub: HubClient) -> None:
-        self._servers, self._hub = servers, hub
+    def __init__(self, servers: Servers, hub: HubClient, admission: Admission) -> None:
+        self._servers, self._hub, self._admission = servers, hub, admission
 
     def lead(self, request: Request) -> Response:
         """Send somebody who comes to an address of the Hub to where they want to go."""
@@ -86,6 +87,7 @@ class Authorizer:
     def tell_hub(self) -> None:
         """Let the Hub know of the sessions of its people that were made or started elsewhere."""
         servers, people = self._servers.all(), self._hub.people()
+        self._admission.know(person.name for person in people)
         own = {session.name for person in people for session in servers.get(person.name, {}).values()}
         up = frozenset(name for name in own if self._servers.runs(name))
         for person, server, runs in unknown(people, servers, up):
@@ -93,13 +95,16 @@ class Authorizer:
             self._hub.note(person, server, {RUNS: True} if runs else None)
 
 
-def application(authorizer: Authorizer) -> Starlette:
+def application(authorizer: Authorizer, admission: Admission) -> Starlette:
     """What answers at the socket."""
 
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")
 
-    return Starlette(routes=[Route("/health", health), Route("/user/{path:path}", authorizer.lead, methods=METHODS)])
+    way = [Route("/admit", admission.admit), Route(CALLBACK, admission.welcome)]
+    return Starlette(
+        routes=[Route("/health", health), *way, Route("/user/{path:path}", authorizer.lead, methods=METHODS)]
+    )
 
 
 def _again_and_again(authorizer: Authorizer) -> None:
@@ -132,11 +137,13 @@ def main() -> None:
     # Podman is asked every few seconds.
     logging.getLogger("refit.command").setLevel(logging.WARNING)
     settings = load()
-    authorizer = Authorizer(Servers(settings), HubClient(settings))
+    servers, hub = Servers(settings), HubClient(settings)
+    admission = Admission(settings, servers, hub)
+    authorizer = Authorizer(servers, hub, admission)
     threading.Thread(target=_again_and_again, args=(authorizer,), daemon=True).start()
     # No log of accesses, for addresses may hold what is nobody else's business.
     config = uvicorn.Config(
-        application(authorizer), ws="none", access_log=False, log_level="error", server_header=False
+        application(authorizer, admission), ws="none", access_log=False, log_level="error", server_header=False
     )
     uvicorn.Server(config).run(sockets=[_listening()])
 

@@ -19,6 +19,10 @@ _SECONDS = 60.0
 _PAGE = 200
 
 
+# What the authorizer is called where the Hub says who somebody is.
+OAUTH_CLIENT = "service-refit"
+
+
 class HubError(RefitError):
     """The Hub doesn't answer, or doesn't do what it was asked."""
 
@@ -44,7 +48,8 @@ class HubClient:
     """A client of the Hub's API."""
 
     def __init__(self, settings: Settings) -> None:
-        headers = {"Authorization": f"token {token(settings)}"}
+        self._token = token(settings)
+        headers = {"Authorization": f"token {self._token}"}
         base = f"{settings.hub_url}{routes.HUB}/api"
         self._client = httpx.Client(base_url=base, headers=headers, trust_env=False, timeout=_SECONDS)
 
@@ -61,6 +66,18 @@ class HubClient:
             found += map(_person, page)
             if len(page) < _PAGE:
                 return tuple(found)
+
+    def person(self, code: str, redirect: str) -> str:
+        """Who somebody is that came back from the Hub with this code; it works once.
+
+        Raises:
+            HubError: the Hub doesn't answer, or doesn't know the code.
+        """
+        told = {"client_id": OAUTH_CLIENT, "client_secret": self._token, "grant_type": "authorization_code"}
+        way = "/oauth2/token"
+        given = self._ask("POST", way, data={**told, "code": code, "redirect_uri": redirect}).json()["access_token"]
+        name: str = self._ask("GET", "/user", headers={"Authorization": f"token {given}"}).json()["name"]
+        return name
 
     def note(self, person: str, server: str, options: Mapping[str, object] | None) -> None:
         """Let the Hub know of a server: one that runs is started there with these options, another is only listed.

@@ -12,6 +12,7 @@ from flows.core.database import write
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.web.hub import accounts, client
+from flows.web.hub.admission import CALLBACK
 from flows.web.hub.spawner import settings
 
 SERVICE = "refit"
@@ -21,6 +22,8 @@ _SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy")
 _MORE = "jupyterhub_config.d"
 # Seconds. A first start pulls the image.
 _START_SECONDS, _ROUTES_SECONDS, _POLL_SECONDS = 1800, 30, 15
+# Seconds. The authorizer asks with a token of the person once, right after it got it.
+_TOKEN_SECONDS = 60
 
 
 def more() -> list[Path]:
@@ -58,8 +61,14 @@ def configure(c: Any) -> None:
     # Sessions don't end with the Hub.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.last_activity_interval = _ROUTES_SECONDS
-    c.JupyterHub.services = [{"name": SERVICE, "api_token": client.token(chosen)}]
-    c.JupyterHub.load_roles = [{"name": SERVICE, "scopes": list(_SCOPES), "services": [SERVICE]}]
+    authorizer = {"oauth_client_id": client.OAUTH_CLIENT, "oauth_redirect_uri": CALLBACK, "oauth_no_confirm": True}
+    c.JupyterHub.services = [{"name": SERVICE, "api_token": client.token(chosen), **authorizer}]
+    c.JupyterHub.load_roles = [
+        {"name": SERVICE, "scopes": list(_SCOPES), "services": [SERVICE]},
+        # By this right the Hub tells the authorizer who they are.
+        {"name": "user", "scopes": ["self", f"access:services!service={SERVICE}"]},
+    ]
+    c.JupyterHub.oauth_token_expires_in = _TOKEN_SECONDS
     c.Spawner.start_timeout = _START_SECONDS
     c.Spawner.poll_interval = _POLL_SECONDS
     _configure_accounts(c, str(accounts.folder(chosen)))

@@ -1,0 +1,38 @@
+"""Passes: what a browser keeps so that the authorizer knows who it is. Pure but for the key and the clock.
+
+A pass says who somebody is, never what they may: that is asked each time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+PASS, STATE = "refit-pass", "refit-state"
+# Seconds. After that the Hub is asked again, which asks for a password only if its own login has ended.
+PASS_SECONDS, STATE_SECONDS = 8 * 3600, 600
+
+
+def seal(key: str, purpose: str, seconds: float, **told: str) -> str:
+    """What is told, for so long, as a text that nobody without the key can make or change."""
+    content = json.dumps({**told, "purpose": purpose, "until": time.time() + seconds})
+    written = base64.urlsafe_b64encode(content.encode()).decode()
+    return f"{written}.{_signature(key, written)}"
+
+
+def opened(key: str, purpose: str, sealed: str) -> Mapping[str, Any] | None:
+    """What `seal` was told; none: it is forged, was made for something else, or has expired."""
+    written, _, signature = sealed.partition(".")
+    if not hmac.compare_digest(_signature(key, written).encode(), signature.encode()):
+        return None
+    told: Mapping[str, Any] = json.loads(base64.urlsafe_b64decode(written))
+    return told if told["purpose"] == purpose and time.time() < told["until"] else None
+
+
+def _signature(key: str, written: str) -> str:
+    return hmac.new(key.encode(), written.encode(), hashlib.sha256).hexdigest()
