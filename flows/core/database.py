@@ -36,7 +36,7 @@ from flows.core.file_locks import one_at_a_time
 
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17
-NEWEST = "initial"  # version of the schema
+NEWEST = "owners"  # version of the schema
 _SCHEMA = Path(__file__).parent / "schema"
 _BEFORE_RELEASE = re.compile(r"00\d\d|first")  # versions of the schema that no release had
 _upgrading = threading.Lock()
