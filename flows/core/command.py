@@ -431,18 +431,15 @@ def _execute(
     }
     if cwd is not None:
         options["_cwd"] = str(cwd)
-    with _reading(output) as (options["_out"], options["_err"], begun):
-        process = _start(program, arguments, options)
+    with (
+        _reading(output) as (options["_out"], options["_err"], begun),
+        _running(program, arguments, options) as process,
+    ):
         begun()
-        code = 0
         try:
             code = _exit_code(process, limit, output)
         except TimeoutError:
-            _end_own(process.pid)
             raise TimeoutError(f"took longer than {limit:g} s and was ended") from None
-        except BaseException:
-            _end_own(process.pid)
-            raise
     return -signal.SIGTERM if process.pid in _ended else code
 
 
@@ -553,8 +550,12 @@ def _ends(child: int, seconds: float, full: int) -> bool:
         os.close(opened)
 
 
-def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -> Any:
-    """Start a program by `sh`; if that is interrupted, the program is ended, though `sh` hasn't said which it is."""
+@contextmanager
+def _running(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -> Iterator[Any]:
+    """Start a program by `sh`, and end it if the `with` block is left by an exception.
+
+    One that comes before `sh` has said which process it is, Ctrl-C for instance, ends the program, too.
+    """
     heard, said = os.pipe()
     note = _notes_itself(_recording.get().processes)
 
@@ -565,7 +566,8 @@ def _start(program: str, arguments: Sequence[str], options: Mapping[str, Any]) -
 
     with open(heard) as listening, open(said, "w") as speaking:  # noqa: PTH123 - pipes
         try:
-            return sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
+            process = sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
+            yield process
         except BaseException as error:
             speaking.close()
             if pid := os.read(listening.fileno(), 32):

@@ -4,11 +4,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from multiprocessing import Process, get_context
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -120,6 +122,22 @@ def test_an_interrupt_ends_the_whole_tree(tmp_path: Path) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert eventually(lambda: not psutil.pid_exists(int(pids.read_text())))
+
+
+def test_an_interrupt_right_after_the_start_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    start = command._running
+
+    @contextmanager
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        begun.append(start(*arguments).__enter__().pid)
+        raise KeyboardInterrupt  # before the caller has heard which process it is
+        yield
+
+    monkeypatch.setattr(command, "_running", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(["sleep", "300"])
+    assert eventually(lambda: not psutil.pid_exists(*begun))
 
 
 def test_a_note_that_goes_while_notes_are_read_is_no_error(tmp_path: Path) -> None:
