@@ -249,6 +249,18 @@ def test_a_hub_that_is_killed_and_started_again_disturbs_nobody(hub: Hub, ada: P
     assert ada.sees("/hub/home").count("ada")  # who was in is in
 
 
+def test_an_authorizer_that_stands_still_lets_nobody_in_and_holds_nobody(hub: Hub, ada: Person) -> None:
+    [authorizer] = [state for state in services.status(hub.settings) if state.name == "authorizer"]
+    assert authorizer.pid
+    os.kill(authorizer.pid, signal.SIGSTOP)
+    try:
+        stranger = httpx.get(f"{hub.settings.gateway_url}/session/ada/api", **PATIENTLY)
+    finally:
+        os.kill(authorizer.pid, signal.SIGCONT)
+    assert (stranger.status_code, stranger.headers["Retry-After"]) == (503, "1")
+    assert ada.reaches("/session/ada/api") == "ada"
+
+
 def test_a_gateway_that_begins_anew_leads_to_the_hub_and_to_all_sessions_again(hub: Hub, ada: Person) -> None:
     [gateway] = [state for state in services.status(hub.settings) if state.name == "gateway"]
     assert gateway.pid

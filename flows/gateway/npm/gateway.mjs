@@ -18,6 +18,8 @@ const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Leng
 // What the authorizer has said is remembered so long: milliseconds. A page makes dozens of requests at once.
 const REMEMBERED = 3000;
 const MOST_REMEMBERED = 10000;
+// An authorizer that stands still is waited for so long: milliseconds.
+const PATIENCE = 10000;
 const SESSIONS = "/session/";
 // Cookies that no IDE needs to see.
 const OWN_COOKIE = /^(refit-|jupyterhub-)/;
@@ -155,13 +157,15 @@ class Gateway extends ConfigurableProxy {
       "x-refit-url": request.url,
       "x-refit-kind": isPage(kind, request) ? "page" : "other",
     };
+    const question = { socketPath, path: "/admit", headers, timeout: PATIENCE, agent: this.#authorizerAgent };
     return new Promise((done, failed) => {
-      const asked = http.request({ socketPath, path: "/admit", headers, agent: this.#authorizerAgent }, (told) => {
+      const asked = http.request(question, (told) => {
         let body = "";
         told.setEncoding("utf8").on("data", (part) => (body += part));
         told.on("end", () => done({ status: told.statusCode, headers: told.headers, body }));
         told.on("error", failed);
       });
+      asked.on("timeout", () => asked.destroy(new Error("the authorizer doesn't answer")));
       asked.on("error", () => done({ status: 503, headers: { "Retry-After": "1" }, body: "the authorizer is away\n" }));
       asked.end();
     });
