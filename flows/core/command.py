@@ -566,8 +566,7 @@ def _running(program: str, arguments: Sequence[str], options: Mapping[str, Any])
 
     with open(heard) as listening, open(said, "w") as speaking:  # noqa: PTH123 - pipes
         try:
-            process = sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
-            yield process
+            yield sh.Command(program)(*arguments, **options, _preexec_fn=prepare)
         except BaseException as error:
             speaking.close()
             if pid := os.read(listening.fileno(), 32):

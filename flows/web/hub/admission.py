@@ -1,4 +1,4 @@
-"""Who is let through the gateway to a session: its owner. The gateway asks here, and remembers the answer briefly.
+"""Lets the owner of a session through the gateway. The gateway asks here, and remembers the answer briefly.
 
 The token of an IDE stays between the gateway and the IDE. A program that has it already may send it in a header.
 """
