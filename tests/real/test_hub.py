@@ -185,7 +185,11 @@ def made(settings: Settings, base: Built, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def ada(hub: Hub) -> Person:
-    return hub.person("ada")
+    """Somebody whose session runs."""
+    ada = hub.person("ada")
+    ada.start()
+    assert ada.reaches("/user/ada/api") == "ada"
+    return ada
 
 
 def test_nobody_has_an_account_without_an_invitation_and_each_works_once(hub: Hub) -> None:
@@ -206,16 +210,17 @@ def test_nobody_has_an_account_without_an_invitation_and_each_works_once(hub: Hu
     assert "bob" in hub.refit("user", "list")
 
 
-def test_a_session_is_started_from_the_form_and_reached_by_its_address_and_by_the_hubs(hub: Hub, ada: Person) -> None:
-    form = ada.sees("/hub/spawn/ada")
+def test_a_session_is_started_from_the_form_and_reached_by_its_address_and_by_the_hubs(hub: Hub) -> None:
+    grace = hub.person("grace")
+    form = grace.sees("/hub/spawn/grace")
     assert f"{RELEASE}/{FIRST}" in form and "GB, image" in form and "There is no image of it yet." in form
-    ada.start()
-    assert ada.reaches("/user/ada/api") == "ada"
-    session = hub.sessions.show("ada")
+    grace.start()
+    assert grace.reaches("/user/grace/api") == "grace"
+    session = hub.sessions.show("grace")
     assert session.running is Running.running and session.session.image == hub.image
-    assert PreferenceStore(hub.sessions.store.database).of("ada").owner == "ada"
-    reached = ada.client.get("/user/ada/api?x=%2F")
-    assert str(reached.url) == f"{hub.settings.gateway_url}/session/ada/api?x=%2F"
+    assert PreferenceStore(hub.sessions.store.database).of("grace").owner == "grace"
+    reached = grace.client.get("/user/grace/api?x=%2F")
+    assert str(reached.url) == f"{hub.settings.gateway_url}/session/grace/api?x=%2F"
     token = hub.sessions.token(session.session)
     logs = "".join(file.read_text(errors="replace") for file in (hub.settings.home / "logs").glob("*.log*"))
     assert token not in logs and token not in form
