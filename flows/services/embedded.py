@@ -135,7 +135,7 @@ def waiting_page(settings: Settings) -> Service:
     """The waiting page: answers in the place of sessions that are away, and tells the gateway where the others are."""
     return Service(
         name="waiting-page",
-        title="WaitingPage of sessions",
+        title="Waiting page of sessions",
         argv=(sys.executable, "-m", "flows.waiting_page"),
         environment=variables(settings),
         inherited=_inherited(),
