@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.core import command
+from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.services import privacy, process, systemd
@@ -66,10 +67,11 @@ def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ..
         only: names of services; the others are left as they are.
 
     Raises:
-        RefitError: a port is taken (all of them are looked at before anything starts), a service doesn't answer, or the
-            home is somebody else's.
+        RefitError: a port is taken or the database can't be opened (both are looked at before anything starts), a
+            service doesn't answer, or the home is somebody else's.
     """
     privacy.close(settings)
+    open_database(settings.database)
     with process.alone(settings):
         services = [service for service in all_services(settings) if not only or service.name in only]
         missing = [service for service in services if not process.as_wanted(service)]

@@ -2,6 +2,8 @@ import configparser
 import json
 import os
 import shlex
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,6 +250,17 @@ def test_a_registry_for_reading_is_started_where_a_port_is_chosen(tmp_path: Path
     [config] = reader.files.values()
     assert (registry.name, reader.name, reader.login) == ("registry", "reader", None)
     assert "readonly" in config and "htpasswd" not in config and "127.0.0.1:5011" in config
+
+
+def test_nothing_is_started_beside_a_database_that_cant_be_opened(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    chosen = Settings(home=home, database_url=f"sqlite:///{tmp_path / 'old.db'}")
+    with closing(sqlite3.connect(tmp_path / "old.db")) as old, old:
+        old.execute("CREATE TABLE alembic_version (version_num VARCHAR)")
+        old.execute("INSERT INTO alembic_version VALUES ('0007')")
+    with pytest.raises(RefitError, match="before the first release"):
+        services.up(chosen)
+    assert not any(state.running for state in services.status(chosen))
 
 
 def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
