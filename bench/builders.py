@@ -22,6 +22,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.distributed.builder import BuildWorker
 from flows.images.distributed.coordinator import RemoteBuilder
+from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from tests.conftest import wait_until
 from tests.machine import private_home, serve_registry
@@ -92,7 +93,7 @@ def _chain(tree: bytes) -> Graph:
 
 def _hand_over(graph: Graph, builders: Sequence[Settings]) -> Handed:
     """Have a graph built by builders that are there already."""
-    handover = RemoteBuilder(builders[0], dict.fromkeys(graph.stages, SYSTEM), {}, graft=True)
+    handover = RemoteBuilder(builders[0], Registry(builders[0]), dict.fromkeys(graph.stages, SYSTEM), {}, graft=True)
     start = get_context("spawn").Process
     with ThreadPoolExecutor(len(graph.stages)) as pool, handover.going_on():
         processes = [start(target=_serve, args=(settings, handover.jobs.run)) for settings in builders]

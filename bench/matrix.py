@@ -21,14 +21,15 @@ from time import monotonic
 from prefect import flow
 
 from bench.results import Row
-from flows import build_profiles
 from flows.core import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder, Built
 from flows.images.registry import Registry
+from flows.images.run import opened
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import apt
+from flows.orchestration.release_build import THREADS, carry_out
 from flows.releases.plan import ReleasePlan
 from tests.machine import private_home, serve_registry
 
@@ -145,14 +146,15 @@ def plan(graph: Graph, settings: Settings) -> ReleasePlan:
 def build_with_refit(plans: Sequence[Callable[[], ReleasePlan]], settings: Settings) -> list[Run]:
     """Plan and build one thing after the other as the flow does, under Prefect, into a registry; publish nothing."""
 
-    @flow(name="bench", task_runner=build_profiles.THREADS)
+    @flow(name="bench", task_runner=THREADS)
     def build() -> list[Run]:
         found = []
         for plan in plans:
             started = monotonic()
             planned = plan()
             planned = replace(planned, profiles=(), graph=replace(planned.graph, tops={}))
-            outcomes = build_profiles.carry_out(planned, datetime.date.today(), settings)
+            with opened(settings, datetime.date.today()) as run:
+                outcomes = carry_out(planned, run).stages
             found.append(Run(monotonic() - started, {name: _built(outcome) for name, outcome in outcomes.items()}))
         return found
 

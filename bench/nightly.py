@@ -43,7 +43,7 @@ def run() -> list[Row]:
     """A night without news for 24 images, Prefect and the looks at the indexes included."""
     with scratch() as alone, _served(alone) as settings:
         generate(settings.catalog, bundles=8, ides=3)
-        _publish_all(plan_release(RELEASE, (), None, settings), settings)
+        _publish_all(plan_release(RELEASE, (), None, settings, Registry(settings)), settings)
         remember_locks(settings.catalog, settings)
         _night(settings)
         before, started = _stored(settings), monotonic()

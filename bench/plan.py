@@ -99,9 +99,9 @@ def _manifest(key: str) -> bytes:
 
 
 def _planned(catalog: Path, profiles: int, goal: float, settings: Settings, *, thorough: bool = False) -> Row:
-    pretend(plan_release(RELEASE, (), catalog, settings).graph, settings)
+    pretend(plan_release(RELEASE, (), catalog, settings, Registry(settings)).graph, settings)
     started = monotonic()
-    planned = plan_release(RELEASE, (), catalog, settings, thorough=thorough)
+    planned = plan_release(RELEASE, (), catalog, settings, Registry(settings), thorough=thorough)
     seconds = monotonic() - started
     done = _nothing_to_do(planned) and len(planned.profiles) == profiles
     name = f"plan of {profiles:,} images, nothing to do"

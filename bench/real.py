@@ -96,7 +96,7 @@ def make_catalog(folder: Path) -> Path:
 
 def plan(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> ReleasePlan:
     """The plan of these profiles, or of all, as far as they are locked; the others are named."""
-    planned = plan_release(RELEASE, profiles, catalog, settings, thorough=True, tolerant=True)
+    planned = plan_release(RELEASE, profiles, catalog, settings, Registry(settings), thorough=True, tolerant=True)
     for stem, why in {**planned.problems, **planned.unbuildable}.items():
         print(f"left out: {stem}: {why}", file=sys.stderr)
     return planned

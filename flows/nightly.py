@@ -2,7 +2,7 @@
 
 import datetime
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -12,42 +12,30 @@ from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging.loggers import flow_run_logger
-from sqlalchemy import Engine
 
 from flows import lock_requirements
-from flows.build_profiles import (
-    THREADS,
-    Attempt,
-    carry_out,
-    due_date,
-    make_plan,
-    retry_vanished,
-    show_plan,
-    summary,
-    whole,
-)
-from flows.build_stages import clear_away
 from flows.catalog import load, npm
 from flows.catalog.model import Catalog, Profile, Release
 from flows.core import command, operator_alerts, progress
-from flows.core.database import lease, now, open_database
+from flows.core.database import lease, now
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError, UnknownName
-from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.images.build import Builder, Built
 from flows.images.builder.build_lock import building
 from flows.images.builder.workspace import recover
 from flows.images.grafting.configuration import has_layer
-from flows.images.plan import Action
 from flows.images.recipe import CUDA_RECIPE, NODE
 from flows.images.registry import Registry
+from flows.images.run import Run, opened
 from flows.images.stages import Difference, Stage
 from flows.lock_requirements import Lock
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
 from flows.locks.locking import LOCK_SECONDS
 from flows.orchestration.admission import Request, admit
+from flows.orchestration.builders import clear_away
+from flows.orchestration.release_build import THREADS, build_release, due_date
 from flows.publishing import evidence
 from flows.publishing.published import Published
 from flows.releases import branches
@@ -62,8 +50,7 @@ from flows.releases.night_report import (
     commit_message,
     markdown,
 )
-from flows.releases.plan import ReleasePlan
-from flows.releases.report import BuildReport
+from flows.releases.outcomes import Attempt, ReleaseBuild
 
 # How many locks were looked at, what became of those that could have moved, and the releases.
 Part = tuple[int, tuple[LockNews, ...], tuple[ReleaseNight, ...]]
@@ -110,31 +97,32 @@ def nightly(
     """
     settings = load_settings()
     recover(settings)
-    with building(open_database(settings.database)), command.terminating_children():
-        night = spend(releases or (), date or due_date(), catalog or settings.catalog, settings, graft)
+    day = date or due_date()
+    with opened(settings, day, graft=graft) as run, building(run.database), command.terminating_children():
+        night = spend(releases or (), catalog or settings.catalog, run)
     create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
     if night.failures:
         raise NightFailed(night)
     return night
 
 
-def spend(names: Sequence[str], date: datetime.date, catalog: Path, settings: Settings, graft: bool) -> Night:
+def spend(names: Sequence[str], catalog: Path, run: Run) -> Night:
     """The night of the releases with these names, or of all: of those without a branch first.
 
     Raises:
         UnknownName: there is no such release.
     """
-    started, database = monotonic(), open_database(settings.database)
+    started = monotonic()
     known = {found.release: found for found in branches.releases(catalog)}
     if unknown := [name for name in names if name not in known]:
         raise UnknownName("release", unknown[0], known, where=str(catalog / "releases"))
     chosen = [known[name] for name in names or sorted(known)]
-    supported = [release for release in chosen if release.is_supported(date)]
+    supported = [release for release in chosen if release.is_supported(run.date)]
     alone = [release.release for release in supported if not release.branch]
-    parts = [stay(alone, date, catalog, settings, graft, database)] if alone else []
-    parts += [follow(one, date, catalog, settings, graft, database) for one in supported if one.branch]
+    parts = [_night_of_unbranched(alone, catalog, run)] if alone else []
+    parts += [_night_of_branch(one, catalog, run) for one in supported if one.branch]
     return Night(
-        date,
+        run.date,
         sum(looked_at for looked_at, _, _ in parts),
         tuple(lock for _, locks, _ in parts for lock in locks),
         tuple(night for _, _, nights in parts for night in nights),
@@ -143,25 +131,21 @@ def spend(names: Sequence[str], date: datetime.date, catalog: Path, settings: Se
     )
 
 
-def stay(
-    releases: Sequence[str], date: datetime.date, catalog: Path, settings: Settings, graft: bool, database: Engine
-) -> Part:
+def _night_of_unbranched(releases: Sequence[str], catalog: Path, run: Run) -> Part:
     """The night of releases that have no branch: a mistake anywhere in the catalog is one of all of them."""
     started = monotonic()
     try:
         recipes = load.load_catalog(catalog)
         wanted = [load.release(recipes, name) for name in releases]
-        looked_at, locks = refresh_locks(wanted, recipes, settings, database)
+        looked_at, locks = refresh_locks(wanted, recipes, run)
     except Exception as error:  # a bug, too: releases with branches are to have their night
         get_run_logger().exception("The releases of %s came to nothing", catalog)
         seconds = monotonic() - started
         return 0, (), tuple(ReleaseNight(name, None, problem=str(error), seconds=seconds) for name in releases)
-    return looked_at, locks, tuple(build_release(release, recipes, date, settings, graft) for release in wanted)
+    return looked_at, locks, tuple(_release_night(release, recipes, run) for release in wanted)
 
 
-def follow(
-    branch: ReleaseBranch, date: datetime.date, catalog: Path, settings: Settings, graft: bool, database: Engine
-) -> Part:
+def _night_of_branch(branch: ReleaseBranch, catalog: Path, run: Run) -> Part:
     """The night of a release that has a branch.
 
     Recipes come from the branch, in a worktree of its own. Locks are committed to it, and pushed once images that were
@@ -170,14 +154,14 @@ def follow(
     started, name = monotonic(), branch.release
     try:
         # Another night would give up what lies uncommitted in the worktree.
-        with lease(database, f"branch {name}", wait=LOCK_SECONDS):
-            there = branches.check_out(catalog, name, settings.folder("worktrees") / name)
+        with lease(run.database, f"branch {name}", wait=LOCK_SECONDS):
+            there = branches.check_out(catalog, name, run.settings.folder("worktrees") / name)
             recipes = load.load_catalog(there)
             release = load.release(recipes, name)
-            looked_at, locks = refresh_locks([release], recipes, settings, database)
+            looked_at, locks = refresh_locks([release], recipes, run)
             locks = tuple(replace(lock, release=name) for lock in locks)
             branches.commit(there, commit_message(name, locks))
-            night = build_release(release, recipes, date, settings, graft)
+            night = _release_night(release, recipes, run)
             return looked_at, locks, (_pushed(there, night),)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("Branch %s came to nothing", name)
@@ -199,9 +183,7 @@ def _pushed(catalog: Path, night: ReleaseNight) -> ReleaseNight:
     return replace(night, branch="Its commits were pushed.")
 
 
-def refresh_locks(
-    releases: Iterable[Release], recipes: Catalog, settings: Settings, database: Engine
-) -> tuple[int, tuple[LockNews, ...]]:
+def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tuple[int, tuple[LockNews, ...]]:
     """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
     overdue = [(release, _overdue(release, recipes.root)) for release in releases]
     try:
@@ -209,10 +191,13 @@ def refresh_locks(
     except RefitError as error:  # two releases hold the same lock
         return 0, (LockNews("every", "bundle", "", problem=str(error)),)
     # Another night waits here, and then sees that there is nothing left to be done.
-    with lease(database, f"locks {recipes.root}", wait=LOCK_SECONDS), progress.reported("locks", "looking at indexes"):
-        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, settings)
+    with (
+        lease(run.database, f"locks {recipes.root}", wait=LOCK_SECONDS),
+        progress.reported("locks", "looking at indexes"),
+    ):
+        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, run.settings)
         moved = [target for target in wanted if looks[target.folder].finding.verdict is not Verdict.same]
-        outcomes = lock_requirements.carry_out(moved, looks, recipes, settings)
+        outcomes = lock_requirements.carry_out(moved, looks, recipes, run.settings)
         for release, _ in overdue:
             lock_requirements.write_down(release, moved, outcomes, recipes.root)
     news = [
@@ -240,20 +225,17 @@ def _lock_news(bundle: str, python: str, why: str, outcome: Lock | BaseException
     return LockNews(bundle, python, why, problem=str(outcome))
 
 
-def build_release(
-    release: Release, recipes: Catalog, date: datetime.date, settings: Settings, graft: bool
-) -> ReleaseNight:
+def _release_night(release: Release, recipes: Catalog, run: Run) -> ReleaseNight:
     """Plan, build, check and publish the images of a release."""
-    started, registry = monotonic(), Registry(settings)
+    started, registry = monotonic(), run.registry
     try:
         before = registry.digests(registry.repository, [f"{p.stem}_{release.name}" for p in release.profiles])
-        attempts, left = _build(release.name, date, recipes.root, settings, graft)
+        build = _build(release.name, recipes.root, run)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("Release %s came to nothing", release.name)
         return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
     # All that could be published is: what is found out about it from here on must not lose the report of it.
-    report = replace(whole(attempts), left=left) if attempts else BuildReport((), (), {}, left)
-    proof = _prove(*attempts[0], settings) if attempts else None
+    report, proof = build.report, _prove(build.attempts[0], run) if build.attempts else None
     new = [image for image in report.images if image.new]
     news = tuple(_image_news(image, before.get(f"{image.profile}_{release.name}"), registry) for image in new)
     by_hand = tuple(sorted({what for profile in release.profiles for what in moved_by_hand(profile, recipes)}))
@@ -273,35 +255,25 @@ def moved_by_hand(profile: Profile, recipes: Catalog) -> Iterator[str]:
             yield f"{CUDA_RECIPE}/locks/{level.lock}.txt"
 
 
-def _build(
-    release: str, date: datetime.date, catalog: Path, settings: Settings, graft: bool
-) -> tuple[tuple[Attempt, ...], Mapping[str, str]]:
-    """The attempts to build a release, none if nothing may be; and operating system → why it was left out."""
-    # What is left out for a system that is held waits in the queue of that system.
-    later = {"release": release, "date": date, "catalog": catalog, "graft": graft}
-    share = admit(Request(release, catalog=catalog), settings, later)
-
-    def attempt(stems: Sequence[str]) -> Attempt:
-        planned = make_plan(release, stems, catalog, settings)
-        steps = planned.plan.steps.values()
-        if any(step.action is not Action.reuse for step in steps):  # a night without news starts no program
-            show_plan(planned, release)
-        return planned, carry_out(planned, date, settings, graft=graft)
-
-    return retry_vanished(attempt, [profile.stem for profile in share.profiles]) if share.profiles else (), share.left
+def _build(release: str, catalog: Path, run: Run) -> ReleaseBuild:
+    """Build what may be built here; the share of a paused operating system waits in its queue."""
+    request = Request(release, catalog=catalog)
+    later = {"release": release, "date": run.date, "catalog": catalog, "graft": run.graft}
+    # A night without news starts no program, not even the one that draws a plan.
+    return build_release(request, admit(request, run.settings, later), run, show_unchanged=False)
 
 
-def _prove(planned: ReleasePlan, outcomes: Mapping[str, object], settings: Settings) -> GraftProof | None:
+def _prove(attempt: Attempt, run: Run) -> GraftProof | None:
     """Make one graft again, any of them: the rule is proven in the tests, and held against the world every night."""
-    report = summary(planned, outcomes)
-    carried = [stage for stage in report.grafted if has_layer(planned.graph.stages[stage.stage].text)]
+    report, graph = attempt.report, attempt.planned.graph
+    carried = [stage for stage in report.grafted if has_layer(graph.stages[stage.stage].text)]
     if not carried:
         return None
     grafted = random.choice(carried)
     try:
-        stage = planned.graph.stages[grafted.stage]
+        stage = graph.stages[grafted.stage]
         parent = next(built for built in report.stages if built.stage == stage.parent)
-        found = compare_graft(stage, parent, grafted, settings)
+        found = compare_graft(stage, parent, grafted, run)
     except Exception as error:  # a bug, too
         get_run_logger().exception("The graft of %s can't be made again", grafted.stage)
         return GraftProof(grafted.stage, problem=str(error) or repr(error))
@@ -309,9 +281,9 @@ def _prove(planned: ReleasePlan, outcomes: Mapping[str, object], settings: Setti
 
 
 @task(task_run_name="make {stage.name} again", cache_policy=NO_CACHE)
-def compare_graft(stage: Stage, parent: Built, grafted: Built, settings: Settings) -> tuple[Difference, ...]:
+def compare_graft(stage: Stage, parent: Built, grafted: Built, run: Run) -> tuple[Difference, ...]:
     """Make a stage that was grafted, and tell how what comes out differs."""
-    return Builder(settings, Registry(settings)).compare(stage, parent, grafted)
+    return Builder(run.settings, run.registry).compare(stage, parent, grafted)
 
 
 def _image_news(image: Published, before: str | None, registry: Registry) -> ImageNews:

@@ -276,7 +276,9 @@ def plan(
     if drawing:
         _check_picture(drawing)
     with nullcontext() if as_json else screen.showing(err):
-        planned = plan_release(release, profile or (), None, settings, thorough=not quick, tolerant=True)
+        planned = plan_release(
+            release, profile or (), None, settings, Registry(settings), thorough=not quick, tolerant=True
+        )
     if drawing:
         drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")
     for mistake in planned.overdue:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job", bound=Hashable)
 
 
-class Order:
+class Order(Generic[Job]):
     """Jobs that are still to be started.
 
     Args:
@@ -16,15 +19,15 @@ class Order:
 
     def __init__(
         self,
-        needs: Mapping[str, Collection[str]],
-        urgency: Mapping[str, float],
-        makes: Mapping[str, str] | None = None,
+        needs: Mapping[Job, Collection[Job]],
+        urgency: Mapping[Job, float],
+        makes: Mapping[Job, str] | None = None,
     ) -> None:
         self._urgency, self._makes, self._making = urgency, dict(makes or {}), set[str]()
         self._waiting = {job: wanted for job, names in needs.items() if (wanted := set(names) & needs.keys())}
         self._ready = [job for job in needs if job not in self._waiting]
 
-    def start(self, fits: Callable[[str], bool] = lambda _: True) -> str | None:
+    def start(self, fits: Callable[[Job], bool] = lambda _: True) -> Job | None:
         """The job to start now, of those for which there is room; none: all that are left wait for others."""
         ready = [job for job in self._ready if self._makes.get(job) not in self._making and fits(job)]
         if not ready:
@@ -35,7 +38,7 @@ class Order:
             self._making.add(self._makes[chosen])
         return chosen
 
-    def done(self, job: str) -> None:
+    def done(self, job: Job) -> None:
         """A job is done: those that needed nothing else are ready, nobody waits for what it made.
 
         It was started, or was ready and has been done along with another.
@@ -51,16 +54,17 @@ class Order:
                 del self._waiting[waiting]
                 self._ready.append(waiting)
 
-    def failed(self, job: str) -> tuple[str, ...]:
+    def failed(self, job: Job) -> tuple[Job, ...]:
         """A job that was started has failed; returns those that will never start because of it."""
-        self._making.discard(self._makes.pop(job, ""))
+        if thing := self._makes.pop(job, ""):
+            self._making.discard(thing)
         return self._lost(job)
 
-    def _lost(self, job: str) -> tuple[str, ...]:
+    def _lost(self, job: Job) -> tuple[Job, ...]:
         direct = self._that_need(job)
         for waiting in direct:
             del self._waiting[waiting]
         return tuple(lost for waiting in direct for lost in (waiting, *self._lost(waiting)))
 
-    def _that_need(self, job: str) -> list[str]:
+    def _that_need(self, job: Job) -> list[Job]:
         return [waiting for waiting, needs in self._waiting.items() if job in needs]

@@ -95,6 +95,12 @@ class Registry:
         self._is_registry = self._gave_up = False
         self._manifests, self._configs = _Memory[Manifest](), _Memory[Mapping[str, Any]]()
 
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.__exit__()
+
     def ping(self) -> None:
         """Make sure that a registry answers at the address of the settings and lets us in."""
         answer = self._send("GET", "")

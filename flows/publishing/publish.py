@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 from pydantic import ValidationError
-from sqlalchemy import Engine
 
 from flows.catalog.model import Access, Profile
 from flows.catalog.tag import Tag
@@ -21,11 +20,11 @@ from flows.core import progress
 from flows.core.database import lease
 from flows.core.errors import RefitError
 from flows.core.progress import State
-from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import AT_ONCE, Registry
 from flows.images.registry_errors import RegistryError
+from flows.images.run import Run
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.publishing import checks, evidence, installed, statements
 from flows.publishing.published import Published
@@ -40,9 +39,7 @@ def publish(
     profile: Profile,
     top: Built,
     files: Mapping[str, bytes],
-    date: datetime.date,
-    settings: Settings,
-    database: Engine,
+    run: Run,
     predicate: Mapping[str, object] | None = None,
 ) -> Published:
     """Publish the top stage of a profile as its image.
@@ -51,18 +48,16 @@ def publish(
         profile: whose image it is.
         top: its top stage.
         files: evidence to attach.
-        date: UTC date for the tag, the same for all images of a run.
-        settings: where the registry is, and what checks need.
-        database: holds the leases under which tags are written.
+        run: its registry and date, what checks need, and the database whose leases guard the tags.
         predicate: how the image was made (see `statements.predicate`); none: nobody knows more than for whom.
 
     Raises:
         ChecksFailed: the image was pushed, but no tag points at it.
         RefitError: the registry doesn't do its part.
     """
-    registry = Registry(settings)
+    registry, settings, database = run.registry, run.settings, run.database
     publications = Publications(settings, database, registry)
-    tag = _tag(profile, date)
+    tag = _tag(profile, run.date)
     with progress.reported(tag.alias):
         image = push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +17,8 @@ from packaging.utils import canonicalize_name
 
 from flows.catalog import npm
 from flows.catalog.model import Profile
+from flows.images.build import Built
+from flows.images.ledger import Ledger
 from flows.images.stages import Inputs, Stage
 from flows.signing.trust import statement as said
 
@@ -211,3 +213,19 @@ def _tools(made: Iterable[Made]) -> dict[str, str]:
 def _digest(digest: str) -> dict[str, str]:
     kind, _, digits = digest.partition(":")
     return {kind: digits}
+
+
+def made_of(built: Sequence[Built], ledger: Ledger) -> tuple[Made, ...]:
+    """How the stages of an image came about, with what went in when they were built."""
+    entries = ledger.of([stage.key for stage in built])
+    return tuple(
+        Made(
+            stage=stage.stage,
+            key=stage.key,
+            digest=stage.digest,
+            inputs=entries[stage.key].inputs if stage.key in entries else {},
+            how=stage.how,
+            why=stage.reason,
+        )
+        for stage in built
+    )

@@ -64,7 +64,8 @@ def shipped(release: str, catalog: Path | None, settings: Settings) -> tuple[Shi
     Raises:
         RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
     """
-    registry, planned = Registry(settings), plan_release(release, (), catalog, settings, tolerant=True)
+    registry = Registry(settings)
+    planned = plan_release(release, (), catalog, settings, registry, tolerant=True)
     images = {
         profile.stem: registry.manifest(registry.repository, digest)
         for profile in planned.profiles

@@ -75,6 +75,7 @@ def plan_release(
     profiles: Sequence[str],
     catalog: Path | None,
     settings: Settings,
+    registry: Registry,
     *,
     thorough: bool = False,
     tolerant: bool = False,
@@ -85,7 +86,8 @@ def plan_release(
         release: its name, e.g. `2026a`.
         profiles: stems of their tags; none means all of the release.
         catalog: folder of the catalog; none means the one of the settings.
-        settings: where the registry is.
+        settings: of the mirrors, and of what this machine can build.
+        registry: where images and stages are.
         thorough: as in `Builder.plan`.
         tolerant: plan what can be planned; without it, the first problem ends it.
 
@@ -96,7 +98,6 @@ def plan_release(
     with reported("catalog"):
         recipes = load.load_catalog(catalog or settings.catalog)
         wanted = chosen(recipes, release, profiles)
-    registry = Registry(settings)
     with reported("registry"):
         registry.ping()  # what is resolved is of no use without one
     chains, problems = assemble(wanted, recipes, settings)

@@ -66,7 +66,7 @@ def pair(own_registry: RegistryServer, tmp_path: Path) -> Iterator[tuple[Setting
 def handing(settings: Settings, graph: Graph, system: str = HERE) -> Iterator[RemoteBuilder]:
     """A run that has all stages of a graph built by others; the longer its name, the more urgent a stage."""
     urgency = {name: float(len(name)) for name in graph.stages}
-    handover = RemoteBuilder(settings, dict.fromkeys(graph.stages, system), urgency, graft=True)
+    handover = RemoteBuilder(settings, Registry(settings), dict.fromkeys(graph.stages, system), urgency, graft=True)
     with handover.going_on():
         yield handover
 

@@ -28,11 +28,9 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import build_profiles
 from flows.catalog.model import Base, Bundle, Ide, IdeConfig, Profile
 from flows.core import command, progress
 from flows.core.command import ProcessId, noted
-from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.progress import State
 from flows.core.settings import Settings
@@ -43,12 +41,15 @@ from flows.images.ledger import Ledger
 from flows.images.manifests import digest_of
 from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
+from flows.images.run import opened
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph, Kind, Stage
+from flows.orchestration.release_build import carry_out
 from flows.publishing import checks, evidence
 from flows.publishing import publish as publishing
 from flows.publishing.publish import current
 from flows.publishing.published import Published
+from flows.releases.outcomes import Outcomes
 from flows.releases.plan import ReleasePlan
 from tests.conftest import PATIENCE, free_port, some_long, wait_until
 from tests.faults import tiny
@@ -537,7 +538,7 @@ def prefect() -> Iterator[None]:
         yield
 
 
-def carried_out(settings: Settings, graph: Graph, *profiles: Profile) -> tuple[dict[str, object], list[str]]:
+def carried_out(settings: Settings, graph: Graph, *profiles: Profile) -> tuple[Outcomes, list[str]]:
     """What came out of the jobs of a graph when a flow builds it, and in which order its stages were started."""
     started: list[str] = []
 
@@ -546,9 +547,10 @@ def carried_out(settings: Settings, graph: Graph, *profiles: Profile) -> tuple[d
             started.append(report.thing)
 
     @flow(name="builds", task_runner=ThreadPoolTaskRunner(max_workers=len(graph.stages)))
-    def builds() -> dict[str, object]:
-        planned = ReleasePlan(profiles, graph, Builder(settings, Registry(settings)).plan(graph))
-        return build_profiles.carry_out(planned, datetime.date(2026, 11, 21), settings)
+    def builds() -> Outcomes:
+        with opened(settings, datetime.date(2026, 11, 21)) as run:
+            planned = ReleasePlan(profiles, graph, Builder(settings, run.registry).plan(graph))
+            return carry_out(planned, run)
 
     with progress.listening(starts):
         return builds(), started
@@ -611,8 +613,9 @@ def profile(base_recipe: Base) -> Profile:
 
 
 def publish(profile: Profile, top: Built, settings: Settings, days: int = 0) -> Published:
-    files, date = {evidence.PACKAGES: b"{}"}, datetime.date(2026, 11, 20) + datetime.timedelta(days=days)
-    return publishing.publish(profile, top, files, date, settings, open_database(settings.database))
+    date = datetime.date(2026, 11, 20) + datetime.timedelta(days=days)
+    with opened(settings, date) as run:
+        return publishing.publish(profile, top, {evidence.PACKAGES: b"{}"}, run)
 
 
 def alias_of(_: object, name: str, *rest: object) -> bool:
@@ -731,9 +734,9 @@ def test_a_rebuild_that_gives_the_same_stops_there(
             Stage(image, Kind.instructions, bundle, f'{tiny.step("image")}\nCMD ["sleep", "infinity"]'),
         )
         outcomes, _ = carried_out(shared, replace(graph, tops={profile.stem: image}), profile)
-        published = outcomes[f"{build_profiles.PUBLISH}{profile.stem}"]
+        published = outcomes.images[profile.stem]
         assert isinstance(published, Published), published
-        stages = [outcome for name in names if isinstance(outcome := outcomes[name], Built)]
+        stages = [outcome for name in names if isinstance(outcome := outcomes.stages[name], Built)]
         return stages, published, [executions(shared, name) for name in names]
 
     made, first, executed = build("once", "the same")

@@ -12,8 +12,6 @@ import pytest
 from prefect.logging.loggers import disable_run_logger
 from pydantic import TypeAdapter
 
-from flows import build_profiles
-from flows.build_profiles import PUBLISH, Attempt, build_stage, carry_out, retry_vanished, summary, whole
 from flows.catalog.load import load_catalog
 from flows.core.command import ProgramFailed
 from flows.core.database import open_database
@@ -25,8 +23,13 @@ from flows.images.distributed.jobs import Outcome
 from flows.images.grafting.layer_cache import NotCarried
 from flows.images.ledger import Ledger
 from flows.images.plan import Action, Plan, Step
+from flows.images.run import Run, opened
 from flows.images.stages import Graph, Kind, Stage
+from flows.orchestration import release_build
+from flows.orchestration.admission import Request, Share
+from flows.orchestration.release_build import build_release, build_stage, carry_out
 from flows.publishing.published import Published
+from flows.releases.outcomes import Attempt, Outcomes
 from flows.releases.plan import NotBuildable, ReleasePlan
 from flows.releases.report import BuildFailed, BuildReport, has_failed
 from tests.machine import ROOT
@@ -55,7 +58,7 @@ def test_what_this_machine_cant_build_is_no_failure_unless_it_was_named_or_all_t
 
 def test_both_are_told_apart_and_whatever_was_not_built_has_its_reason() -> None:
     planned = ReleasePlan((), Graph({}, {}), Plan({}), LOST, NO_WAY)
-    report = summary(planned, {})
+    report = Attempt(planned, Outcomes()).report
     assert (report.failures, report.unbuildable) == (LOST, NO_WAY)
     tried = pickle.loads(pickle.dumps(BuildFailed(BuildReport((IMAGE,), (), LOST, unbuildable=NO_WAY))))
     assert str(tried).startswith("1 of 3 profiles failed.\nruntime-two: no disk\nrstudio-r: https://nowhere/")
@@ -69,61 +72,81 @@ def attempt(profiles: Sequence[str], *made: str, **failed: Exception) -> Attempt
     base, recipes = Built("base", "key", None, "sha256:1"), load_catalog(ROOT)
     any_one = recipes.releases[max(recipes.releases)].profiles[0]
     wanted = tuple(replace(any_one, stem=stem) for stem in profiles)
-    outcomes: dict[str, object] = {"base": base}
+    outcomes = Outcomes({"base": base})
     for stem in profiles:
         image = replace(IMAGE, profile=stem)
-        outcomes[stem] = failed.get(stem) or Built(stem, f"key of {stem}", None, "sha256:2", stem not in made)
-        outcomes[f"{PUBLISH}{stem}"] = failed.get(stem, image)
-    return ReleasePlan(wanted, Graph({}, {}), Plan({})), outcomes
+        outcomes.stages[stem] = failed.get(stem) or Built(stem, f"key of {stem}", None, "sha256:2", stem not in made)
+        outcomes.images[stem] = failed.get(stem, image)
+    return Attempt(ReleasePlan(wanted, Graph({}, {}), Plan({})), outcomes)
+
+
+def build(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tries: Callable[[Sequence[str]], Attempt]
+) -> BuildReport:
+    """What a run reports of the profiles one, two and three, if an attempt at some of them goes as `tries` says."""
+
+    def one_attempt(_: Request, profiles: Sequence[str], run: Run, show_unchanged: bool) -> Attempt:
+        return tries(profiles)
+
+    monkeypatch.setattr(release_build, "_attempt", one_attempt)
+    share = Share(attempt(["one", "two", "three"]).planned.profiles)
+    with opened(settings, date(2026, 11, 22)) as run:
+        return build_release(Request("2026a"), share, run, show_unchanged=True).report
 
 
 def test_what_no_builder_could_build_either_for_want_of_what_it_takes_is_no_failure() -> None:
     gone, lost, ill = RefitError("curl failed"), RefitError("no disk"), RefitError("it answers nothing")
     stems = ["fine", "gone", "lost", "with-lost", "ill"]
-    planned, outcomes = attempt(stems, "fine", gone=gone, lost=lost, **{"with-lost": lost})
+    tried = attempt(stems, "fine", gone=gone, lost=lost, **{"with-lost": lost})
     tops, why = {stem: stem for stem in stems}, "https://nowhere/rstudio.deb: it answers 403"
     doubtful = dict.fromkeys(["fine", "gone", "lost", "ill"], why)
-    planned = replace(planned, graph=Graph({}, tops), doubtful=doubtful)
-    report = summary(planned, {**outcomes, f"{PUBLISH}ill": ill})
+    tried.outcomes.images["ill"] = ill
+    report = replace(tried, planned=replace(tried.planned, graph=Graph({}, tops), doubtful=doubtful)).report
     assert [image.profile for image in report.images] == ["fine"]
     assert report.unbuildable == {"gone": f"{why}\ncurl failed"}
     assert report.failures == {"lost": "no disk", "with-lost": "no disk", "ill": "it answers nothing"}
 
 
-def test_what_went_from_the_mirror_is_resolved_anew_once_and_nothing_else_is_tried_again() -> None:
+def test_what_went_from_the_mirror_is_resolved_anew_once_and_nothing_else_is_tried_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = Vanished("The mirror has no longer what stage 'one' was resolved to.", why="tmux 3.3a-3")
     asked: list[Sequence[str]] = []
 
-    def carry_out(profiles: Sequence[str]) -> Attempt:
+    def tries(profiles: Sequence[str]) -> Attempt:
         asked.append(profiles)
         if len(asked) == 1:
             return attempt(profiles, "two", one=gone, three=RefitError("no disk"))
         return attempt(profiles, "one")
 
-    report = whole(retry_vanished(carry_out, ["one", "two", "three"]))
+    report = build(settings, monkeypatch, tries)
     assert asked == [["one", "two", "three"], ["one"]]
     assert sorted(image.profile for image in report.images) == ["one", "two"]
     assert report.failures == {"three": "no disk"} and list(report.again) == ["one"] and "tmux" in report.again["one"]
     assert sorted(stage.stage for stage in report.stages) == ["base", "one", "two"]
 
 
-def test_what_goes_twice_has_failed() -> None:
+def test_what_goes_twice_has_failed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Vanished("gone", why="tmux")
-    report = whole(retry_vanished(lambda profiles: attempt(profiles, one=gone), ["one"]))
-    assert report.failures == {"one": "gone\ntmux"} and list(report.again) == ["one"] and not report.images
+    report = build(settings, monkeypatch, lambda profiles: attempt(profiles, one=gone))
+    assert report.failures == {"one": "gone\ntmux"} and list(report.again) == ["one"]
+    assert [image.profile for image in report.images] == ["two", "three"]
 
 
-def test_a_mirror_that_is_away_then_loses_nothing_of_what_was_made() -> None:
+def test_a_mirror_that_is_away_then_loses_nothing_of_what_was_made(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone, asked = Vanished("gone", why="tmux"), list[Sequence[str]]()
 
-    def carry_out(profiles: Sequence[str]) -> Attempt:
+    def tries(profiles: Sequence[str]) -> Attempt:
         asked.append(profiles)
         if len(asked) > 1:
             raise RefitError("the mirror doesn't answer")
         return attempt(profiles, one=gone)
 
-    report = whole(retry_vanished(carry_out, ["one", "two"]))
-    assert report.failures == {"one": "gone\ntmux"} and [image.profile for image in report.images] == ["two"]
+    report = build(settings, monkeypatch, tries)
+    assert report.failures == {"one": "gone\ntmux"}
+    assert [image.profile for image in report.images] == ["two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +230,14 @@ def test_stages_that_are_grafted_on_each_other_are_one_task(
         assert (parent.stage if parent else None) == stage.parent
         return Done(build_stage.fn(stage, parent, builder, above))
 
-    monkeypatch.setattr(build_profiles.build_stage, "submit", submit)
+    monkeypatch.setattr(release_build.build_stage, "submit", submit)
     planned = ReleasePlan((), graph, Plan({"base": Step("base", Action.build), **steps}))
     with server(lambda _: HELLO) as port, disable_run_logger():
         here = settings.model_copy(update={"registry_port": port})
-        outcomes = carry_out(planned, date(2026, 11, 22), here, graft=graft)
-    assert sorted(outcomes) == sorted(graph.stages)
-    assert all(isinstance(outcome, Built) for outcome in outcomes.values())
+        with opened(here, date(2026, 11, 22), graft=graft) as run:
+            outcomes = carry_out(planned, run)
+    assert sorted(outcomes.stages) == sorted(graph.stages) and not outcomes.images
+    assert len(outcomes.built) == len(graph.stages)
     together = [["base"], ["python", "files", "odd", "on odd"], ["odd"], ["on odd"]]
     assert tasks == (together if graft else [["base"], ["python"], ["files"], ["odd"], ["on odd"]])
 
@@ -224,5 +248,6 @@ def test_stages_are_counted_whoever_carries_a_plan_out(settings: Settings) -> No
     with server(lambda _: HELLO) as port:
         here = settings.model_copy(update={"registry_port": port})
         for _ in range(2):
-            carry_out(ReleasePlan((), Graph(stages, {}), Plan(steps), {}, {}), date(2026, 11, 22), here)
+            with opened(here, date(2026, 11, 22)) as run:
+                carry_out(ReleasePlan((), Graph(stages, {}), Plan(steps), {}, {}), run)
     assert Ledger(open_database(settings.database)).counts() == {"built": 0, "grafted": 0, "reused": 4}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.build_stages import chosen
+from flows.orchestration.builders import chosen
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ from flows.images import stages
 from flows.images.build import Built
 from flows.images.plan import Plan
 from flows.images.registry import Registry
+from flows.images.run import opened
 from flows.images.stages import Kind, Stage
 from flows.nightly import _image_news, _prove, moved_by_hand, spend
 from flows.publishing.published import Published
 from flows.releases import branches
+from flows.releases.outcomes import Attempt, Outcomes
 from flows.releases.plan import ReleasePlan
 from tests.conftest import free_port
 from tests.machine import ROOT
@@ -60,18 +62,18 @@ def catalog(tmp_path: Path) -> Path:
 def test_a_mistake_in_the_catalog_is_told_of_its_own_releases_and_branches_are_followed(
     catalog: Path, settings: Settings
 ) -> None:
-    night = spend((), DAY, catalog, settings, graft=True)
+    with opened(settings, DAY) as run:
+        night, alone = spend((), catalog, run), spend(["2026b"], catalog, run)
     assert [one.release for one in night.releases] == ["2026a", "2026b"] and list(night.ended) == ["2020a"]
     assert list(night.failures) == ["release 2026a", "release 2026b"]
     assert str(catalog / "bundles" / "1-one") in night.failures["release 2026a"]
     assert "The branch 2026b can't be checked out" in night.failures["release 2026b"]
-    alone = spend(["2026b"], DAY, catalog, settings, graft=True)
     assert list(alone.failures) == ["release 2026b"]
 
 
 def test_nobody_can_have_a_night_of_a_release_that_is_not_there(catalog: Path, settings: Settings) -> None:
-    with pytest.raises(UnknownName, match="2026c"):
-        spend(["2026c"], DAY, catalog, settings, graft=True)
+    with opened(settings, DAY) as run, pytest.raises(UnknownName, match="2026c"):
+        spend(["2026c"], catalog, run)
 
 
 def test_a_registry_that_is_away_after_an_image_was_published_is_told(tmp_path: Path) -> None:
@@ -86,7 +88,8 @@ def test_a_graft_that_nobody_can_make_again_is_told(settings: Settings) -> None:
     top = Stage("top", Kind.closed, "base", "COPY file /file")
     planned = ReleasePlan((), stages.join({"top": [base, top]}), Plan({}))
     grafted = Built("top", "k", "l", "sha256:1", False, 0.1)
-    proof = _prove(planned, {"top": grafted}, settings)  # what it stands on is nowhere
+    with opened(settings, DAY) as run:
+        proof = _prove(Attempt(planned, Outcomes({"top": grafted})), run)  # what it stands on is nowhere
     assert proof and proof.stage == "top" and proof.problem
 
 

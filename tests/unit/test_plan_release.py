@@ -21,6 +21,7 @@ from flows.core.settings import Settings
 from flows.images import stages
 from flows.images.plan import Action, Plan, Step
 from flows.images.recipe import Assembler
+from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness, python
 from flows.releases.plan import assemble, foreign, lacking, plan_release
@@ -123,7 +124,7 @@ def test_without_a_registry_nothing_is_resolved(
     monkeypatch.setattr(freshness, "resolve", lambda base, settings: pytest.fail("it was resolved"))
     away = settings.model_copy(update={"registry": f"127.0.0.1:{free_port()}"})
     with pytest.raises(RefitError, match="doesn't answer"):
-        plan_release("2026a", (), root, away, tolerant=True)
+        plan_release("2026a", (), root, away, Registry(away), tolerant=True)
 
 
 class Shelf(BaseHTTPRequestHandler):

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packageurl import PackageURL
 
-from flows.build_profiles import _made
 from flows.catalog.model import Base, BaseConfig, Bundle, Ide, IdeConfig, Profile
 from flows.core.database import open_database
 from flows.images.build import Built
@@ -130,7 +129,7 @@ def test_how_each_stage_came_about(tmp_path: Path) -> None:
         Built(stage="middle", key="2", layer=None, digest=DIGEST, reused=False, log=tmp_path, reason="tmux 3 → 4"),
         Built(stage="top", key="3", layer="4", digest=DIGEST, reused=False, reason="its layer is that of another"),
     )
-    assert [(made.how, made.why) for made in _made(built, ledger)] == [
+    assert [(made.how, made.why) for made in statements.made_of(built, ledger)] == [
         ("reused", ""),
         ("built", "tmux 3 → 4"),
         ("grafted", "its layer is that of another"),

@@ -55,16 +55,23 @@ class RemoteBuilder:
 
     Args:
         settings: of the run.
+        registry: where the stages come to lie.
         systems: stage → the operating system that it is built for.
         urgency: stage → how urgent it is; the highest first.
         graft: whether layers may be carried over from other parents.
     """
 
     def __init__(
-        self, settings: Settings, systems: Mapping[str, str], urgency: Mapping[str, float], *, graft: bool
+        self,
+        settings: Settings,
+        registry: Registry,
+        systems: Mapping[str, str],
+        urgency: Mapping[str, float],
+        *,
+        graft: bool,
     ) -> None:
         self.jobs = Jobs(open_database(settings.database), uuid4().hex[:16])
-        self._maker, self._patience = StageBuilder(settings, Registry(settings)), settings.builder_wait
+        self._maker, self._patience = StageBuilder(settings, registry), settings.builder_wait
         self._systems, self._urgency, self._graft = systems, urgency, graft
         self._waiting: dict[str, _Waiting] = {}
         self._ended = Event()

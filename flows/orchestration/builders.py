@@ -1,0 +1,67 @@
+"""Call builders for a run: a flow run on each of several machines, until that run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.host import containers
+from flows.images.builder.workspace import recover
+from flows.orchestration.queues import machines, pool_of
+
+
+def call_builders(run: str, systems: Iterable[str], settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Start a builder on as many machines as the settings say for each system; machine → systems.
+
+    Raises:
+        RefitError: builders aren't offered, for `refit serve` has not been called.
+    """
+    with get_client(sync_client=True) as client:
+        called = chosen({system: machines(client, system) for system in systems}, settings.builders)
+        for machine, mine in called.items():
+            client.create_flow_run_from_deployment(
+                _deployment(client),
+                parameters={"run": run, "systems": [*mine]},
+                tags=[pool_of(system) for system in mine],
+                work_queue_name=machine,
+            )
+    return called
+
+
+def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tuple[str, ...]]:
+    """Which machines build for what: machine → systems.
+
+    Args:
+        there: system → the machines that can build for it.
+        at_most: how many of them shall, for each system; better those that build for another one anyway.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for system in sorted(there, key=lambda one: (len(there[one]), one)):
+        for machine in sorted(there[system], key=lambda one: (one not in found, one))[:at_most]:
+            found[machine] = (*found.get(machine, ()), system)
+    return found
+
+
+def _deployment(client: SyncPrefectClient) -> UUID:
+    try:
+        return client.read_deployment_by_name("build-stages/refit").id
+    except ObjectNotFound:
+        raise RefitError("There is no deployment build-stages/refit.", fix="`refit serve` makes it.") from None
+
+
+def clear_away(flow: Any, flow_run: Any, state: Any) -> None:
+    """After a run that was cancelled or killed: end what it started, remove its containers and mounts.
+
+    Prefect calls it in the worker, by these names of parameters.
+    """
+    settings = load_settings()
+    recover(settings)
+    containers.remove_orphans(settings)
