@@ -31,7 +31,8 @@ from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
 from flows.migrations.results import NotResumed, Result
-from flows.migrations.session_planner import Planning, steer
+from flows.migrations.rollout_control import steer
+from flows.migrations.session_planner import SessionPlanner
 from flows.publishing import evidence
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -112,7 +113,7 @@ def migrate_sessions(
         only_begun: Go on with the rollouts that have begun, and begin none.
     """
     settings, logger = load_settings(), get_run_logger()
-    planning = Planning(settings, only_begun=only_begun)
+    planning = SessionPlanner(settings, only_begun=only_begun)
     if dry_run:
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
     if sessions:
@@ -156,7 +157,7 @@ def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]
 class _Migration:
     """The migration of all sessions: plans, moves, and tells people of both."""
 
-    def __init__(self, planning: Planning, to: str, settings: Settings) -> None:
+    def __init__(self, planning: SessionPlanner, to: str, settings: Settings) -> None:
         self._planning, self._to, self._settings, self._logger = planning, to, settings, get_run_logger()
         self._waiting: Sequence[Decision] = ()
         self._teller = Teller(

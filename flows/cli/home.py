@@ -25,7 +25,7 @@ with lazily(globals()):
     from flows.migrations.journal import Journal
     from flows.migrations.planning.plan import moved
     from flows.migrations.rehearsal import rehearse
-    from flows.migrations.session_planner import targets
+    from flows.migrations.targets import targets
     from flows.publishing.publish import access_of
     from flows.publishing.signatures import Publications
     from flows.sessions.homes.home import LocalHomes

@@ -22,7 +22,8 @@ with lazily(globals()):
     from flows.core.settings import load
     from flows.migrations.journal import Journal
     from flows.migrations.notifications.fleet import Fleet
-    from flows.migrations.session_planner import Planning, plan_migration, steer
+    from flows.migrations.rollout_control import steer
+    from flows.migrations.session_planner import SessionPlanner, plan_migration
     from flows.migrations.switch_profile import go_back, switch_session
     from flows.sessions.history import History
     from flows.sessions.wishes import caller
@@ -114,7 +115,7 @@ def show_status(
     as_json: Json = False,
 ) -> None:
     """Show how the rollouts go, and who is on what image, who is behind, and why."""
-    planning = Planning(load())
+    planning = SessionPlanner(load())
     if as_json:
         show_json(planning.fleet())
     elif watch:

@@ -14,7 +14,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.results import Result
-from flows.migrations.session_planner import Planning
+from flows.migrations.session_planner import SessionPlanner
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.homes.volumes import Wanted
@@ -111,7 +111,7 @@ def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move
 def _moved(settings: Settings, carrier: MoveExecutor, name: str) -> Result | None:
     carrier.sessions.store.session(name)
     try:
-        decision = Planning(settings).at_start(name)
+        decision = SessionPlanner(settings).at_start(name)
         if decision is None:
             return None
         carrier.sessions.store.want(name, True)

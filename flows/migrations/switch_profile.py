@@ -16,7 +16,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import State
 from flows.migrations.results import Result
-from flows.migrations.session_planner import Planning
+from flows.migrations.session_planner import SessionPlanner
 from flows.publishing import evidence
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
@@ -40,7 +40,7 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
     Raises:
         RefitError: there is no such session, profile or image, it can't be moved, or its home doesn't fit.
     """
-    registry, planning = Registry(settings), Planning(settings)
+    registry, planning = Registry(settings), SessionPlanner(settings)
     chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
     session = planning.sessions.store.session(name)
     image = Publications(settings, planning.database, registry).newest(chosen.stem, release)
@@ -65,7 +65,7 @@ def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
     Raises:
         RefitError: there is no such session, it was never moved, or its image of then is gone; or as `switch_session`.
     """
-    planning = Planning(settings)
+    planning = SessionPlanner(settings)
     session = planning.sessions.store.session(name)
     moves = Journal(planning.database).history(name)
     had = [one.before for one in moves if one.state is State.cleaned and one.after.image == session.image]
@@ -79,7 +79,7 @@ def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
 
 def _move(
     settings: Settings,
-    planning: Planning,
+    planning: SessionPlanner,
     session: Session,
     image: str,
     anyway: bool,
@@ -97,7 +97,7 @@ def _move(
     return MoveExecutor.open(settings).carry_out(decision, str(changes), becomes)
 
 
-def _leave_alone(planning: Planning, session: Session) -> None:
+def _leave_alone(planning: SessionPlanner, session: Session) -> None:
     """Let a session that went back from an image be moved there only if its owner says so, or a new deadline comes."""
     by, wishes = caller(), PreferenceStore(planning.database)
     History(planning.database).add(

@@ -22,8 +22,8 @@ from flows.core.settings import variables
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import RolloutStatus
+from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import steer
 from tests.browser import log_in
 from tests.conftest import free_port, wait_until
 from tests.prefect_api import prefect_client

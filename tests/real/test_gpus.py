@@ -21,7 +21,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
-from flows.migrations.session_planner import Planning
+from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import release_gpus
@@ -147,6 +147,6 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: 
     sessions.gpus.keep("cyd", ())
     sessions.gpus.hold(f"{kind}=0", by="root", why="a porterbox")
     with pytest.raises(RefitError, match="can't be moved: it waits for a GPU"):
-        Planning(scene.settings).plan(["cyd"], scene.new)
+        SessionPlanner(scene.settings).plan(["cyd"], scene.new)
     result = carrier.carry_out(to(sessions, "cyd", scene.new))
     assert result.state is State.skipped and "porterbox" in result.reason

@@ -25,7 +25,7 @@ from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutS
 from flows.migrations.reconcile import PART, reconcile
 from flows.migrations.results import Result
 from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import Planning, plan_migration
+from flows.migrations.session_planner import SessionPlanner, plan_migration
 from flows.migrations.shutdown_notice import MOVES_NOW
 from flows.sessions.containers.pulls import to_pull
 from flows.sessions.events import Kind
@@ -92,7 +92,7 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
     labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("follow-old", "follow-new"))
     often = settings.model_copy(update={"migration": RolloutPolicy(look_minutes=0.02, rehearse=False)})
-    planning = Planning(often)
+    planning = SessionPlanner(often)
     sessions, carrier, seen = planning.sessions, MoveExecutor.open(often), list[str]()
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)
     try:

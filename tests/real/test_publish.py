@@ -15,10 +15,12 @@ from sqlalchemy import Engine
 from flows.catalog import load
 from flows.catalog.model import Access, Base, Bundle, Catalog, Ide, IdeConfig, Profile
 from flows.core import database
+from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.manifests import MANIFEST, canonical
 from flows.images.registry import Registry
+from flows.images.run import Run
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
 from flows.publishing import evidence, statements
@@ -66,18 +68,20 @@ def other(builder: Builder, base: Built) -> Built:
     return builder.build(Stage("other", Kind.instructions, base.stage, "RUN echo other > /opt/other"), base)
 
 
-def publish_on(
-    day: datetime.date, profile: Profile, top: Built, settings: Settings, engine: Engine, **packages: str
-) -> Published:
+def run_of(settings: Settings, day: datetime.date = DAY) -> Run:
+    return Run(settings, Registry(settings), open_database(settings.database), day)
+
+
+def publish_on(day: datetime.date, profile: Profile, top: Built, settings: Settings, **packages: str) -> Published:
     files = {evidence.PACKAGES: canonical({**PACKAGES, **packages})}
-    return publish(profile, top, files, day, settings, engine)
+    return publish(profile, top, files, run_of(settings, day))
 
 
 def test_an_image_is_labelled_checked_tagged_and_found(
-    base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+    base: Built, profile: Profile, shared: Settings, registry: Registry
 ) -> None:
     assert current(profile.stem, "2026a", registry) is None
-    published = publish_on(DAY, profile, base, shared, engine)
+    published = publish_on(DAY, profile, base, shared)
     assert (published.tag, published.new) == (f"{profile.stem}_2026a_20261120", True)
     assert published.content_digest == base.digest != published.digest
     assert current(profile.stem, "2026a", registry) == published.digest
@@ -94,41 +98,41 @@ def test_an_image_is_labelled_checked_tagged_and_found(
     assert PACKAGES.keys() < evidence.packages(registry, published.digest).keys()
 
 
-def test_nothing_new_on_the_next_day(base: Built, profile: Profile, shared: Settings, engine: Engine) -> None:
-    first = publish_on(DAY, profile, base, shared, engine)
-    again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared, engine)
+def test_nothing_new_on_the_next_day(base: Built, profile: Profile, shared: Settings) -> None:
+    first = publish_on(DAY, profile, base, shared)
+    again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared)
     assert (again.tag, again.digest, again.new) == (first.tag, first.digest, False)
 
 
 def test_a_second_build_of_a_day_gets_a_number_and_the_alias(
-    base: Built, other: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+    base: Built, other: Built, profile: Profile, shared: Settings, registry: Registry
 ) -> None:
-    first = publish_on(DAY, profile, base, shared, engine)
-    second = publish_on(DAY, profile, other, shared, engine)
+    first = publish_on(DAY, profile, base, shared)
+    second = publish_on(DAY, profile, other, shared)
     assert (second.tag, second.new) == (f"{first.tag}.1", True)
     assert registry.digest(shared.repository, first.tag) == first.digest
     assert current(profile.stem, "2026a", registry) == second.digest
-    back = publish_on(DAY, profile, base, shared, engine)
+    back = publish_on(DAY, profile, base, shared)
     assert (back.tag, back.new) == (first.tag, True)
     assert current(profile.stem, "2026a", registry) == first.digest
 
 
 def test_publishing_that_was_cut_short_is_finished(
-    base: Built, other: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+    base: Built, other: Built, profile: Profile, shared: Settings, registry: Registry
 ) -> None:
-    publish_on(DAY, profile, base, shared, engine)
-    full = publish_on(DAY, profile, other, shared, engine)
+    publish_on(DAY, profile, base, shared)
+    full = publish_on(DAY, profile, other, shared)
     before = registry.manifest(shared.repository, f"{profile.stem}_2026a_20261120")
     registry.put_manifest(shared.repository, f"{profile.stem}_2026a", before.content, MANIFEST)
-    resumed = publish_on(DAY, profile, other, shared, engine)
+    resumed = publish_on(DAY, profile, other, shared)
     assert (resumed.tag, resumed.digest, resumed.new) == (full.tag, full.digest, True)
     assert current(profile.stem, "2026a", registry) == full.digest
 
 
-def test_an_ide_that_answers(builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine) -> None:
+def test_an_ide_that_answers(builder: Builder, base: Built, profile: Profile, shared: Settings) -> None:
     text = 'CMD ["python3", "-m", "http.server", "8000"]'
     top = builder.build(Stage("web", Kind.instructions, base.stage, text), base)
-    assert publish_on(DAY, with_access(profile, WEB), top, shared, engine).new
+    assert publish_on(DAY, with_access(profile, WEB), top, shared).new
 
 
 @pytest.mark.parametrize(
@@ -155,14 +159,14 @@ def test_no_tag_for_an_image_that_fails(
     top = builder.build(Stage("unfit", Kind.instructions, base.stage, text), base)
     hasty = shared.model_copy(update={"ready_limit": 2.0})
     with pytest.raises(ChecksFailed, match=f"'{check}'") as caught:
-        publish_on(DAY, with_access(profile, access), top, hasty, engine)
+        publish_on(DAY, with_access(profile, access), top, hasty)
     assert [finding.check for finding in caught.value.findings if not finding.passed] == [check]
     assert current(profile.stem, "2026a", registry) is None
     assert [tag for tag in registry.tags(shared.repository) if tag.startswith(profile.stem)] == []
 
 
 def test_packages_that_do_not_fit_together_fail(
-    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine
+    builder: Builder, base: Built, profile: Profile, shared: Settings
 ) -> None:
     site = "/opt/app-root/lib/python3.11/site-packages/broken-1.0.dist-info"
     text = (
@@ -172,7 +176,7 @@ def test_packages_that_do_not_fit_together_fail(
     )
     top = builder.build(Stage("broken", Kind.instructions, base.stage, text), base)
     with pytest.raises(ChecksFailed, match="'pip'") as caught:
-        publish_on(DAY, profile, top, shared, engine)
+        publish_on(DAY, profile, top, shared)
     assert "broken 1.0 requires missing" in caught.value.why
 
 
@@ -186,7 +190,7 @@ def asking_for(profile: Profile, folder: Path, *packages: str) -> Profile:
 
 
 def test_all_that_is_wrong_inside_is_reported_at_once(
-    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine, tmp_path: Path
+    builder: Builder, base: Built, profile: Profile, shared: Settings, tmp_path: Path
 ) -> None:
     text = (
         "ENV NPM_TOKEN=abc\n"
@@ -198,7 +202,7 @@ def test_all_that_is_wrong_inside_is_reported_at_once(
     top = builder.build(Stage("faulty", Kind.instructions, base.stage, text), base)
     careful = shared.model_copy(update={"auth": SecretStr("horse-battery")})
     with pytest.raises(ChecksFailed, match="'imports', 'stale', 'secrets'") as caught:
-        publish_on(DAY, asking_for(profile, tmp_path, "absent"), top, careful, engine)
+        publish_on(DAY, asking_for(profile, tmp_path, "absent"), top, careful)
     for seen in (
         "absent: it is not installed",
         "/opt/__pycache__/thing.cpython-311.pyc: its source has another time or size",
@@ -210,26 +214,26 @@ def test_all_that_is_wrong_inside_is_reported_at_once(
 
 
 def test_growth_needs_a_persons_word(
-    builder: Builder, base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
+    builder: Builder, base: Built, profile: Profile, shared: Settings, registry: Registry
 ) -> None:
-    first = publish_on(DAY, profile, base, shared, engine)
+    first = publish_on(DAY, profile, base, shared)
     text = (
         'RUN python3 -c \'import random; random.seed(1); open("/opt/data", "wb").write(random.randbytes(20_000_000))\''
     )
     top = builder.build(Stage("large", Kind.instructions, base.stage, text), base)
     with pytest.raises(ChecksFailed, match="'size'") as caught:
-        publish_on(DAY, profile, top, shared, engine)
+        publish_on(DAY, profile, top, shared)
     assert "more than the image before" in caught.value.why
     assert current(profile.stem, "2026a", registry) == first.digest
     allowed = replace(profile, size_budget=first.size + 21_000_000)
-    assert publish_on(DAY, allowed, top, shared, engine).new
+    assert publish_on(DAY, allowed, top, shared).new
     with pytest.raises(ChecksFailed, match="'size'") as caught:
-        publish_on(DAY, replace(profile, size_budget=first.size), top, shared, engine)
+        publish_on(DAY, replace(profile, size_budget=first.size), top, shared)
     assert "over its budget" in caught.value.why and "deb/" in caught.value.why
 
 
 def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
-    builder: Builder, jupyter_chain: tuple[Stage, ...], catalog: Catalog, shared: Settings, engine: Engine
+    builder: Builder, jupyter_chain: tuple[Stage, ...], catalog: Catalog, shared: Settings
 ) -> None:
     # A budget, for another test may have published a smaller image of that name in the registry that they share.
     profile = replace(load.profile(catalog, "2026a", "jupyter-minimal-deb12-py311"), size_budget=1_000_000_000)
@@ -237,7 +241,7 @@ def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
     tops = build_all(builder, jupyter_chain)
     made = [Made(built.stage, built.key, built.digest, {}, "built") for built in tops]
     files, predicate = evidence.of_stages(jupyter_chain), statements.predicate(profile, jupyter_chain, made)
-    published = publish(profile, tops[-1], files, DAY, shared, engine, predicate)
+    published = publish(profile, tops[-1], files, run_of(shared), predicate)
     findings = {str(found["check"]): found for found in evidence.findings(registry, published.digest)}
     assert list(findings) == ["ide", "pip", "imports", "stale", "secrets", "packages", "size"]
     assert all(found["passed"] for found in findings.values())
@@ -268,7 +272,7 @@ def test_what_a_recipe_installs_by_itself_is_told_and_in_the_evidence(
         "> /tmp/own/DEBIAN/control; dpkg-deb --build /tmp/own; dpkg --install /tmp/own.deb; rm -r /tmp/own /tmp/own.deb"
     )
     top = builder.build(Stage("own", Kind.instructions, base.stage, text), base)
-    published = publish(profile, top, evidence.of_stages((base_stage,)), DAY, shared, engine)
+    published = publish(profile, top, evidence.of_stages((base_stage,)), run_of(shared))
     [told] = [found for found in evidence.findings(registry, published.digest) if found["check"] == "packages"]
     assert told["passed"] and told["seen"] == "deb/own 1.0-1 is in no lock"
     assert evidence.packages(registry, published.digest) == {**evidence.packages_of((base_stage,)), "deb/own": "1.0-1"}
@@ -279,11 +283,11 @@ def test_what_a_recipe_installs_by_itself_is_told_and_in_the_evidence(
 def test_newer_evidence_wins_and_the_same_is_kept_once(
     base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
 ) -> None:
-    published = publish_on(DAY, profile, base, shared, engine)
+    published = publish_on(DAY, profile, base, shared)
     image = registry.manifest(shared.repository, published.digest)
     tag = published.digest.replace(":", "-")
     before = registry.digest(shared.repository, tag)
-    publish_on(DAY, profile, base, shared, engine)
+    publish_on(DAY, profile, base, shared)
     assert registry.digest(shared.repository, tag) == before is not None
     evidence.attach(registry, image, {evidence.PACKAGES: canonical({"deb/tmux": "4"})}, engine)
     assert evidence.packages(registry, published.digest) == {"deb/tmux": "4"}
@@ -293,7 +297,7 @@ def test_newer_evidence_wins_and_the_same_is_kept_once(
 def test_what_the_registry_has_lost_of_an_image_is_published_anew(
     base: Built, profile: Profile, shared: Settings, engine: Engine, registry: Registry
 ) -> None:
-    published = publish_on(DAY, profile, base, shared, engine)
+    published = publish_on(DAY, profile, base, shared)
     image, publications = registry.manifest(shared.repository, published.digest), Publications(shared, engine)
     for lost in ("configuration", "layer", "a file of its evidence", "its evidence"):
         assert [found.tag for found in already([(profile, base.digest)], registry, publications)] == [published.tag]
@@ -306,7 +310,7 @@ def test_what_the_registry_has_lost_of_an_image_is_published_anew(
             blob = {"configuration": config, "layer": layer}.get(lost, file)
             assert registry._send("DELETE", f"{shared.repository}/blobs/{blob}").status == 202
         assert already([(profile, base.digest)], registry, publications) == (), lost
-        again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared, engine)
+        again = publish_on(DAY + datetime.timedelta(days=1), profile, base, shared)
         assert (again.tag, again.digest, again.new) == (published.tag, published.digest, False)
     assert [found.tag for found in already([(profile, base.digest)], registry, publications)] == [published.tag]
     assert PACKAGES.items() <= evidence.packages(registry, published.digest).items()

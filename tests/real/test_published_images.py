@@ -22,8 +22,9 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
-from flows.migrations.session_planner import Planning, targets
+from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.switch_profile import switch_session
+from flows.migrations.targets import targets
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished, Publications
 from flows.services import doctor
@@ -70,7 +71,7 @@ class Scene:
 
     def check_refused(self, digest: str, doubt: Doubt) -> None:
         """Nothing that starts sessions or moves them takes this image, to which the alias points."""
-        sessions, planning = Sessions.open(self.settings), Planning(self.settings)
+        sessions, planning = Sessions.open(self.settings), SessionPlanner(self.settings)
         session = sessions.store.session(NAME)
         profile = load.profile(load.load_catalog(ROOT), RELEASE, FIRST)
         refused = {
@@ -200,6 +201,6 @@ def test_an_image_from_before_is_signed_by_a_verb_and_a_session_moves_to_it(
     assert [one["why"] for one in json.loads(refit("revoked", "--json"))] == ["a hole"]
     refit("restore", before.digest)
     old = Sessions.open(scene.settings).store.session(NAME).image
-    (line,) = Planning(scene.settings).plan([NAME], "")
+    (line,) = SessionPlanner(scene.settings).plan([NAME], "")
     result = MoveExecutor.open(scene.settings).carry_out(line)
     assert (result.state, result.old, result.new) == (State.cleaned, old, before.digest), result.reason

@@ -13,7 +13,7 @@ from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.session_planner import targets
+from flows.migrations.targets import targets
 from flows.sessions.model import Session
 from tests.machine import serve_registry
 from tests.real.variants import sign

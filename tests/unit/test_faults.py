@@ -30,7 +30,7 @@ from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_aband
 from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.migrations.results import Result
-from flows.migrations.session_planner import Planning
+from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.steps import UNUSED_GRACE
 from flows.sessions.activity import probes
 from flows.sessions.activity.seen import Seen
@@ -117,7 +117,7 @@ def failing(verb: str, why: str) -> Callable[[Point], None]:
 
 def check_put_off(rollout: Fleet, verb: str, when: str, why: str) -> None:
     """What fails once before a stop is no fault of the image: it is tried again, and the wave goes on."""
-    planning, session = Planning(rollout.settings), rollout.sessions.store.session("s1")
+    planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
     [line, other] = planning.plan([], "", begin=True)
     happening(rollout, verb, when, fail(why))
     result = rollout.carrier().carry_out(line)
@@ -222,7 +222,7 @@ def test_f02_what_fails_for_one_session_before_its_stop_is_tried_again_and_other
 
 @pytest.mark.parametrize("verb", ["ready", "check room", "shut out"])
 def test_f02_nobody_is_tried_for_ever(rollout: Fleet, verb: str) -> None:
-    planning, session = Planning(rollout.settings), rollout.sessions.store.session("s1")
+    planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
     [line, _] = planning.plan([], "", begin=True)
     rollout.world.meanwhile = failing(verb, "it fails again")
     results = [rollout.carrier().carry_out(line) for _ in range(PUT_OFF + 1)]
@@ -643,7 +643,7 @@ def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
         ada = sessions.add(1, sessions.image("old"), SILENT)
         sessions.image("new")
         sessions.world.busy.add(ada.name)
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
 
         def told(address: str) -> bool:
             outside = sessions.settings.model_copy(update={"notify_owners": {"*": (SecretStr(address),)}})

@@ -20,14 +20,16 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
 from flows.migrations.executor import MoveExecutor
+from flows.migrations.image_pulls import room_for_images
 from flows.migrations.move import State
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.rollout import Action, Decision, Health, Reason, RolloutStatus
 from flows.migrations.planning.waves import title
 from flows.migrations.reconcile import FailureBudget
 from flows.migrations.results import Result
+from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
-from flows.migrations.session_planner import Planning, _room, steer
+from flows.migrations.session_planner import SessionPlanner
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -71,10 +73,10 @@ def test_no_more_of_a_wave_fail_than_may(
 def test_what_is_published_while_sessions_are_moved_is_taken_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.session_planner._NEWEST_SECONDS", 0)
+    monkeypatch.setattr("flows.migrations.targets._NEWEST_SECONDS", 0)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
-        first, planning = sessions.image("first"), Planning(sessions.settings)
+        first, planning = sessions.image("first"), SessionPlanner(sessions.settings)
         (line,) = planning.plan([], "")
         doubts = FailureBudget([line], superseded=planning.superseded)
         assert (line.new, doubts.about(line)) == (first, "")
@@ -86,7 +88,7 @@ def test_what_was_the_newest_before_a_plan_supersedes_nothing_in_it(tmp_path: Pa
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("first")
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         (line,) = planning.plan([], "")
         assert not planning.superseded(line)
         second = sessions.image("second")
@@ -101,7 +103,7 @@ def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypa
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new")
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         (line,) = planning.plan([], "")
         monkeypatch.setattr(Publications, "newest", away)
         assert not planning.superseded(line)
@@ -111,7 +113,7 @@ def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_els
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
         good = sessions.image("good")
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         (line,) = planning.plan([], "")
         evil = sessions.image("evil")
         with Session(sessions.database) as session, session.begin():
@@ -119,7 +121,7 @@ def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_els
         assert not planning.superseded(line)
         (refused,) = planning.plan([], "", begin=True)
         assert (refused.action, refused.reason, refused.new) == (Action.skip, Reason.refused, "")
-        assert "unsigned" in refused.why and evil not in planning._standings.all()
+        assert "unsigned" in refused.why and evil not in planning._rollouts.all()
         for attempt in (
             lambda: planning.plan([ada.name], ""),
             lambda: planning.plan([], evil),
@@ -138,15 +140,15 @@ def test_who_only_goes_on_begins_nothing_and_waits_for_nothing_newer(tmp_path: P
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
         begun = sessions.image("begun")
-        follower = Planning(sessions.settings, only_begun=True)
+        follower = SessionPlanner(sessions.settings, only_begun=True)
         assert not follower.unfinished()
         assert [line.action for line in follower.plan([], "", begin=True)] == [Action.skip]
-        Planning(sessions.settings).begin()
+        SessionPlanner(sessions.settings).begin()
         sessions.image("newer")
         (line,) = follower.plan([], "", begin=True)
         assert follower.unfinished() and (line.session, line.new) == (ada.name, begun)
         assert not follower.superseded(line)
-        Planning(sessions.settings).begin()
+        SessionPlanner(sessions.settings).begin()
         (line,) = follower.plan([], "", begin=True)
         assert line.new not in (begun, ada.image)
 
@@ -173,8 +175,8 @@ def test_a_rollout_that_is_over_leaves_nothing_to_go_on_with(tmp_path: Path, way
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         new = sessions.image("new")
-        planning = Planning(sessions.settings, only_begun=True)
-        Planning(sessions.settings).begin()
+        planning = SessionPlanner(sessions.settings, only_begun=True)
+        SessionPlanner(sessions.settings).begin()
         Rollouts(sessions.database).steer(new, way, "root")
         assert planning.unfinished() is left
 
@@ -288,11 +290,11 @@ def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_o
 def test_what_has_to_be_pulled_is_pulled_before_the_first_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.session_planner._room", lambda _: 10**11)
+    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**11)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
         new = sessions.image("new", size=10**10)
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         (line,) = planning.plan([], "")
         assert (line.session, line.action, line.reason) == (ada.name, Action.later, Reason.pull)
         (named,) = planning.plan([ada.name], "")
@@ -307,7 +309,7 @@ def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_p
         sessions.add(1, sessions.image("old"))
         new = sessions.image("new", size=1000)
         del sessions.world.images[new]
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         assert planning.fetch(planning.plan([], "")) == (new,)
         assert [line.action for line in planning.plan([], "")] == [Action.migrate]
 
@@ -315,11 +317,11 @@ def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_p
 def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.migrations.session_planner._room", lambda _: 10**10)
+    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**10)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**11)
-        planning = Planning(sessions.settings)
+        planning = SessionPlanner(sessions.settings)
         lines = planning.plan([], "")
         assert [line.reason for line in lines] == [Reason.room] and not planning.fetch(lines)
         sessions.image("smaller", size=10**10)
@@ -334,17 +336,17 @@ def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
     def silent(*_: object) -> dict[str, int]:
         raise RefitError("The registry doesn't answer.")
 
-    monkeypatch.setattr("flows.migrations.session_planner.to_pull", silent)
+    monkeypatch.setattr("flows.migrations.image_pulls.to_pull", silent)
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
         sessions.image("new", size=10**9)
-        assert [line.action for line in Planning(sessions.settings).plan([], "")] == [Action.migrate]
+        assert [line.action for line in SessionPlanner(sessions.settings).plan([], "")] == [Action.migrate]
 
 
 def test_there_is_room_for_some_of_what_the_disk_has_left(settings: Settings) -> None:
     free = shutil.disk_usage(settings.folder()).free
     # Other tests write to the same disk meanwhile.
-    assert _room(settings) == pytest.approx((free - (1 << 30)) / 3, abs=1 << 28)
+    assert room_for_images(settings) == pytest.approx((free - (1 << 30)) / 3, abs=1 << 28)
 
 
 def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path) -> None:
@@ -354,13 +356,13 @@ def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path)
         for each in (ada, bob):
             PreferenceStore(sessions.database).change(each.name, "root", owner="ann")
         new = sessions.image("new")
-        (_, alone) = Planning(sessions.settings).plan([], "")
+        (_, alone) = SessionPlanner(sessions.settings).plan([], "")
         store = sessions.sessions.store
         with store.hold(ada.name) as held:
             sessions.journal.begin(held, ada, replace(ada, image=new, generation=1), "", by="root")
             begun = now()
-            moving, waits = Planning(sessions.settings).plan([], "")
-        unfinished, _ = Planning(sessions.settings).plan([], "")
+            moving, waits = SessionPlanner(sessions.settings).plan([], "")
+        unfinished, _ = SessionPlanner(sessions.settings).plan([], "")
         assert (moving.session, moving.reason, unfinished.reason) == (ada.name, Reason.moving, Reason.unfinished)
         assert (alone.session, waits.session) == (bob.name, bob.name)
         assert waits.at and waits.at > begun + timedelta(seconds=sessions.settings.migration.move_seconds / 2)
@@ -373,7 +375,7 @@ def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
         for name in names[:2]:
             PreferenceStore(sessions.database).change(name, "root", owner="ann")
         sessions.image("new")
-        at = {line.session: line.at for line in Planning(sessions.settings).plan([], "")}
+        at = {line.session: line.at for line in SessionPlanner(sessions.settings).plan([], "")}
         assert at[names[0]] != at[names[1]] and at[names[2]] == at[names[3]]
 
 

@@ -1,0 +1,208 @@
+"""Observing the sessions of this machine for a plan: the engine, the journal, the homes, what their owners wish."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+
+from flows.compatibility.obstacles import obstacles
+from flows.core.database import held, now
+from flows.core.settings import Settings
+from flows.migrations.image_pulls import ImagePulls, room_for_images
+from flows.migrations.journal import Journal
+from flows.migrations.move import FINAL, Past, State
+from flows.migrations.notifications.notice import first_told
+from flows.migrations.planning import waves
+from flows.migrations.planning.observed import Observed
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import Candidate, Host, ImageKey, PlanInput, Reason
+from flows.migrations.planning.rollout_state import RolloutState
+from flows.migrations.rollouts import Rollouts
+from flows.migrations.targets import has_other_image, image_key
+from flows.sessions.activity.probes import look_at
+from flows.sessions.activity.seen import Seen
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.model import Running, Session
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
+
+# By how much the clocks of those who write into one journal may differ.
+_CLOCKS = timedelta(minutes=10)
+
+
+class Observer:
+    """Looks at sessions again and again; what was seen of one a moment ago isn't looked at again.
+
+    Args:
+        settings: those in force.
+        sessions: those of this machine.
+        database: the journal, the rollouts and the history of notices.
+        pulls: what has to be pulled before a session can be moved.
+    """
+
+    def __init__(self, settings: Settings, sessions: Sessions, database: Engine, pulls: ImagePulls) -> None:
+        self._settings, self._policy, self._sessions = settings, settings.migration, sessions
+        self._database, self._journal, self._rollouts = database, Journal(database), Rollouts(database)
+        self._pulls = pulls
+        self._read: datetime | None = None
+        self._moves: dict[str, Past] = {}
+        self._looks: dict[tuple[str, int], tuple[datetime, Seen]] = {}
+
+    def observe(
+        self,
+        statuses: Sequence[Status],
+        asked: Sequence[Status],
+        images: Mapping[ImageKey, str],
+        *,
+        look: bool = True,
+        pull: bool = True,
+    ) -> Observed:
+        """What a plan for some of all sessions depends on.
+
+        Args:
+            statuses: all sessions.
+            asked: those that may be moved.
+            images: what they are to be on.
+            look: whether anybody works in those that would be moved.
+            pull: ask what has to be pulled for them.
+        """
+        moves = self.moves()
+        candidates = self.candidates(statuses, moves, images if look else {})
+        sizes = self._to_pull(asked, images) if pull else {}
+        rollouts = self._rollouts.all()
+        homes = self._sessions.store.homes().keys()
+        return Observed(
+            candidates,
+            self._rollout(asked, images, rollouts, sizes),
+            moves,
+            rollouts,
+            self.fallen(statuses),
+            frozenset(homes - {status.session.name for status in statuses}),
+        )
+
+    def moves(self) -> tuple[Past, ...]:
+        """All moves, oldest first; those that had ended when it was asked before aren't read again."""
+        asked = now()
+        self._moves |= {move.id: move for move in self._journal.since(self._read)}
+        self._read = asked - _CLOCKS
+        return tuple(sorted(self._moves.values(), key=lambda move: (move.created, move.id)))
+
+    def fallen(self, statuses: Iterable[Status]) -> frozenset[tuple[str, str]]:
+        """Sessions that ought to run and don't, with their images; not those that somebody starts or moves just now."""
+        away = [one.session for one in statuses if one.wanted and one.running is not Running.running]
+        at_work = held(self._database, "session ") if away else ()
+        return frozenset((one.name, one.image) for one in away if f"session {one.name}" not in at_work)
+
+    def _to_pull(self, statuses: Iterable[Status], images: Mapping[ImageKey, str]) -> dict[str, int]:
+        """Image → bytes that have to be pulled before anybody can move to it."""
+        running = [one.session for one in statuses if one.running is Running.running]
+        return self._pulls.sizes({images[image_key(one)] for one in running if has_other_image(one, images)})
+
+    def _rollout(
+        self,
+        statuses: Sequence[Status],
+        images: Mapping[ImageKey, str],
+        rollouts: Mapping[str, RolloutState],
+        pulls: Mapping[str, int],
+    ) -> PlanInput:
+        begun = {image: rollouts[image] for image in images.values() if image in rollouts}
+        foreseen = canaries(statuses, images, self._policy.waves, besides=begun.keys())
+        return PlanInput(
+            now(),
+            images,
+            self._policy,
+            self._settings.keep_state,
+            ways={image: rollout.way for image, rollout in begun.items()},
+            canaries=frozenset({*foreseen.values(), *(rollout.canary for rollout in begun.values())}),
+            hosts=self._hosts(statuses, pulls),
+        )
+
+    def _hosts(self, statuses: Iterable[Status], pulls: Mapping[str, int]) -> dict[str, Host]:
+        """What is known of this machine; who wants no GPU has enough of them."""
+        room = room_for_images(self._settings) if pulls else None
+        if not any(status.session.gpus for status in statuses):
+            return {platform.node(): Host(pulls, room=room)} if pulls else {}
+        free, returned = self._sessions.gpus.free()
+        return {platform.node(): Host(pulls, room=room, gpus=free, gpus_from=returned)}
+
+    def candidates(
+        self, statuses: Sequence[Status], moves: Sequence[Past], images: Mapping[ImageKey, str]
+    ) -> tuple[Candidate, ...]:
+        """What is known of each session; those that run and are to be on another image are looked at."""
+        last = {move.session: move for move in moves}
+        wishes = PreferenceStore(self._database).all()
+        told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
+        notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
+        known = policies(self._settings) if statuses else {}
+        moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
+        seen, blocked = self._seen(moving), self.blocked(moving, images)
+        has = Counter(taken.session for taken in self._sessions.gpus.taken())
+        goes_on = any(move.state not in FINAL for move in moves)
+        at_work = held(self._database, "session ") if goes_on else ()
+        return tuple(
+            Candidate(
+                session=status.session,
+                running=status.running is Running.running,
+                host=platform.node(),
+                policy=known.get(image_key(status.session), self._policy.sessions),
+                owner=wishes.get(status.session.name, UpdatePreferences()).owner,
+                wish=wishes.get(status.session.name, UpdatePreferences()),
+                seen=seen.get(status.session.name),
+                notified=notified.get((status.session.name, status.session.image)),
+                noticed=noticed.get((status.session.name, status.session.image)),
+                blocked=blocked.get(status.session.name, ""),
+                gpus=max(0, status.session.gpus - has[status.session.name]),
+                **_left_behind(
+                    last.get(status.session.name),
+                    timedelta(minutes=self._policy.look_minutes),
+                    goes_on=f"session {status.session.name}" in at_work,
+                ),
+            )
+            for status in statuses
+        )
+
+    def _seen(self, sessions: Iterable[Session]) -> dict[str, Seen]:
+        """What was seen of sessions, not longer ago than `look_minutes`."""
+        wanted = {(session.name, session.generation): session for session in sessions}
+        oldest = now() - timedelta(minutes=self._policy.look_minutes)
+        self._looks = {key: look for key, look in self._looks.items() if key in wanted and look[0] > oldest}
+        again = [key for key in wanted if key not in self._looks]
+        found = look_at(self._settings, self._sessions.engine, [wanted[key] for key in again])
+        self._looks |= {key: (now(), seen) for key, seen in zip(again, found, strict=True)}
+        return {name: seen for (name, _), (_, seen) in self._looks.items()}
+
+    def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
+        """What in their homes doesn't go together with their new images."""
+        if not self._policy.scan:
+            return {}
+        return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in sessions})
+
+
+def canaries(
+    statuses: Iterable[Status], images: Mapping[ImageKey, str], percents: Sequence[float], besides: Iterable[str] = ()
+) -> dict[str, str]:
+    """Image → the session that goes first to it if its first wave would be empty; `besides`: not for these images."""
+    running = [status.session for status in statuses if status.running is Running.running]
+    going = [(one.name, images[image_key(one)]) for one in running if has_other_image(one, images)]
+    wanted = {*images.values()} - {*besides}
+    return {image: waves.canary([each for each in going if each[1] == image], percents) for image in wanted}
+
+
+def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:
+    """What a session's last move means for the next; whether somebody works on it now."""
+    if move is None:
+        return {}
+    if move.state is State.deferred:
+        return {"rests_until": move.ended and move.ended + rest}
+    if move.state is State.rolled_back:
+        return {"failed": move.image}
+    if move.state not in FINAL:
+        return {"obstacle": Reason.moving if goes_on else Reason.unfinished, "away_since": move.created}
+    return {"obstacle": Reason.held if move.state is State.held else None}
