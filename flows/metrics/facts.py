@@ -22,7 +22,7 @@ from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
 from flows.migrations.journal import Journal, MoveRow, StepRow
-from flows.migrations.move import Phase
+from flows.migrations.move import Phase, StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.orphaned_moves import interrupted
 from flows.migrations.planning.consent import terms
@@ -129,17 +129,17 @@ def moves(database: Engine) -> dict[tuple[str, ...], int]:
 
 def downtimes(database: Engine) -> tuple[float, ...]:
     """Seconds from the request to stop until the IDE answered again, of every move in which that happened."""
-    stopped = (StepRow.step == "stop") & (StepRow.phase == Phase.intent)
-    back = StepRow.step.in_(("answer", "revive")) & (StepRow.phase == Phase.done)
+    stopped = (StepRow.step == StepName.stop) & (StepRow.phase == Phase.intent)
+    back = StepRow.step.in_((StepName.answer, StepName.revive)) & (StepRow.phase == Phase.done)
     chosen = select(StepRow.move, StepRow.step, func.min(StepRow.at)).where(or_(stopped, back))
     moments: dict[str, dict[str, datetime]] = {}
     with Transaction(database) as transaction:
         for move, step, at in transaction.execute(chosen.group_by(StepRow.move, StepRow.step)):
             moments.setdefault(move, {})[step] = at
     return tuple(
-        (ready - at["stop"]).total_seconds()
+        (ready - at[StepName.stop]).total_seconds()
         for at in moments.values()
-        if "stop" in at and (ready := at.get("revive") or at.get("answer"))
+        if StepName.stop in at and (ready := at.get(StepName.revive) or at.get(StepName.answer))
     )
 
 

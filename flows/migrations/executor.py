@@ -40,6 +40,7 @@ from flows.migrations.move import (
     Phase,
     Seen,
     State,
+    StepName,
     Undo,
     committed,
     decide,
@@ -51,7 +52,7 @@ from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.results import Deferred, NotResumed, Result
 from flows.migrations.rollouts import Rollouts
-from flows.migrations.steps import Steps
+from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of
 from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu
@@ -63,7 +64,7 @@ from flows.sessions.wishes import caller
 logger = logging.getLogger("refit.migrations")
 
 # The steps after which the world is known for an instant.
-WHILE_AWAY = frozenset({"look", "stop", "snapshot", "start"})
+WHILE_AWAY = frozenset({StepName.look, StepName.stop, StepName.snapshot, StepName.start})
 LEFT = "its run was told to end"
 # A session is stopped only as long as the last look at it is younger than this.
 LOOK_AGE = timedelta(seconds=30)
@@ -202,7 +203,7 @@ class MoveExecutor:
 
     def _had(self, after: Session, before: Session) -> Session | None:
         """The session in a container that it has had and that is as it was made, if that fits."""
-        had = previous_containers.had(after, self.steps.containers(before.name), before.generation)
+        had = previous_containers.had(after, self.steps.world.containers(before.name), before.generation)
         return None if had is None or self.sessions.engine.by_hand(had) else had
 
     def _outdated(self, decision: Decision, session: Session) -> str:
@@ -220,9 +221,9 @@ class MoveExecutor:
     def _unseen(self, move: Move) -> Code | None:
         """What may have happened in the new container since the last line was written; none: nothing."""
         entries = self.journal.entries(move)
-        if not unattended.begun(entries, "start"):
+        if not unattended.begun(entries, StepName.start):
             return None
-        found = self.steps.containers(move.before.name)
+        found = self.steps.world.containers(move.before.name)
         return unattended.since(entries, next((each for each in found if each.name == move.after.container), None))
 
     def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
@@ -254,12 +255,12 @@ class MoveExecutor:
         if isinstance(chosen, GiveUp):
             self.journal.write(held, move, Entry(chosen.step.name, chosen.phase, chosen.reason))
             return
-        name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
+        name = chosen.step.name if isinstance(chosen, Do) else chosen.undo
         report(move.before.name, Shown.running, name)
         self.journal.write(held, move, Entry(name, Phase.intent))
         try:
             with command.logged(self._logs / f"{move.before.name}.log"):
-                outcome = self.steps.effects[name](move)
+                outcome = self.steps.perform(name, move)
         except Deferred as error:
             self.journal.write(held, move, Entry(name, Phase.deferred, error.what))
             return
@@ -275,7 +276,7 @@ class MoveExecutor:
             record(connection, move.after)
 
         done = Entry(name, Phase.done, outcome.note, code=outcome.code, data=outcome.data)
-        if name == "commit":
+        if name is StepName.commit:
             self.journal.write(held, move, done, commit)
         else:
             self.journal.note(held, move, done)
@@ -342,7 +343,7 @@ class MoveExecutor:
         last, known = next(reversed(entries), None), self._seen.get(move.id)
         if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
             return None
-        old = known.old if last.step == "look" else Running.stopped
+        old = known.old if last.step == StepName.look else Running.stopped
         return replace(known, old=old, fresh=_is_fresh(entries))
 
     def _on_record(self, move: Move) -> tuple[bool, bool]:
@@ -352,7 +353,7 @@ class MoveExecutor:
 
     def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
         before, after = move.before, move.after
-        found = {container.name: container for container in self.steps.containers(before.name)}
+        found = {container.name: container for container in self.steps.world.containers(before.name)}
         fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
         old, new = (found[name].running if name in found else None for name in (before.container, after.container))
         seen = Seen(*recorded, old, new, fresh, starts=move.consent is Consent.starts, again=again)
@@ -363,11 +364,11 @@ class MoveExecutor:
 
 def _is_fresh(entries: Sequence[Entry]) -> bool:
     """Whether the last look is young enough for a stop."""
-    looks = [entry.at for entry in entries if (entry.step, entry.phase) == ("look", Phase.done) and entry.at]
+    looks = [entry.at for entry in entries if (entry.step, entry.phase) == (StepName.look, Phase.done) and entry.at]
     return bool(looks) and now() - looks[-1] <= LOOK_AGE
 
 
 def _started_again(old: Container | None, entries: Sequence[Entry]) -> bool:
     """Whether somebody has started the old container since its stop began."""
-    begun = unattended.begun(entries, "stop")
+    begun = unattended.begun(entries, StepName.stop)
     return bool(begun and old and old.started and old.started > begun)

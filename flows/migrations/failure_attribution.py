@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from flows.images.registry_errors import NoImage
-from flows.migrations.move import STEPS, Code, Move
+from flows.migrations.move import STEPS, Code, Move, StepName
 from flows.migrations.results import Unproven
 
 # How often a session is put off so on its way to one image; then it counts as one that has failed on it.
 PUT_OFF = 3
-_BEFORE_THE_STOP = frozenset(step.name for step in takewhile(lambda step: step.name != "stop", STEPS))
+_BEFORE_THE_STOP = frozenset(step.name for step in takewhile(lambda step: step.name != StepName.stop, STEPS))
 # In these the new image runs by itself: what goes wrong is most likely its fault.
-_OF_THE_IMAGE = frozenset({"warm"})
+_OF_THE_IMAGE = frozenset({StepName.warm})
 
 
 def puts_off(step: str, error: BaseException, move: Move, earlier: Iterable[Move]) -> bool:

@@ -12,7 +12,7 @@ which the last look finds work is deferred: what was staged goes, and nothing of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -45,34 +45,97 @@ class State(StrEnum):
 FINAL = frozenset({State.cleaned, State.skipped, State.deferred, State.rolled_back, State.held})
 
 
+class StepName(StrEnum):
+    """The steps of a move in their order, then what undoes them."""
+
+    check = "check"
+    pull = "pull"
+    rehearse = "rehearse"
+    create = "create"
+    warm = "warm"
+    copy = "copy"
+    look = "look"
+    stop = "stop"
+    snapshot = "snapshot"
+    start = "start"
+    answer = "answer"
+    verify = "verify"
+    commit = "commit"
+    clean = "clean"
+
+    discard = "discard"
+    cool = "cool"
+    forget = "forget"
+    reopen = "reopen"
+    revive = "revive"
+    restore = "restore"
+    halt = "halt"
+    rewarm = "rewarm"
+
+
+class Code(StrEnum):
+    """A fact in the journal on which later decisions rest. The note of its line says the same to people."""
+
+    unused = "unused"  # nobody has used the new container
+    home_kept = "home-kept"  # the home was changed, maybe by its user, and left so
+    unwatched = "unwatched"  # the new container ran while no process of ours watched it
+    unwatched_ended = "unwatched-ended"  # and it has ended since
+    put_off = "put-off"  # what went wrong says nothing of the new image
+
+
 @dataclass(frozen=True)
 class Step:
-    """One side effect: its name, the state that it leads to, the name of what undoes it (empty: nothing to undo)."""
+    """One side effect of a move.
 
-    name: str
+    Attributes:
+        name: its name.
+        reaches: the state that it leads to.
+        undo: what undoes it; none: there is nothing to undo.
+        codes: what the lines of its success, and of its undo's, may say for later decisions.
+    """
+
+    name: StepName
     reaches: State
-    undo: str = ""
+    undo: StepName | None = None
+    codes: frozenset[Code] = frozenset()
 
 
 STEPS = (
-    Step("check", State.preflight),
-    Step("pull", State.preflight),
-    Step("rehearse", State.preflight),
-    Step("create", State.preflight, undo="discard"),
-    Step("warm", State.preflight, undo="cool"),
-    Step("copy", State.staged, undo="forget"),
-    Step("look", State.locked, undo="reopen"),
-    Step("stop", State.stopped, undo="revive"),
-    Step("snapshot", State.snapshotted, undo="restore"),
-    Step("start", State.snapshotted, undo="halt"),
-    Step("answer", State.started, undo="rewarm"),
-    Step("verify", State.verified),
-    Step("commit", State.committed),
+    Step(StepName.check, State.preflight),
+    Step(StepName.pull, State.preflight),
+    Step(StepName.rehearse, State.preflight),
+    Step(StepName.create, State.preflight, undo=StepName.discard),
+    Step(StepName.warm, State.preflight, undo=StepName.cool),
+    Step(StepName.copy, State.staged, undo=StepName.forget, codes=frozenset({Code.home_kept})),
+    Step(StepName.look, State.locked, undo=StepName.reopen),
+    Step(StepName.stop, State.stopped, undo=StepName.revive),
+    Step(StepName.snapshot, State.snapshotted, undo=StepName.restore, codes=frozenset({Code.home_kept})),
+    Step(StepName.start, State.snapshotted, undo=StepName.halt, codes=frozenset({Code.unused})),
+    Step(StepName.answer, State.started, undo=StepName.rewarm),
+    Step(StepName.verify, State.verified, codes=frozenset({Code.home_kept})),
+    Step(StepName.commit, State.committed),
     # What follows is only told: until it is, whoever was killed has left a move that isn't finished.
-    Step("clean", State.committed),
+    Step(StepName.clean, State.committed, codes=frozenset({Code.home_kept})),
 )
 
-_LOOK = next(step for step in STEPS if step.name == "look")
+_BY_NAME = {name: step for step in STEPS for name in (step.name, step.undo) if name}
+_LOOK = _BY_NAME[StepName.look]
+
+
+def require_complete(effects: Collection[str]) -> None:
+    """Hold the table of steps and that of their effects against each other: a program with a gap doesn't start.
+
+    Raises:
+        TypeError: a step, or what undoes one, is in only one of them, or is there twice.
+    """
+    in_table = [name for step in STEPS for name in (step.name, step.undo) if name]
+    if len(in_table) != len(_BY_NAME) or {*StepName} != _BY_NAME.keys() or effects != {*StepName}:
+        raise TypeError(f"the table of steps and their effects differ: {sorted({*effects} ^ {*in_table, *StepName})}")
+
+
+def may_say(name: StepName, code: Code | None) -> bool:
+    """Whether the line of this step's success, or of this undo's, may have this code."""
+    return code is None or code in _BY_NAME[name].codes
 
 
 class Phase(StrEnum):
@@ -105,16 +168,6 @@ _CONSENTS = {
     Consent.forced: "its deadline has come",
     Consent.starts: "its owner starts it",
 }
-
-
-class Code(StrEnum):
-    """A fact in the journal on which later decisions rest. The note of its line says the same to people."""
-
-    unused = "unused"  # nobody has used the new container
-    home_kept = "home-kept"  # the home was changed, maybe by its user, and left so
-    unwatched = "unwatched"  # the new container ran while no process of ours watched it
-    unwatched_ended = "unwatched-ended"  # and it has ended since
-    put_off = "put-off"  # what went wrong says nothing of the new image
 
 
 # How a move ends that was given up so.
@@ -174,9 +227,10 @@ class Do:
 
 @dataclass(frozen=True)
 class Undo:
-    """Undo this step."""
+    """Undo this step by that."""
 
     step: Step
+    undo: StepName
 
 
 @dataclass(frozen=True)
@@ -208,7 +262,7 @@ def decide(entries: Sequence[Entry], seen: Seen) -> Next:
         return _back(entries, seen)
     done = {entry.step for entry in entries if entry.phase is Phase.done}
     step = next(step for step in STEPS if step.name not in done)
-    if step.name == "stop" and not seen.fresh and not _has(entries, "stop", Phase.intent):
+    if step.name is StepName.stop and not seen.fresh and not _has(entries, StepName.stop, Phase.intent):
         step = _LOOK  # whoever was killed between the look and the stop knows nothing any more
     return _obstacle(step, entries, seen) or Do(step)
 
@@ -244,7 +298,7 @@ def has_code(entries: Sequence[Entry], code: Code) -> bool:
 
 def committed(entries: Sequence[Entry]) -> bool:
     """Whether the session is on its new image for good; then nothing counts any more of what the world says."""
-    return _has(entries, "commit", Phase.done)
+    return _has(entries, StepName.commit, Phase.done)
 
 
 def _finish(entries: Sequence[Entry]) -> Next:
@@ -260,26 +314,26 @@ def _back(entries: Sequence[Entry], seen: Seen) -> Next:
     cause = given_up(entries)
     assert cause
     for step in reversed(STEPS):
-        if not _to_be_undone(step, entries, seen):
+        if step.undo is None or not _to_be_undone(step, step.undo, entries, seen):
             continue
         if problem := _stuck(entries, step.undo):
-            return End(State.held, f"{cause.note}; going back failed at {step.undo!r}: {problem}")
-        return Undo(step)
+            return End(State.held, f"{cause.note}; going back failed at {str(step.undo)!r}: {problem}")
+        return Undo(step, step.undo)
     return End(_GIVEN_UP[cause.phase], cause.note, cause.code)
 
 
-def _to_be_undone(step: Step, entries: Sequence[Entry], seen: Seen) -> bool:
-    if not step.undo or not _has(entries, step.name, Phase.intent) or _has(entries, step.undo, Phase.done):
+def _to_be_undone(step: Step, undo: StepName, entries: Sequence[Entry], seen: Seen) -> bool:
+    if not _has(entries, step.name, Phase.intent) or _has(entries, undo, Phase.done):
         return False
-    if step.undo == "restore":
+    if undo is StepName.restore:
         # Without a start nothing new has touched the home, and the snapshot may be half made.
-        return seen.session and _has(entries, "start", Phase.intent)
-    return step.undo not in ("rewarm", "revive") or (seen.session and seen.wanted)
+        return seen.session and _has(entries, StepName.start, Phase.intent)
+    return undo not in (StepName.rewarm, StepName.revive) or (seen.session and seen.wanted)
 
 
 def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None:
     """What other people did meanwhile and must be respected, or too many interruptions."""
-    stopping, stopped = _has(entries, "stop", Phase.intent), _has(entries, "stop", Phase.done)
+    stopping, stopped = _has(entries, StepName.stop, Phase.intent), _has(entries, StepName.stop, Phase.done)
     if not seen.session:
         return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
     if not seen.wanted or (not stopping and seen.old is not Running.running and not seen.starts):
@@ -288,11 +342,11 @@ def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None
     if (stopped or seen.again) and seen.old is Running.running:
         return GiveUp(step, Phase.failed, "the old container was started by somebody else during the move")
     if _attempts(entries, step.name) >= ATTEMPTS:
-        return GiveUp(step, Phase.failed, f"{step.name!r} was interrupted {ATTEMPTS} times")
+        return GiveUp(step, Phase.failed, f"{str(step.name)!r} was interrupted {ATTEMPTS} times")
     return None
 
 
-def _stuck(entries: Sequence[Entry], name: str) -> str:
+def _stuck(entries: Sequence[Entry], name: StepName) -> str:
     """Why this step is not tried again; empty if it is. Reopening a move forgets what went wrong before."""
     reopened = max((i for i, entry in enumerate(entries) if entry.phase is Phase.reopened), default=-1)
     recent = [entry for entry in entries[reopened + 1 :] if entry.step == name]
@@ -368,8 +422,8 @@ class Past:
 
 def downtime(entries: Sequence[Entry]) -> float | None:
     """Seconds from the request to stop until the IDE answered again; none if that didn't happen."""
-    stopped = _moment(entries, "stop", Phase.intent)
-    ready = _moment(entries, "revive", Phase.done) or _moment(entries, "answer", Phase.done)
+    stopped = _moment(entries, StepName.stop, Phase.intent)
+    ready = _moment(entries, StepName.revive, Phase.done) or _moment(entries, StepName.answer, Phase.done)
     return (ready - stopped).total_seconds() if stopped and ready else None
 
 

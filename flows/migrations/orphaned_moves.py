@@ -10,7 +10,7 @@ from flows.core.database import LeaseTaken, held
 from flows.core.errors import RefitError
 from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move import Entry, Move, Phase, StepName
 from flows.migrations.results import Result
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
@@ -27,14 +27,14 @@ def left_closed(entries: Sequence[Entry], at: datetime) -> bool:
     Whoever takes the move up again has to look anew, and so to close it anew: to open it meanwhile harms nobody.
     """
     begun = {entry.step for entry in entries if entry.phase is Phase.intent}
-    opened = Entry("reopen", Phase.done) in entries
-    last = max((entry.at for entry in entries if entry.step == "look" and entry.at), default=at)
-    return "look" in begun and "stop" not in begun and not opened and at - last > LOOK_AGE
+    opened = Entry(StepName.reopen, Phase.done) in entries
+    last = max((entry.at for entry in entries if entry.step == StepName.look and entry.at), default=at)
+    return StepName.look in begun and StepName.stop not in begun and not opened and at - last > LOOK_AGE
 
 
 def left_away(entries: Sequence[Entry], at: datetime) -> bool:
     """Whether a move on which nobody works has stopped its session, and nothing has come of it for a while. Pure."""
-    stopped = Entry("stop", Phase.intent) in entries
+    stopped = Entry(StepName.stop, Phase.intent) in entries
     last = max((entry.at for entry in entries if entry.at), default=at)
     return stopped and at - last > PATIENCE
 

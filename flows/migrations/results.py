@@ -21,6 +21,9 @@ class Outcome:
     data: str = ""
 
 
+NOTHING = Outcome()
+
+
 class Unproven(RefitError):
     """The session runs on its new image, but not as it should."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase, State
+from flows.migrations.move import Entry, Phase, State, StepName
 from flows.sessions.activity.probes import FINAL_PROBE, see
 from flows.sessions.activity.verdict import judge
 from flows.sessions.ide import reopening, terminals
@@ -40,7 +40,7 @@ def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
 
 def ended_by(entries: Sequence[Entry]) -> Opened:
     """What was open in a session before its move stopped it, by its last look. Pure."""
-    looks = [entry.data for entry in entries if (entry.step, entry.phase) == ("look", Phase.done)]
+    looks = [entry.data for entry in entries if (entry.step, entry.phase) == (StepName.look, Phase.done)]
     return Opened.from_json(looks[-1]) if looks else Opened()
 
 
@@ -50,7 +50,7 @@ def aftermath(journal: Journal, session: str) -> str:
     if not moves or moves[-1].state is not State.cleaned:
         return ""
     lines = reversed(journal.entries(moves[-1]))
-    return next((entry.note for entry in lines if (entry.step, entry.phase) == ("clean", Phase.done)), "")
+    return next((entry.note for entry in lines if (entry.step, entry.phase) == (StepName.clean, Phase.done)), "")
 
 
 def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:

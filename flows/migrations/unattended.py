@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from flows.migrations.move import Code, Entry, Phase, has_code
+from flows.migrations.move import Code, Entry, Phase, StepName, has_code
 from flows.sessions.model import Container, Running
 
 TEXTS = {
@@ -27,7 +27,7 @@ def begun(entries: Sequence[Entry], step: str) -> datetime | None:
 
 def since(entries: Sequence[Entry], new: Container | None) -> Code | None:
     """What the new container has done since the last line of a journal; none: nothing that matters."""
-    first, last = begun(entries, "start"), entries[-1].at if entries else None
+    first, last = begun(entries, StepName.start), entries[-1].at if entries else None
     if first is None or last is None or new is None:
         return None
     if new.running is Running.created and new.started is None:  # after a reboot, Podman calls all of them created
@@ -55,4 +55,4 @@ def alone(entries: Sequence[Entry], used: bool | None) -> bool:
 
 
 def _was_open(entries: Sequence[Entry]) -> bool:
-    return any((entry.step, entry.phase) == ("answer", Phase.done) for entry in entries)
+    return any((entry.step, entry.phase) == (StepName.answer, Phase.done) for entry in entries)

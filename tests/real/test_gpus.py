@@ -20,7 +20,8 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move import Move, State, StepName
+from flows.migrations.results import Outcome
 from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
@@ -93,7 +94,9 @@ def scene(
         yield Scene(MoveExecutor.open(settings), settings, old, new, nodes)
 
 
-def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: Scene, kind: str) -> None:
+def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
+    scene: Scene, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     carrier, sessions = scene.carrier, scene.carrier.sessions
     ana, ben = scene.create("ana"), scene.create("ben")
     assert (ana.devices, ben.devices) == ((f"{kind}=0",), (f"{kind}=1",))
@@ -108,17 +111,18 @@ def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(scene: 
     check_nothing_is_left(scene.settings, sessions, carrier.journal, "ana")
 
     # Somebody who asks nobody takes it between stop and start.
-    snapshot, outsiders = carrier.steps.effects["snapshot"], []
+    perform, outsiders = carrier.steps.perform, []
 
-    def taken(move: object) -> str:
-        outsiders.append(subprocess.Popen(["sleep", "600"], stdin=os.open(scene.nodes[0], os.O_RDONLY)))
-        return snapshot(move)  # type: ignore[arg-type]
+    def taken(name: StepName, move: Move) -> Outcome:
+        if name is StepName.snapshot:
+            outsiders.append(subprocess.Popen(["sleep", "600"], stdin=os.open(scene.nodes[0], os.O_RDONLY)))
+        return perform(name, move)
 
-    carrier.steps.effects["snapshot"] = taken
     try:
-        result = carrier.carry_out(to(sessions, "ana", scene.old))
+        with monkeypatch.context() as patched:
+            patched.setattr(carrier.steps, "perform", taken)
+            result = carrier.carry_out(to(sessions, "ana", scene.old))
     finally:
-        carrier.steps.effects["snapshot"] = snapshot
         for outsider in outsiders:
             outsider.kill()
             outsider.wait()

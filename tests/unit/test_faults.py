@@ -31,7 +31,7 @@ from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
-from flows.migrations.steps import UNUSED_GRACE
+from flows.migrations.steps.way_back import UNUSED_GRACE
 from flows.sessions.activity import probes
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import Verdict

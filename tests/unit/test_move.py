@@ -12,6 +12,7 @@ from flows.migrations.move import (
     ATTEMPTS,
     FINAL,
     STEPS,
+    Code,
     Do,
     End,
     Entry,
@@ -21,9 +22,12 @@ from flows.migrations.move import (
     Seen,
     State,
     Step,
+    StepName,
     Undo,
     decide,
     leads_to,
+    may_say,
+    require_complete,
     state,
 )
 from flows.sessions.model import Running
@@ -32,6 +36,11 @@ BY_NAME = {step.name: step for step in STEPS}
 QUIET = Seen(session=True, wanted=True, old=Running.running, new=None)
 FORWARD = [step.name for step in STEPS]
 MOST_STEPS = 2 * len(STEPS) * (ATTEMPTS + 1) * 2
+
+
+def undoing(step: Step) -> Undo:
+    assert step.undo
+    return Undo(step, step.undo)
 
 
 def entries(*lines: str) -> list[Entry]:
@@ -180,7 +189,7 @@ def turn(world: World, upset: str) -> End | None:
     if isinstance(chosen, GiveUp):
         world.journal.append(Entry(chosen.step.name, chosen.phase, chosen.reason))
         return None
-    name = chosen.step.name if isinstance(chosen, Do) else chosen.step.undo
+    name = chosen.step.name if isinstance(chosen, Do) else chosen.undo
     world.journal.append(Entry(name, Phase.intent))
     if upset == "crash before":
         return None
@@ -313,8 +322,8 @@ BACK = ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]
 def test_a_failure_undoes_what_was_begun_and_no_more(journal: list[Entry], undone: list[str]) -> None:
     seen, found = Seen(True, True, Running.stopped, Running.running), []
     while isinstance(chosen := decide(journal, seen), Undo):
-        found.append(chosen.step.undo)
-        journal = [*journal, Entry(chosen.step.undo, Phase.intent), Entry(chosen.step.undo, Phase.done)]
+        found.append(chosen.undo)
+        journal = [*journal, Entry(chosen.undo, Phase.intent), Entry(chosen.undo, Phase.done)]
     assert found == undone
     assert chosen == End(State.rolled_back, "because")
 
@@ -329,13 +338,13 @@ def test_a_session_that_was_deleted_is_never_resurrected() -> None:
     chosen = decide(journal, gone)
     assert gives_up(chosen, Phase.skipped)
     journal.append(Entry("snapshot", Phase.skipped, "deleted"))
-    assert decide(journal, gone) == Undo(BY_NAME["look"])
+    assert decide(journal, gone) == undoing(BY_NAME["look"])
 
 
 @pytest.mark.parametrize(("session", "wanted"), [(True, False), (False, False)])
 def test_on_the_way_back_nothing_is_made_warm_that_its_owner_has_ended(session: bool, wanted: bool) -> None:
     ended = Seen(session, wanted, Running.stopped, Running.running)
-    assert decide(entries(*STARTED, "answer-"), ended) == Undo(BY_NAME["start"])
+    assert decide(entries(*STARTED, "answer-"), ended) == undoing(BY_NAME["start"])
 
 
 def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
@@ -365,7 +374,7 @@ def test_f04_a_rollback_that_fails_is_held_until_it_is_reopened() -> None:
     assert isinstance(held, End) and held.state is State.held
     assert "revive" in held.reason and "because" in held.reason
     journal.append(Entry("", Phase.reopened))
-    assert decide(journal, seen) == Undo(BY_NAME["stop"])
+    assert decide(journal, seen) == undoing(BY_NAME["stop"])
 
 
 def test_after_the_commit_there_is_no_way_back() -> None:
@@ -403,7 +412,21 @@ def test_f5_a_session_that_its_owner_starts_moves_although_it_doesnt_run(old: Ru
     for number, name in enumerate(FORWARD):
         assert decide(entries(*FORWARD[:number]), starts) == Do(BY_NAME[name])
     failed = entries(*FORWARD[: FORWARD.index("answer")], "answer-")
-    assert decide(failed, starts) == Undo(BY_NAME["answer"])
-    assert decide([*failed, *entries("rewarm", "halt", "restore")], starts) == Undo(
+    assert decide(failed, starts) == undoing(BY_NAME["answer"])
+    assert decide([*failed, *entries("rewarm", "halt", "restore")], starts) == undoing(
         BY_NAME["stop"]
     )  # it starts on the old one
+
+
+def test_a_table_of_effects_with_a_gap_or_too_much_in_it_is_refused() -> None:
+    require_complete({*StepName})
+    with pytest.raises(TypeError, match="revive"):
+        require_complete({*StepName} - {StepName.revive})
+    with pytest.raises(TypeError, match="polish"):
+        require_complete({*StepName, "polish"})
+
+
+def test_a_step_says_only_what_the_table_lets_it_say() -> None:
+    assert may_say(StepName.halt, Code.unused) and may_say(StepName.restore, Code.home_kept)
+    assert may_say(StepName.pull, None) and not may_say(StepName.pull, Code.unused)
+    assert not may_say(StepName.halt, Code.home_kept)

@@ -20,7 +20,7 @@ from flows.catalog.model import Access
 from flows.core import command
 from flows.core.command import Completed
 from flows.core.settings import Settings
-from flows.migrations.steps import no_room
+from flows.migrations.steps.world import room_obstacle
 from flows.sessions.containers import slot
 from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
@@ -135,7 +135,7 @@ def test_to_wait_for_a_launcher_takes_one_program_at_most(
     [(7, 0.5, ""), (8, 9.0, "8 others wait already"), (0, 0.4, "0.4 GB of memory are free, and 0.5 GB are needed")],
 )
 def test_where_memory_is_short_nobody_waits(waiting: int, free: float, why: str) -> None:
-    assert no_room(waiting, 8, free, 0.5) == why
+    assert room_obstacle(waiting, 8, free, 0.5) == why
 
 
 @pytest.mark.parametrize("start", ["ides/1-jupyter/files/start-jupyter", "snippets/web/files/start-web"])

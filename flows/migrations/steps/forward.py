@@ -1,0 +1,268 @@
+"""The steps of a move that lead to the new image, in their order; see `move.STEPS`.
+
+Every one of them can be done again: it looks at what is there and does what is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+
+from flows.compatibility.changes import hand_made
+from flows.compatibility.replay import replay
+from flows.core.database import now
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.core.policy import SessionPolicy
+from flows.images.registry_errors import NoAnswer
+from flows.migrations import previous_containers, shutdown_notice
+from flows.migrations.move import Consent, Entry, Move, StepName
+from flows.migrations.notifications.notice import first_told
+from flows.migrations.planning.consent import frozen, objection
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
+from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
+from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
+from flows.migrations.steps.way_back import forget
+from flows.migrations.steps.world import World, says_used, stays_cold
+from flows.sessions.activity import hook
+from flows.sessions.activity.probes import Watch
+from flows.sessions.activity.seen import Seen as Look
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+from flows.sessions.homes.copying import NobodyKnows
+from flows.sessions.model import Running, Session
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
+
+# Which of these paths is no device that can be read and written.
+_LACKS = 'for node; do { [ -c "$node" ] && [ -r "$node" ] && [ -w "$node" ]; } || echo "$node"; done'
+WATCH_PAUSE_SECONDS = 1.0
+
+
+class Forward:
+    """What the steps do; each returns what it writes into the journal, and raises where it can't be done."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._settings, self._sessions = world, world.settings, world.sessions
+        self._watch = Watch(world.settings, world.sessions.engine)
+        self._wishes, self._history = PreferenceStore(world.journal.database), History(world.journal.database)
+
+    def check(self, move: Move) -> Outcome:
+        """Make sure that the session is as it is written down, and that there is room for its copy."""
+        if any(
+            found.name == move.before.container and found.made_from != move.before
+            for found in self._world.containers(move.before.name)
+        ):
+            raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
+        # A session that is ill already could neither be compared with its new image nor be brought back.
+        if move.consent is not Consent.starts:
+            self._sessions.wait_ready(move.before)
+            self._ask_hook(move)
+        self._sessions.homes.check_room(move.before)
+        return NOTHING
+
+    def pull(self, move: Move) -> Outcome:
+        """Bring the new image here."""
+        try:
+            self._sessions.engine.pull(move.after.image)
+        except NoAnswer as error:  # that is no fault of the image
+            raise Deferred(f"its image can't be had just now: {error.what}") from error
+        return NOTHING
+
+    def rehearse(self, move: Move) -> Outcome:
+        """What a killed rehearsal has left, the next one removes."""
+        if not self._settings.migration.rehearse:
+            return Outcome("the settings want none")
+        if move.consent is Consent.starts:
+            return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
+        try:
+            found = rehearse(self._settings, self._sessions.homes, move.after)
+        except TooSlow as error:
+            raise Deferred(f"{error.what} {error.why}") from error
+        if found.failed:
+            seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
+            raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
+        return Outcome(f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s")
+
+    def create(self, move: Move) -> Outcome:
+        """Create the new container, or take one that the session has had and that fits."""
+        back = previous_containers.goes_back(move)
+        if not back:
+            self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
+        self._sessions.ssh.prepare(move.after)
+        self._sessions.engine.create(move.after)
+        return Outcome("the container that it had") if back else self._replay(move)
+
+    def _replay(self, move: Move) -> Outcome:
+        """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
+        if not self._wish(move.before.name).replay:
+            return NOTHING
+        made = hand_made(self._settings, self._sessions.engine, move.before)
+        return Outcome(replay(self._settings, made, move.after.container))
+
+    def warm(self, move: Move) -> Outcome:
+        """Its IDE is imported while the old one still runs; where that can't be, it starts only after the stop."""
+        if why := self._not_warm(move.after):
+            return Outcome(f"not warm: {why}")
+        self._sessions.engine.warm(move.after)
+        return NOTHING
+
+    def copy(self, move: Move) -> Outcome:
+        """Copy the home while people work in it."""
+        self._sessions.homes.copy(move.before, move.id)
+        return NOTHING
+
+    def look(self, move: Move) -> Outcome:
+        """From here on nobody comes in; an owner who has agreed, or whose deadline has come, is only told.
+
+        The data is what is open in it, which the stop ends.
+        """
+        if move.consent is Consent.starts:
+            return Outcome(move.consent.text)
+        self._ask_hook(move)
+        if move.consent is Consent.forced and (why := frozen(self._candidate(move), self._rollout())):
+            raise Deferred(why)
+        ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
+        if move.consent:
+            shutdown_notice.warn(self._sessions, move.before)
+            return Outcome(move.consent.text, data=ends)
+
+        candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
+
+        def objection_to(seen: Look) -> str:
+            known = replace(candidate, seen=seen, wish=self._wish(move.before.name))
+            return objection(known, move.after.image, self._rollout())
+
+        if why := self._watch.look_last(move.before, objection_to):
+            raise Deferred(why)
+        return Outcome("nobody works in it", data=ends)
+
+    def _candidate(self, move: Move) -> Candidate:
+        policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
+        told = self._history.events(session=move.before.name, kinds=(Kind.seen, Kind.withdrawn))
+        noticed = first_told(told, Kind.seen).get((move.before.name, move.before.image))
+        return Candidate(move.before, running=True, policy=policy, wish=self._wish(move.before.name), noticed=noticed)
+
+    def _wish(self, session: str) -> UpdatePreferences:
+        return self._wishes.of(session)
+
+    def _rollout(self) -> PlanInput:
+        return PlanInput(now(), {}, self._settings.migration, self._settings.keep_state)
+
+    def _ask_hook(self, move: Move) -> None:
+        """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""
+        if (why := hook.ask(self._sessions.engine, move.before, whether=not move.consent)) and not move.consent:
+            raise Deferred(why)
+
+    def stop(self, move: Move) -> Outcome:
+        """Stop the session; its record stays as it is."""
+        self._sessions.halt(move.before, settle=False)
+        return NOTHING
+
+    def snapshot(self, move: Move) -> Outcome:
+        """Bring what has changed since the copy into the snapshot."""
+        self._sessions.homes.delta(move.before, move.id)
+        return NOTHING
+
+    def start(self, move: Move) -> Outcome:
+        """Start the new container."""
+        # On record it is the session's all the time; a program outside sessions doesn't ask.
+        if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._world.journal.entries(move))):
+            raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
+        self._sessions.engine.start(move.after.container)
+        return NOTHING
+
+    def answer(self, move: Move) -> Outcome:
+        """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
+        self._sessions.wait_answering(move.after)
+        changed = () if says_used(move.after) else self._world.changes(move, at_a_glance=True)
+        if changed:
+            raise _home_changed(changed)
+        shutdown_notice.expect_pages(self._sessions, move.after, self._world.ended(move))
+        self._sessions.route_traffic(move.after)
+        return NOTHING
+
+    def verify(self, move: Move) -> Outcome:
+        """The home first: the cell that is executed afterwards counts as use of the server."""
+        unsure = ""
+        try:
+            changed = self._world.changes(move) if says_used(move.after) else ()
+        except NobodyKnows as error:  # that it is slow is no reason to take the session away again
+            changed, unsure = self._world.changes(move, at_a_glance=True), error.what
+        if changed and self._world.used(move) is not True:
+            raise _home_changed(changed)
+        if move.after.access.protocol == "jupyter":
+            said = self._sessions.jupyter(move.after).execute(CELL)
+            if said.strip() != CELL_SAYS:
+                raise Unproven(f"A kernel answered {said!r} to {CELL!r}.")
+        self._sessions.ssh.check(move.after)
+        self._check_gpus(move.after)
+        if why := hook.disproof(self._sessions.engine, move.after):
+            raise Unproven(f"In its new container, {why}.")
+        self._watch_it(move.after)
+        kept = self._world.keep_home(move, changed) if changed else NOTHING
+        return replace(kept, note="\n".join(filter(None, (kept.note, unsure))))
+
+    def _watch_it(self, session: Session) -> None:
+        """What ends a while after it was ready hasn't proven itself either."""
+        if not (seconds := self._settings.migration.watch_seconds):
+            return
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(WATCH_PAUSE_SECONDS, left))
+            if not self._world.runs(session):
+                raise Unproven(f"It ended within {seconds:g} s after it was ready.")
+        self._sessions.wait_ready(session)
+
+    def _check_gpus(self, session: Session) -> None:
+        """The GPU is visible: each of its device nodes is there, and the session's user may use it."""
+        nodes = sorted(self._sessions.gpus.nodes(session.devices)) if session.devices else []
+        if nodes and (lacks := self._sessions.engine.execute(session.container, ["sh", "-c", _LACKS, "sh", *nodes])):
+            raise Unproven(f"Its GPU can't be used in the new container: {', '.join(lacks.split())}.")
+
+    def clean(self, move: Move) -> Outcome:
+        """Remove what the move no longer needs, and tell people that the session is open again."""
+        self._part_with_former(move)
+        title = f"The session {move.after.name} is on another image now"
+        told = shutdown_notice.reopen(self._sessions, move.after, self._world.ended(move), title)
+        forgotten = forget(self._world, move)
+        return replace(forgotten, note="\n".join(filter(None, (told, forgotten.note))))
+
+    def _part_with_former(self, move: Move) -> None:
+        """The old container goes, or is kept for a while; then those from before it go."""
+        if not previous_containers.is_kept(move, self._settings.migration.keep_hours):
+            self._sessions.engine.remove(move.before.container)
+            return
+        for found in self._world.containers(move.before.name):
+            if found.name not in (move.before.container, move.after.container) and found.running is Running.stopped:
+                self._sessions.engine.remove(found.name)
+
+    def _not_warm(self, session: Session) -> str:
+        if why := stays_cold(session):
+            return why
+        running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
+        return self._world.no_room(waiting=len(running) - len(set(running)))
+
+    @cached_property
+    def _policies(self) -> Mapping[ImageKey, SessionPolicy]:
+        try:
+            return policies(self._settings)
+        except RefitError as error:
+            raise Deferred(f"nobody knows what holds for it: {error.what}") from error
+
+    def commit(self, _: Move) -> Outcome:
+        """Nothing by itself: the executor records the session's new image in one transaction with this step's line."""
+        return NOTHING
+
+
+def _home_changed(paths: Sequence[str]) -> Unproven:
+    return Unproven(f"The new image changed the home: {some(paths)}.")
+
+
+def _stopped_at(entries: Sequence[Entry]) -> datetime:
+    """When the stop of the session began."""
+    return max((entry.at for entry in entries if entry.step == StepName.stop and entry.at), default=now())

@@ -1,0 +1,116 @@
+"""The steps that undo a move, until the session is on its old image again; see `move.STEPS`.
+
+Every one of them can be done again: it looks at what is there and does what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.migrations import previous_containers, shutdown_notice, unattended
+from flows.migrations.move import Code, Entry, Move, Phase, StepName, has_code
+from flows.migrations.results import NOTHING, Outcome
+from flows.migrations.steps.world import World, stays_cold
+from flows.sessions.homes.copying import NobodyKnows
+from flows.sessions.model import Running
+
+# On the way back somebody waits: so long a failed container may take to say whether anybody has used it, and, where
+# nobody has and there is nothing to be saved, to end.
+SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
+
+
+class WayBack:
+    """What undoes the steps of a move; each returns what it writes into the journal."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._settings, self._sessions = world, world.settings, world.sessions
+
+    def rewarm(self, move: Move) -> Outcome:
+        """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
+        # The container that failed doesn't count: it waits for nothing more.
+        if why := stays_cold(move.before) or self._world.no_room(waiting=0):
+            return Outcome(f"not warm: {why}")
+        try:
+            if self._sessions.engine.create(move.before).running is not Running.running:
+                self._sessions.engine.warm(move.before, wait=False)
+        except RefitError as error:  # it is started again when the home is there
+            return Outcome(f"not warm: {error.what}")
+        return NOTHING
+
+    def halt(self, move: Move) -> Outcome:
+        """End the new container; briefly, where nobody has used it."""
+        alone = unattended.alone(self._world.journal.entries(move), self._world.used(move, SAYS_SECONDS))
+        grace = self._settings.stop_grace
+        with self._sessions.drain(move.after):  # for the rest of its end `cool` waits, when the old one is back
+            self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
+        return Outcome("nobody has used the new container", Code.unused) if alone else NOTHING
+
+    def restore(self, move: Move) -> Outcome:
+        """Undo what the new image did to the home; what a person may have done there is never undone."""
+        try:
+            changed = self._world.changes(move)
+        except NobodyKnows as error:  # somebody waits, and to bring it back doesn't take that long
+            changed = (error.what,)
+        if not changed:
+            return NOTHING
+        alone = has_code(self._world.journal.entries(move), Code.unused)
+        if not alone or self._world.runs(move.before):
+            return self._world.keep_home(move, changed)
+        self._sessions.homes.restore(move.before, move.id)
+        return Outcome(f"restored: {some(changed)}")
+
+    def revive(self, move: Move) -> Outcome:
+        """Bring the old container back, and wait until it is ready."""
+        self._sessions.engine.create(move.before)
+        self._sessions.engine.start(move.before.container)
+        stopped = Entry(StepName.stop, Phase.done) in self._world.journal.entries(move)
+        if not stopped:
+            self.reopen(move)  # it may never have ended; one that was started anew is open
+        self._sessions.wait_ready(move.before)
+        if not stopped:
+            return NOTHING
+        title = f"The session {move.before.name} has the image again that it had"
+        return Outcome(shutdown_notice.reopen(self._sessions, move.before, self._world.ended(move), title))
+
+    def reopen(self, move: Move) -> Outcome:
+        """Let people in again."""
+        if self._world.runs(move.before):
+            self._sessions.engine.allow_ingress(move.before.container)
+        return NOTHING
+
+    def forget(self, move: Move) -> Outcome:
+        """Remove the snapshot, unless the home has to be kept with it."""
+        return forget(self._world, move)
+
+    def cool(self, move: Move) -> Outcome:
+        """Wait for the end of the new container."""
+        self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        return NOTHING
+
+    def discard(self, move: Move) -> Outcome:
+        """Remove the new container, unless it is one that the session had before."""
+        if not previous_containers.goes_back(move):
+            self._sessions.engine.remove(move.after.container)
+        return NOTHING
+
+
+def forget(world: World, move: Move) -> Outcome:
+    """Remove the snapshot of a move, unless the home has to be kept with it."""
+    entries = world.journal.entries(move)
+    if has_code(entries, Code.home_kept):
+        return Outcome("the snapshot was kept")
+    name, homes = move.before.name, world.sessions.homes
+    there = world.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
+    if there and _left_unrestored(entries) and (changed := world.changes(move)):
+        return world.keep_home(move, changed)
+    homes.forget(name, move.id)
+    return NOTHING
+
+
+def _left_unrestored(entries: Sequence[Entry]) -> bool:
+    """Whether a new container may have touched a home that nobody compares any more: its session was deleted."""
+    begun = {entry.step for entry in entries if entry.phase is Phase.intent}
+    done = {entry.step for entry in entries if entry.phase is Phase.done}
+    return StepName.start in begun and not {StepName.commit, StepName.restore} & done

@@ -1,0 +1,100 @@
+"""The session of a move, its containers and its home, as the steps of both ways see them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import psutil
+
+from flows.core import fence
+from flows.core.errors import RefitError
+from flows.core.formatting import some
+from flows.core.settings import Settings
+from flows.migrations import shutdown_notice
+from flows.migrations.journal import Journal
+from flows.migrations.move import Code, Move
+from flows.migrations.results import Outcome
+from flows.sessions.ide.reopening import Opened
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Container, Running, Session
+
+# How often the engine is asked again what there is, and how long it is given to recover in between.
+LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
+
+
+class World:
+    """What the steps forth and those back ask of the world.
+
+    Attributes:
+        settings: those in force.
+        sessions: those of this machine.
+        journal: the lines of all moves.
+    """
+
+    def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
+        self.settings, self.sessions, self.journal = settings, sessions, journal
+
+    def containers(self, session: str) -> tuple[Container, ...]:
+        """The containers of a session.
+
+        An engine that doesn't answer once must not leave a session where it is: half way, perhaps stopped.
+        """
+        for _ in range(LISTED_AGAIN):
+            with suppress(RefitError):
+                return self.sessions.engine.containers(session)
+            fence.check()
+            time.sleep(LIST_PAUSE_SECONDS)
+        return self.sessions.engine.containers(session)
+
+    def runs(self, session: Session) -> bool:
+        """Whether it runs, and has its home."""
+        found = next((each for each in self.containers(session.name) if each.name == session.container), None)
+        return bool(found and found.running is Running.running and not found.warm)
+
+    def changes(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
+        """Paths of the home that are otherwise than in its snapshot, besides those that the IDE writes by itself."""
+        own = move.after.access.own_paths
+        return self.sessions.homes.differences(move.before, move.id, own, at_a_glance=at_a_glance)
+
+    def keep_home(self, move: Move, changed: tuple[str, ...]) -> Outcome:
+        """Leave a home as somebody may have changed it, with its snapshot."""
+        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
+        way_back = f"`refit home restore {move.before.name} {move.id}`"
+        what = f"the home was changed, maybe by its user, and left so: {some(changed)}"
+        return Outcome(f"{what}; as it was before: {snapshot}, {way_back}", Code.home_kept)
+
+    def used(self, move: Move, limit: float = 30.0) -> bool | None:
+        """Whether anybody has used the new container since it started; none if it doesn't say so in `limit` seconds."""
+        if not says_used(move.after):
+            return None
+        try:
+            return self.sessions.jupyter(move.after).used(limit)
+        except RefitError:
+            return None
+
+    def no_room(self, waiting: int) -> str:
+        """Why no further container may wait for its home beside so many; empty: one may."""
+        most, needed = self.settings.warm_containers, self.settings.warm_memory
+        return room_obstacle(waiting, most, psutil.virtual_memory().available / 1e9, needed)
+
+    def ended(self, move: Move) -> Opened:
+        """The documents, kernels and terminals that the stop has ended."""
+        return shutdown_notice.ended_by(self.journal.entries(move))
+
+
+def says_used(session: Session) -> bool:
+    """Whether its IDE says if anybody has used it since it started."""
+    return session.access.protocol == "jupyter"
+
+
+def stays_cold(session: Session) -> str:
+    """Why the container of a session can't run before its home comes, beside another one of it; empty: it can. Pure."""
+    return "" if session.late_home else "its home can't come later"
+
+
+def room_obstacle(waiting: int, most: int, free: float, needed: float) -> str:
+    """Why no further container may wait for its home; empty: one may. In GB. Pure."""
+    if waiting >= most:
+        return f"{waiting} others wait already"
+    return f"{free:.1f} GB of memory are free, and {needed:g} GB are needed" if free < needed else ""
