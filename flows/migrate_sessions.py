@@ -16,9 +16,10 @@ from sqlalchemy import Engine
 
 from flows.approve_wave import ask
 from flows.core import operator_alerts
-from flows.core.database import LeaseTaken, held, lease, now
+from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.formatting import as_cells, short
+from flows.core.leases import LeaseTaken, held, lease
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
 from flows.images.registry import Registry

@@ -17,9 +17,10 @@ from flows import lock_requirements
 from flows.catalog import load, npm
 from flows.catalog.model import Catalog, Profile, Release
 from flows.core import command, operator_alerts, progress
-from flows.core.database import lease, now
+from flows.core.database import now
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError, UnknownName
+from flows.core.leases import lease
 from flows.core.settings import load as load_settings
 from flows.images.build import Builder, Built
 from flows.images.builder.build_lock import building

@@ -20,9 +20,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as Rows
 
 from flows.catalog.model import Access
-from flows.core import database
-from flows.core.database import LeaseLost, LeaseTaken, lease
+from flows.core import database, leases, schema_versions
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseLost, LeaseTaken, lease
 from flows.core.settings import Span
 from flows.images.build import Built
 from flows.images.distributed.jobs import Jobs, Outcome, Work
@@ -105,7 +105,7 @@ class DatabaseContract:
         with pytest.raises(RefitError, match="before the first release") as refused:
             database.open_database(url)
         assert "end all moves" in refused.value.fix and "refit reset" not in refused.value.fix  # that keeps it
-        assert database._revision(engine) == revision
+        assert schema_versions.revision(engine) == revision
 
     def test_the_history_is_one_chain_whoever_writes(self, engine: Engine) -> None:
         standings, events, image = Rollouts(engine), history.History(engine), "sha256:new"
@@ -184,7 +184,7 @@ class DatabaseContract:
         assert told == ["second"]
 
     def test_a_crashed_holder_loses_the_lease(self, engine: Engine) -> None:
-        crashed = database._take(engine, "tag", "crashed", seconds=0.3)
+        crashed = leases._take(engine, "tag", "crashed", seconds=0.3)
         assert crashed is not None
         with lease(engine, "tag", wait=5) as held:
             assert held.fence == crashed.fence + 1
@@ -200,7 +200,7 @@ class DatabaseContract:
         assert [change.by for change in wishes.changes("ann")] == ["ann", "bob"]
 
     def test_f19_a_crashed_holder_loses_the_lease_though_the_clock_went_back(self, engine: Engine) -> None:
-        crashed = database._take(engine, "tag", "crashed", seconds=3600)
+        crashed = leases._take(engine, "tag", "crashed", seconds=3600)
         assert crashed is not None
         with lease(engine, "tag", seconds=0.5, wait=5) as held:
             assert held.fence == crashed.fence + 1
@@ -224,20 +224,20 @@ class DatabaseContract:
     def test_who_asks_which_leases_are_held_hears_of_no_others(self, engine: Engine) -> None:
         with lease(engine, "session given_back"):
             pass
-        assert database._take(engine, "session ran out", "slept too long", seconds=0.01)
+        assert leases._take(engine, "session ran out", "slept too long", seconds=0.01)
         time.sleep(0.02)
         with lease(engine, "session ann"), lease(engine, "session bob"), lease(engine, "stage 1"):
-            assert database.held(engine, "session ") == ("session ann", "session bob")
-            assert database.held(engine, "session ", besides={"session ann"}) == ("session bob",)
-        assert database.held(engine, "session ") == ()
+            assert leases.held(engine, "session ") == ("session ann", "session bob")
+            assert leases.held(engine, "session ", besides={"session ann"}) == ("session bob",)
+        assert leases.held(engine, "session ") == ()
 
     def test_who_has_lost_the_lease_writes_nothing(self, engine: Engine) -> None:
-        slept = database._take(engine, "tag", "slept too long", seconds=0.01)
+        slept = leases._take(engine, "tag", "slept too long", seconds=0.01)
         assert slept
         time.sleep(0.02)
         later = lease(engine, "tag")
         with later, pytest.raises(LeaseLost), engine.begin() as connection:
-            database.still_held(connection, slept)
+            leases.still_held(connection, slept)
 
     def test_a_journal_tells_a_move_in_order(self, engine: Engine) -> None:
         journal, before = Journal(engine), a_session()

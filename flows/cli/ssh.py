@@ -16,7 +16,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows import services
     from flows.cli import tables
-    from flows.core import command
+    from flows.core import spawn
     from flows.core.settings import Settings, load
     from flows.sessions import reconfigure
     from flows.sessions.entry.keys import PublicKey, added, read_keys, without
@@ -67,7 +67,7 @@ def log_in(
     sessions = Sessions.open(load())
     sessions.that_runs(name)
     agent = {"SSH_AUTH_SOCK": os.environ["SSH_AUTH_SOCK"]} if "SSH_AUTH_SOCK" in os.environ else {}
-    command.exec_replace(sessions.ssh.call(name, words or ()), env=agent)
+    spawn.exec_replace(sessions.ssh.call(name, words or ()), env=agent)
 
 
 def read_files(files: Sequence[Path]) -> tuple[PublicKey, ...]:

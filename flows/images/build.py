@@ -16,9 +16,10 @@ from pathlib import Path
 from time import monotonic
 
 from flows.core import progress
-from flows.core.database import Lease, lease, open_database
+from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.formatting import some
+from flows.core.leases import Lease, lease
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.images import plan, stages

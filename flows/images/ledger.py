@@ -16,7 +16,8 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, bindparam, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.core.database import Instant, Lease, Table, now, still_held, write
+from flows.core.database import Instant, Table, now, write
+from flows.core.leases import Lease, still_held
 from flows.images.stages import Entry
 
 _AT_ONCE = 500  # names in one question: SQLite takes a limited number of them

@@ -19,7 +19,8 @@ from sqlalchemy import Connection, Engine, ForeignKey, Row, bindparam, insert, o
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core.database import Instant, Lease, Table, held_insert, insert_held, now, still_held, write
+from flows.core.database import Instant, Table, now, write
+from flows.core.leases import Lease, held_insert, insert_held, still_held
 from flows.migrations.move import FINAL, Code, Consent, Entry, Move, Past, Phase, State, downtime, leads_to, state
 from flows.sessions.events import Kind
 from flows.sessions.history import append

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.compatibility.obstacles import obstacles
-from flows.core.database import held, now
+from flows.core.database import now
+from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.image_pulls import ImagePulls, room_for_images
 from flows.migrations.journal import Journal

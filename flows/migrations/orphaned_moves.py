@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from flows.core.database import LeaseTaken, held
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseTaken, held
 from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Move, Phase, StepName

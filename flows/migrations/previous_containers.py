@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from flows.core.database import LeaseTaken, now
+from flows.core.database import now
+from flows.core.leases import LeaseTaken
 from flows.migrations.journal import Journal
 from flows.migrations.move import FINAL, Move, State
 from flows.sessions.lifecycle import Sessions

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import psutil
 
-from flows.core import command, fence
+from flows.core import command, fence, process_records
 from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
@@ -173,12 +173,12 @@ def _remove(settings: Settings, homes: Homes, id: str) -> bool:
     programs, folder = _programs(settings, id), _folder(settings, id)
     if not programs.exists() and not folder.exists():
         return False
-    command.end_recorded(programs)
+    process_records.end_recorded(programs)
     call = [*tools.podman(settings), "rm", "--force", "--ignore", "--volumes", "--time", "0", _container(id)]
     command.run(call, root=True, limit=QUICK)
     homes.forget_spare(_spare(id))
     copying.remove(folder)
-    command.end_for_good(programs)  # last: as long as it is there, somebody knows
+    process_records.end_for_good(programs)  # last: as long as it is there, somebody knows
     return True
 
 

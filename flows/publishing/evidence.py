@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy import Engine
 
 from flows.catalog import npm
-from flows.core.database import lease
 from flows.core.errors import UnknownName
 from flows.core.formatting import some
+from flows.core.leases import lease
 from flows.images.manifests import EMPTY, EMPTY_KIND, INDEX, MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost, RegistryError

@@ -24,7 +24,7 @@ from sqlalchemy import Engine
 
 from flows.catalog.tag import Tag, tags_among
 from flows.core import progress
-from flows.core.database import lease
+from flows.core.leases import lease
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.images.grafting.layer_cache import layer_parent

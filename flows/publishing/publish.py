@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from flows.catalog.model import Access, Profile
 from flows.catalog.tag import Tag
 from flows.core import progress
-from flows.core.database import lease
 from flows.core.errors import RefitError
+from flows.core.leases import lease
 from flows.core.progress import State
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of

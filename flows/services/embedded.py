@@ -14,7 +14,7 @@ from typing import Any
 import bcrypt
 import httpx
 
-from flows.core import command, documents
+from flows.core import documents, program_output
 from flows.core.atomic_files import kept_secret
 from flows.core.errors import RefitError
 from flows.core.settings import REGISTRY_PASSWORD, Settings, variables
@@ -442,7 +442,7 @@ def _login(settings: Settings) -> str:
 def _secret(path: Path) -> str:
     """The secret in the file `path`, which no log shows."""
     secret = kept_secret(path)
-    command.protect(secret)
+    program_output.protect(secret)
     return secret
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from flows.core import command, outside
+from flows.core import command, outside, process_records, program_output, spawn
 from flows.core.atomic_files import write_whole
 from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
@@ -42,7 +42,7 @@ def alone(settings: Settings) -> AbstractContextManager[None]:
 
 def find(service: Service) -> psutil.Process | None:
     """Its running process, whoever started it: `up`, or systemd by our unit."""
-    for known in command.noted(notes(service)):
+    for known in process_records.noted(notes(service)):
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(known.pid)
     for process in psutil.process_iter():
@@ -55,7 +55,7 @@ def find(service: Service) -> psutil.Process | None:
 
 def as_wanted(service: Service) -> bool:
     """Whether it runs, with these settings. One that `up` did not start is not judged."""
-    if not command.noted(notes(service)):
+    if not process_records.noted(notes(service)):
         return find(service) is not None
     started = service.folder / "started-with"
     return started.is_file() and started.read_text() == _fingerprint(service)
@@ -109,7 +109,8 @@ def _holder(port: int) -> str:
         ):
             with suppress(psutil.Error):
                 process = psutil.Process(connection.pid)
-                return f"{process.name()} (pid {process.pid}: {command.redacted(' '.join(process.cmdline()))[:120]})"
+                words = program_output.redacted(" ".join(process.cmdline()))
+                return f"{process.name()} (pid {process.pid}: {words[:120]})"
     return "a program of another user (`sudo ss -ltnp` names it)"
 
 
@@ -152,7 +153,7 @@ def start(service: Service) -> None:
     if service.log.exists():
         service.log.replace(service.log.with_suffix(".log.1"))
     (service.folder / "started-with").write_text(_fingerprint(service))
-    command.start(
+    spawn.start(
         service.argv,
         env={**service.inherited, **service.environment},
         cwd=service.folder,
@@ -200,14 +201,14 @@ def wait_until_answering(service: Service) -> None:
 def _failed(service: Service, problem: str) -> RefitError:
     with suppress(OSError):
         lines = service.log.read_text(errors="replace").splitlines()[-_TAIL:]
-        tail = "Its last words:\n" + "\n".join(f"  {command.redacted(line)}" for line in lines)
+        tail = "Its last words:\n" + "\n".join(f"  {program_output.redacted(line)}" for line in lines)
         return RefitError(f"The {service.title} {problem}.", why=tail, fix=f"the whole log is {service.log}.")
     return RefitError(f"The {service.title} {problem}.", fix="run `refit up`.")
 
 
 def end(service: Service) -> bool:
     """End it if `up` started it, with everything that it started; whether it ran."""
-    return command.end_recorded(notes(service), END_SECONDS) > 0
+    return process_records.end_recorded(notes(service), END_SECONDS) > 0
 
 
 def notes(service: Service) -> Path:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from flows.core import command
+from flows.core import command, program_output
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
@@ -75,7 +75,7 @@ class SessionAccess:
             token = session.token_file.read_text(encoding="ascii").strip()
         except OSError:  # nobody but root may, and it says better what is wrong
             token = command.run(["cat", "--", session.token_file], root=True, secret=True).stdout.strip()
-        command.protect(token)
+        program_output.protect(token)
         return token
 
     def jupyter(self, session: Session) -> Jupyter:

@@ -16,10 +16,11 @@ from typing import NoReturn
 from sqlalchemy import Engine as Database
 
 from flows.catalog.model import Access, Resources
-from flows.core import command, fence
-from flows.core.database import Lease, LeaseTaken, open_database
+from flows.core import command, fence, process_records
+from flows.core.database import open_database
 from flows.core.errors import RefitError, UnknownName
 from flows.core.lazily import lazily
+from flows.core.leases import Lease, LeaseTaken
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
@@ -89,12 +90,12 @@ class Sessions(SessionAccess):
         with self.store.hold(name, wait) as held:
             programs = self._settings.home / "running" / f"session-{check_name(name)}.{held.fence}"
             for left in (programs.with_suffix(""), *programs.parent.glob(f"session-{name}.*")):
-                command.end_for_good(left)
+                process_records.end_for_good(left)
             try:
                 with command.recorded(programs), fence.way_in(programs):
                     yield held
             finally:
-                command.end_for_good(programs)
+                process_records.end_for_good(programs)
 
     def create(
         self,

@@ -17,8 +17,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
-from flows.core.database import LEASE_SECONDS, Instant, Lease, Table, lease, now, still_ours, write, write_rows
+from flows.core.database import Instant, Table, now, write, write_rows
 from flows.core.errors import RefitError, UnknownName
+from flows.core.leases import LEASE_SECONDS, Lease, lease, still_ours
 from flows.core.settings import Span
 from flows.sessions.model import Session
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 from securesystemslib.exceptions import UnsupportedLibraryError
 from securesystemslib.signer import CryptoSigner, HSMSigner, Key, Signer, SSlibKey
 
-from flows.core import command
+from flows.core import program_output
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -164,7 +164,7 @@ def _hardware(uri: str) -> Signer:
 
     def pin(_: str) -> str:
         word = Path(parts["pin-source"].removeprefix("file:")).read_text(encoding="utf-8").strip()
-        command.protect(word)
+        program_output.protect(word)
         return word
 
     try:

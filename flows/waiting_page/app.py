@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from flows.core.database import held, now, open_database
+from flows.core.database import now, open_database
 from flows.core.errors import RefitError
+from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.migrations import previous_containers

@@ -20,8 +20,9 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from flows.core.database import LeaseTaken, open_database
+from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.builder.build_lock import pruning

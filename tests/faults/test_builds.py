@@ -29,9 +29,9 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.catalog.model import Base, Bundle, Ide, IdeConfig, Profile
-from flows.core import command, progress
-from flows.core.command import ProcessId, noted
+from flows.core import command, process_records, progress
 from flows.core.errors import RefitError
+from flows.core.process_records import ProcessId, noted
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.host import containers, tools
@@ -185,7 +185,7 @@ def test_killed_between_two_writes(fresh: Settings, expected: dict[str, str], wh
     assert_clean(fresh)
 
 
-def programs(settings: Settings, word: str) -> list[command.ProcessId]:
+def programs(settings: Settings, word: str) -> list[process_records.ProcessId]:
     """The programs of builds that run now and have been called with this word."""
     folders = settings.folder("running").glob("build-*/processes")
     return [program for folder in folders for program in noted(folder) if word in words(program)]

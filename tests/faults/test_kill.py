@@ -21,8 +21,9 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core import command
-from flows.core.command import ProcessId, noted
-from flows.core.database import LEASE_SECONDS, Lease, open_database
+from flows.core.database import open_database
+from flows.core.leases import LEASE_SECONDS, Lease
+from flows.core.process_records import ProcessId, noted
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built

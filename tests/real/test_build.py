@@ -18,7 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Base
-from flows.core import command, progress
+from flows.core import command, process_records, progress
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.host import tools
@@ -280,7 +280,7 @@ def sleepers(nap: str) -> list[psutil.Process]:
 
 def test_builds_of_living_processes_are_left_alone(shared: Settings) -> None:
     folder = shared.folder("running", "build-alive")
-    me = command.ProcessId.of(psutil.Process().pid)
+    me = process_records.ProcessId.of(psutil.Process().pid)
     assert me is not None
     (folder / "owner").write_text(f"{me.pid} {me.boot} {me.started}")
     assert recover(shared) == 0

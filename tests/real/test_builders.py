@@ -15,7 +15,7 @@ import yaml
 from pydantic import SecretStr
 
 from flows import services
-from flows.core.command import noted
+from flows.core.process_records import noted
 from flows.core.settings import Settings, variables
 from tests.conftest import free_port, wait_until
 from tests.machine import private_home

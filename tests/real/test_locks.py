@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from flows.core import command
+from flows.core import command, program_output
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.host import containers, tools
@@ -113,7 +113,7 @@ def test_lock_against_pypi(folder: Path, lock_image: str, shared: Settings) -> N
 def test_the_index_of_the_settings_is_used_and_named_nowhere(
     folder: Path, lock_image: str, indexed: Settings, index_url: str, tmp_path: Path
 ) -> None:
-    command.protect(index_url)
+    program_output.protect(index_url)
     write(folder, '[packages]\nbee = "*"\n\n[jupyter]\nant = "*"\n')
     with command.logged(tmp_path / "log"):
         change = locking.lock(folder, lock_image, indexed)

@@ -18,7 +18,7 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.compatibility.scan import of_folder
-from flows.core import command
+from flows.core import command, process_records
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed
@@ -379,10 +379,10 @@ def test_what_copies_ends_with_those_who_began_it(homes: LocalHomes, session: Se
 
     def kill() -> None:
         """As the system does that runs out of memory."""
-        for note in command.noted(notes):
+        for note in process_records.noted(notes):
             os.kill(note.pid, signal.SIGKILL)
 
-    for end in (lambda: command.end_recorded(notes), kill):
+    for end in (lambda: process_records.end_recorded(notes), kill):
         with ThreadPoolExecutor(1) as pool:
             began = pool.submit(copy)
             wait_until(lambda: any(process.name() in ("cp", "rsync") for process in programs()))

@@ -17,8 +17,9 @@ import psycopg
 import pytest
 
 from flows.core import command
-from flows.core.database import lease, open_database, still_held
+from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.leases import lease, still_held
 from tests.conftest import PATIENCE, free_port, wait_until
 from tests.database_contract import DatabaseContract
 from tests.faults import tiny

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from flows import services
-from flows.core import command
+from flows.core import process_records
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
@@ -263,7 +263,7 @@ def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_the
     run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=True)
     started = until(lambda: pids(note), lambda found: len(found) == 2)
     assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
-    assert not [pid for pid in started if command.ProcessId.of(pid)]
+    assert not [pid for pid in started if process_records.ProcessId.of(pid)]
     services.up(settings)
     deploy(settings)
     assert run.state() == "CRASHED"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command, fence
+from flows.core import command, fence, process_records
 from flows.core.command import ProgramFailed
 from flows.core.database import open_database
 from flows.core.settings import Settings
@@ -201,7 +201,7 @@ def test_no_home_comes_or_goes_any_more_for_whoever_was_taken_for_dead(tmp_path:
     slots.make("refit-vic-2")
     try:
         with fence.way_in(notes):
-            command.end_for_good(notes)
+            process_records.end_for_good(notes)
             with pytest.raises(FileNotFoundError):
                 _bind(home, place)
             with fence.way_in(others):

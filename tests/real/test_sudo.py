@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from flows.core import command
+from flows.core import process_records
 from flows.core.settings import Settings
 from flows.images.builder.workspace import mounts
 from tests.conftest import PATIENCE, free_port, wait_until
@@ -92,7 +92,7 @@ def somebody(folder: Path) -> User:
 
 
 def left(note: Path) -> list[int]:
-    return [pid for pid in pids(note) if command.ProcessId.of(pid)]
+    return [pid for pid in pids(note) if process_records.ProcessId.of(pid)]
 
 
 THREADED = f"""

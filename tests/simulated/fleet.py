@@ -16,8 +16,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.core.database import LEASE_SECONDS, Lease, now, open_database
+from flows.core.database import now, open_database
 from flows.core.errors import UnknownName
+from flows.core.leases import LEASE_SECONDS, Lease
 from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
 from flows.migrations.executor import MoveExecutor

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from flows.core.database import LeaseLost
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseLost
 from flows.migrations.move import State
 from flows.sessions.history import History
 from tests.conftest import wait_until

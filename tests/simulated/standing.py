@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Event, Thread
 
-from flows.core.database import Lease, LeaseLost, open_database
-from flows.core.database import _renewals as renewals
+from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.leases import Lease, LeaseLost, renewal_of
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import FINAL, Move
 from flows.migrations.planning.rollout import Decision
@@ -75,7 +75,8 @@ class First:
     def _run(self) -> None:
         _FIRST.set(True)
         database = open_database(self.fleet.settings.database)
-        renewals[database]._renew_due = lambda _: _never(renewals[database]._due)  # type: ignore[method-assign]
+        renewal = renewal_of(database)
+        renewal._renew_due = lambda _: _never(renewal._due)  # type: ignore[method-assign]
         sessions = SimulatedSessions(self.fleet.settings, self.fleet.world, database)
         try:
             MoveExecutor(self.fleet.settings, sessions, MortalJournal(database, self.fleet.world)).carry_out(self.line)

@@ -15,8 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.core import command
-from flows.core.command import ProcessId, ProgramFailed, ProgramMissing, run
+from flows.core import command, process_records, program_output, spawn
+from flows.core.command import ProgramFailed, ProgramMissing, run
+from flows.core.process_records import ProcessId
 from tests.conftest import PATIENCE
 from tests.terminal import CTRL_C, Terminal
 
@@ -65,7 +66,7 @@ def test_a_program_ended_by_a_signal_is_a_failure() -> None:
 
 def test_a_program_is_asked_and_answers_line_by_line(tmp_path: Path) -> None:
     script = "echo noise >&2; while read line; do echo got $line; done; echo end >end"
-    with command.dialogue(["sh", "-c", f"cd {tmp_path}; {script}"]) as ask:
+    with spawn.dialogue(["sh", "-c", f"cd {tmp_path}; {script}"]) as ask:
         assert (ask("one"), ask("two")) == ("got one\n", "got two\n")
     assert eventually((tmp_path / "end").exists)
 
@@ -80,7 +81,7 @@ def test_a_program_is_asked_and_answers_line_by_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_ends_instead_of_answering_says_why_each_time(script: str, limit: float, what: str) -> None:
-    with command.dialogue(["sh", "-c", script], limit=limit) as ask:
+    with spawn.dialogue(["sh", "-c", script], limit=limit) as ask:
         for _ in range(2):
             with pytest.raises(ProgramFailed, match=what):
                 ask("well?")
@@ -92,7 +93,7 @@ def test_a_missing_program_is_named() -> None:
 
 
 def test_secrets_reach_neither_log_nor_error(tmp_path: Path) -> None:
-    command.protect("s3cret-value")
+    program_output.protect("s3cret-value")
     with command.logged(tmp_path / "run.log") as log, pytest.raises(ProgramFailed) as failure:
         run(["sh", "-c", "echo s3cret-value; exit 1"])
     assert "s3cret-value" not in str(failure.value) + log.read_text()
@@ -142,8 +143,8 @@ def test_an_interrupt_right_after_the_start_ends_the_program(monkeypatch: pytest
 
 def test_a_note_that_goes_while_notes_are_read_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "4711").symlink_to(tmp_path / "gone")  # listed, and not there any more when it is read
-    assert command.noted(tmp_path) == command.noted(tmp_path / "none") == ()
-    assert command.end_recorded(tmp_path) == command.end_recorded(tmp_path / "none") == 0
+    assert process_records.noted(tmp_path) == process_records.noted(tmp_path / "none") == ()
+    assert process_records.end_recorded(tmp_path) == process_records.end_recorded(tmp_path / "none") == 0
 
 
 def _run_recorded(folder: Path) -> None:
@@ -165,9 +166,9 @@ def test_what_a_killed_run_left_behind_is_found_and_ended(tmp_path: Path) -> Non
     process.join()
 
     assert all(p.is_running() for p in tree)
-    assert command.end_recorded(tmp_path / "running") == 1
+    assert process_records.end_recorded(tmp_path / "running") == 1
     assert eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree))
-    assert command.end_recorded(tmp_path / "running") == 0
+    assert process_records.end_recorded(tmp_path / "running") == 0
 
 
 def test_a_program_that_is_about_to_begin_is_ended_when_it_has_and_not_forgotten(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_program_that_is_about_to_begin_is_ended_when_it_has_and_not_forgotten
     draft = folder / f".{me.pid} {me.boot} {me.started}"
     for each in (draft, folder / f".{ended.pid} {me.boot} 1", folder / f".{me.pid} {me.boot} 1", folder / str(me.pid)):
         each.touch()
-    assert command.end_recorded(folder) == 0
+    assert process_records.end_recorded(folder) == 0
     assert list(folder.iterdir()) == [draft]
 
 
@@ -191,7 +192,7 @@ def test_a_program_that_another_thread_ends_is_a_failure_that_names_the_signal(t
     with ThreadPoolExecutor() as pool:
         for _ in range(20):
             running = pool.submit(began)
-            assert eventually(lambda: command.end_recorded(tmp_path / "running") == 1)
+            assert eventually(lambda: process_records.end_recorded(tmp_path / "running") == 1)
             running.result()
 
 
@@ -230,7 +231,7 @@ def test_without_root_a_program_goes_through_sudo_with_names_of_variables_only(m
     ]  # fmt: skip
 
 
-BECOME = [sys.executable, "-c", "import sys; from flows.core import command; command.exec_replace(sys.argv[1:])"]
+BECOME = [sys.executable, "-c", "import sys; from flows.core import spawn; spawn.exec_replace(sys.argv[1:])"]
 
 
 def test_a_process_becomes_a_program_with_its_input_outputs_and_exit_code() -> None:
@@ -267,7 +268,7 @@ def test_what_a_process_has_become_ends_with_its_terminal_also_below_nohup() -> 
 
 def test_a_process_cant_become_a_program_that_is_missing() -> None:
     with pytest.raises(ProgramMissing, match="no-such-program"):
-        command.exec_replace(["no-such-program"])
+        spawn.exec_replace(["no-such-program"])
 
 
 def test_a_run_that_is_over_starts_nothing_more_but_what_clears_up(tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_what_may_be_printed_comes_whole_and_lines_of_any_length_come_in_order()
 
 
 def test_an_answer_without_end_ends_the_dialogue() -> None:
-    with command.dialogue(["sh", "-c", "read line; cat /dev/zero"], most=100_000) as ask:
+    with spawn.dialogue(["sh", "-c", "read line; cat /dev/zero"], most=100_000) as ask:
         for _ in range(2):
             with pytest.raises(ProgramFailed, match="printed more than"):
                 ask("well?")

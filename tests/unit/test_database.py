@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import TimeoutError as NoConnection
 
-from flows.core import database
+from flows.core import database, leases, schema_versions
 from flows.core.errors import RefitError
 from flows.sessions.events import Kind
 from flows.sessions.history import History, append
@@ -144,7 +144,7 @@ def test_a_driver_that_is_missing_is_named_with_the_way_to_install_it(monkeypatc
 
 
 def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    extend, asked = database._extend, list[object]()
+    extend, asked = leases._extend, list[object]()
 
     def troubled(*words: Any) -> None:
         asked.append(words)
@@ -152,10 +152,10 @@ def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch:
             raise NoConnection("no connection is free")
         extend(*words)
 
-    monkeypatch.setattr(database, "_extend", troubled)
-    with database.lease(database.open_database(f"sqlite:///{tmp_path / 'db'}"), "mine", seconds=0.3):
+    monkeypatch.setattr(leases, "_extend", troubled)
+    with leases.lease(database.open_database(f"sqlite:///{tmp_path / 'db'}"), "mine", seconds=0.3):
         wait_until(lambda: len(asked) > 2)
 
 
 def test_the_newest_version_of_the_schema_is_known_without_alembic() -> None:
-    assert ScriptDirectory(str(database._SCHEMA)).get_heads() == [database.NEWEST]
+    assert ScriptDirectory(str(schema_versions._SCHEMA)).get_heads() == [schema_versions.NEWEST]

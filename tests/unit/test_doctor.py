@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from flows.catalog.model import Access
-from flows.core.database import lease, open_database
+from flows.core.database import open_database
+from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import State

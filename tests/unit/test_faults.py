@@ -17,8 +17,9 @@ import pytest
 from pydantic import SecretStr
 
 from flows.catalog.model import Access
-from flows.core.database import lease, now
+from flows.core.database import now
 from flows.core.errors import RefitError
+from flows.core.leases import lease
 from flows.core.policy import RolloutPolicy
 from flows.images.registry_errors import NoAnswer
 from flows.migrations import shutdown_notice

@@ -19,9 +19,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session as Transaction
 
 from flows.catalog.model import Access
-from flows.core import command, fence
-from flows.core.database import Lease, LeaseLost, LeaseRow, _take, held, lease, open_database, still_ours, write
-from flows.core.database import _renewals as renewals
+from flows.core import command, fence, process_records
+from flows.core.database import open_database, write
+from flows.core.leases import Lease, LeaseLost, LeaseRow, _take, held, lease, renewal_of, still_ours
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
 from flows.images.manifests import MANIFEST
@@ -173,7 +173,8 @@ def database(tmp_path: Path) -> Iterator[Engine]:
 def held_until_taken(engine: Engine, name: str = "it") -> Iterator[Callable[[], None]]:
     """Hold a lease that is renewed by nobody; the `with` block gets what lets another one take it."""
     with lease(engine, name, seconds=LEASE):
-        renewals[engine]._renew_due = lambda _: _never(renewals[engine]._due)  # type: ignore[method-assign]
+        renewal = renewal_of(engine)
+        renewal._renew_due = lambda _: _never(renewal._due)  # type: ignore[method-assign]
         yield lambda: wait_until(lambda: _take(engine, name, "another one", 600.0))
 
 
@@ -216,7 +217,7 @@ def test_no_program_starts_any_more_once_the_record_of_its_holder_was_removed(tm
     def lost() -> None:
         if taken.is_set():
             raise LeaseLost(Lease("session ada", "", 7))
-        if not command.end_for_good(notes):  # in the very moment after the answer
+        if not process_records.end_for_good(notes):  # in the very moment after the answer
             taken.set()
 
     with command.recorded(notes), fence.needing(lost), pytest.raises(LeaseLost):
@@ -230,7 +231,7 @@ def test_a_path_through_the_fence_leads_nowhere_once_another_has_taken_over(tmp_
     with fence.way_in(notes):
         (way := fence.through(thing)).mkdir()
         assert thing.is_dir() and way != thing
-        command.end_for_good(notes)
+        process_records.end_for_good(notes)
         with pytest.raises(FileNotFoundError):
             way.rmdir()
     assert thing.is_dir() and fence.through(thing) == thing
@@ -265,7 +266,7 @@ def test_a_process_that_stood_still_wakes_up_beside_its_successor_and_does_not_t
         [folder] = settings.folder("running").iterdir()
         assert folder.name == f"session-ada.{mine.fence}"
         sleeps = pool.submit(copy_context().run, command.run, ["sleep", "2"])
-        wait_until(lambda: command.noted(folder))
+        wait_until(lambda: process_records.noted(folder))
         assert process.pid
         os.kill(process.pid, signal.SIGCONT)
         process.join()

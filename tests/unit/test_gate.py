@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.core.database import LeaseTaken, held, open_database
+from flows.core.database import open_database
+from flows.core.leases import LeaseTaken, held
 from flows.core.settings import Settings
 from flows.images.builder.build_lock import building, pruning
 

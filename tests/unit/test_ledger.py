@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from flows.core.database import LeaseLost, lease, now, open_database
+from flows.core.database import now, open_database
+from flows.core.leases import LeaseLost, lease
 from flows.images import stages
 from flows.images.ledger import Ledger
 from flows.images.stages import Difference, Entry, Kind, Stage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core import command
+from flows.core import command, program_output
 from flows.images.builder import log_stream
 from flows.images.builder.log_stream import Live
 from tests.conftest import wait_until
@@ -43,7 +43,7 @@ def run_of(name: str) -> Iterator[None]:
 
 
 def test_what_a_program_says_goes_to_the_run_that_started_it_without_secrets(heard: Heard, tmp_path: Path) -> None:
-    command.protect("s3cret-of-a-mirror")
+    program_output.protect("s3cret-of-a-mirror")
     with run_of("ours"), command.logged(tmp_path / "log", Live("base")) as log:
         command.run(["sh", "-c", "echo one; echo s3cret-of-a-mirror >&2; sleep 0.1; echo"])
         command.run(["echo", "two"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from flows.core import command
+from flows.core import spawn
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.verdict import PROBE, Look
 from tests.conftest import serving
@@ -23,7 +23,7 @@ ASKED = {"seconds": 0.05, "port": None, "protocol": "none", "heartbeat": "beat"}
 
 def looked(home: Path, **more: object) -> Look:
     environment = {"HOME": str(home), "REFIT_TOKEN_FILE": str(home / "token")}
-    with command.dialogue(["env", *(f"{name}={value}" for name, value in environment.items()), *CALL]) as ask:
+    with spawn.dialogue(["env", *(f"{name}={value}" for name, value in environment.items()), *CALL]) as ask:
         assert ask(f"exec({Path(inspect_processes.__file__).read_text()!a})") == "ready\n"
         return TypeAdapter(Look).validate_json(ask(json.dumps({**ASKED, **more})))
 

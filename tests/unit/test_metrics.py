@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from flows.catalog.model import Access
-from flows.core.database import lease, open_database
+from flows.core.database import open_database
+from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.images.ledger import Ledger
 from flows.metrics import runs, serving

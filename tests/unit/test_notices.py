@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.core import operator_alerts
-from flows.core.command import protect
+from flows.core.program_output import protect
 from flows.core.settings import Settings
 from tests.conftest import free_port
 

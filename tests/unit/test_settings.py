@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.settings import HIDDEN, lines, page
-from flows.core import command, settings
+from flows.core import program_output, settings
 from flows.core.documents import Mistakes
 from tests.certificates import make_authority
 from tests.machine import ROOT
@@ -53,7 +53,7 @@ def test_a_foreign_registry_is_spoken_to_by_https(monkeypatch: pytest.MonkeyPatc
 def test_secrets_are_kept_out_of_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFIT_REGISTRY_PASSWORD", "hunter2-password")
     chosen = settings.load()
-    assert command.redacted("login hunter2-password") == "login ***"
+    assert program_output.redacted("login hunter2-password") == "login ***"
     assert "hunter2-password" not in repr(chosen)
 
 
@@ -133,7 +133,7 @@ def test_addresses_of_messages_are_secret_and_reach_the_worker(home: Path, monke
     (home / "settings.yaml").write_text("notify: ['slack://one/two/three', 'json://127.0.0.1/hook']\n")
     written = settings.load()
     assert "three" not in repr(written)
-    assert command.redacted("to slack://one/two/three") == "to ***"
+    assert program_output.redacted("to slack://one/two/three") == "to ***"
     monkeypatch.setenv("REFIT_NOTIFY", settings.variables(written)["REFIT_NOTIFY"])
     (home / "settings.yaml").unlink()
     assert settings.load().notify == written.notify

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from sqlalchemy import Engine
 
 from flows.core import progress
-from flows.core.database import LeaseTaken, held, lease
+from flows.core.leases import LeaseTaken, held, lease
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.images.builder.workspace import no_builds

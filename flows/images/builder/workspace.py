@@ -15,9 +15,9 @@ from os import geteuid, getpid
 from pathlib import Path
 from uuid import uuid4
 
-from flows.core import command, fence
-from flows.core.command import ProcessId
+from flows.core import command, fence, process_records
 from flows.core.file_locks import one_at_a_time
+from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
 
@@ -60,7 +60,7 @@ def recover(settings: Settings) -> int:
     with one_at_a_time(settings.folder("locks") / _RECOVERY):
         dead = [folder for folder in sorted(settings.folder("running").glob("build-*")) if not _owned(folder)]
         for folder in dead:
-            command.end_recorded(folder / "processes")
+            process_records.end_recorded(folder / "processes")
         if dead:
             with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
                 if held:

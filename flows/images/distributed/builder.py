@@ -13,8 +13,9 @@ from threading import Event
 from sqlalchemy.exc import OperationalError
 
 from flows.core import command, progress
-from flows.core.database import LeaseLost, LeaseTaken, open_database
+from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseLost, LeaseTaken
 from flows.core.progress import Report
 from flows.core.progress import State as Progress
 from flows.core.settings import Settings

@@ -15,8 +15,9 @@ from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import Connection, Engine, delete, distinct, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from flows.core.database import Lease, LeaseRow, Table, held, lease, still_held, write, write_rows
+from flows.core.database import Table, write, write_rows
 from flows.core.errors import RefitError, Vanished
+from flows.core.leases import Lease, LeaseRow, held, lease, still_held
 from flows.images.build import Built
 from flows.images.stages import Stage
 

@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from flows.core import command
+from flows.core import spawn
 
 SECONDS = 60.0  # by the clock, in which an answer has to be there: its processor may have much else to do
 MOST = 32_000_000  # bytes of an answer
@@ -37,7 +37,7 @@ class Renderer:
 
     def _forget(self) -> None:
         self._lock = Lock()
-        self._process: command.Helper | None = None
+        self._process: spawn.Helper | None = None
 
     def start(self) -> None:
         """Start it, if it doesn't run: it gets ready while others do something else."""
@@ -57,7 +57,7 @@ class Renderer:
                 return _answered(process, struct.pack(">I", len(content)) + content)
             except BaseException as error:
                 self._process = None
-                command.end_helper(process)
+                spawn.end_helper(process)
                 if isinstance(error, OSError | EOFError | ValueError | TimeoutError):
                     raise Ended(_why(process, error)) from None
                 raise
@@ -66,16 +66,16 @@ class Renderer:
         """End it; it is started again where it is needed."""
         with self._lock:
             if self._process:
-                command.end_helper(self._process)
+                spawn.end_helper(self._process)
             self._process = None
 
-    def _started(self) -> command.Helper:
+    def _started(self) -> spawn.Helper:
         if self._process is None:
-            self._process = command.helper([sys.executable, "-I", "-B", _PROGRAM])
+            self._process = spawn.helper([sys.executable, "-I", "-B", _PROGRAM])
         return self._process
 
 
-def _answered(process: command.Helper, content: bytes) -> dict[str, Any]:
+def _answered(process: spawn.Helper, content: bytes) -> dict[str, Any]:
     assert process.stdin and process.stdout
     until = monotonic() + SECONDS
     sent = memoryview(content)
@@ -101,7 +101,7 @@ def _read(pipe: int, size: int, until: float) -> bytes:
     return b"".join(parts)
 
 
-def _why(process: command.Helper, error: Exception) -> str:
+def _why(process: spawn.Helper, error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"this took more than {SECONDS:g} s"
     if process.returncode == -signal.SIGXCPU:

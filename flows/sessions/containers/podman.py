@@ -18,11 +18,12 @@ from functools import partial
 from typing import Any, NoReturn
 from uuid import uuid4
 
-from flows.core import command
+from flows.core import command, spawn
 from flows.core.atomic_files import kept_secret
-from flows.core.command import FOREIGN_OUTPUT, ProcessId, ProgramFailed
+from flows.core.command import FOREIGN_OUTPUT, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
+from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.sessions.containers import drift, ending, slot
@@ -288,7 +289,7 @@ class Podman:
         """Let a program inside a running container answer lines with lines, as the session's user."""
         mark, call = self._marked(f"--env={_LOOKER}={self._nonce(container)}", "--interactive", container, *argv)
         bounds: Any = {"limit": limit, "most": _LOOKS, "ending": mark}
-        return command.dialogue(call, root=True, cwd=self._settings.folder(), **bounds)
+        return spawn.dialogue(call, root=True, cwd=self._settings.folder(), **bounds)
 
     def _marked(self, *words: str) -> tuple[Callable[[], None], list[str]]:
         """What runs a program in a container, and what ends the program where that has to be ended."""
@@ -324,7 +325,7 @@ class Podman:
         # Without keys to detach: Ctrl-P, the first of them, is a key that shells and editors need.
         options = ["--interactive", *(["--tty", "--detach-keys="] if terminal else [])]
         os.chdir(self._settings.folder())
-        command.exec_replace(self._call("exec", *options, container, *argv), root=True)
+        spawn.exec_replace(self._call("exec", *options, container, *argv), root=True)
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that the container wrote, on its standard output and its standard error."""

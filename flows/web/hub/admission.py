@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from flows.core import command
+from flows.core import program_output
 from flows.core.atomic_files import kept_secret
 from flows.core.settings import Settings
 from flows.gateway import routes
@@ -55,7 +55,7 @@ class Admission:
         self._key = kept_secret(settings.folder("services", "authorizer") / "key")
         self._people: frozenset[str] | None = None
         self._welcomed: dict[str, float] = {}
-        command.protect(self._key)
+        program_output.protect(self._key)
 
     def admit(self, request: Request) -> Response:
         """What the gateway does with a request for a session.

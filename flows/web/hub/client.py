@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from flows.core import command
+from flows.core import program_output
 from flows.core.atomic_files import kept_secret
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -40,7 +40,7 @@ class Person:
 def token(settings: Settings) -> str:
     """With which Refit asks the Hub; only the owner of the home can read it."""
     secret = kept_secret(settings.folder("services", "hub") / "token")
-    command.protect(secret)
+    program_output.protect(secret)
     return secret
 
 

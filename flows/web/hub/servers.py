@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.catalog import load
-from flows.core.database import held, now, open_database
+from flows.core.database import now, open_database
 from flows.core.errors import RefitError
+from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.start_sessions import make_session, newest_image, start_session
