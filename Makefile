@@ -1,10 +1,13 @@
 # Two commands do all set-up: `make run` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench release setup clean
+.PHONY: help run unit test test-all lint bench release setup clean
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file one after
 # another, for they share what they made. The order of the files is that of tests/conftest.py.
 SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+
+# Seconds of patience are multiplied by this where all tests run at once; see tests/support/waiting.py.
+export REFIT_TEST_PATIENCE ?= 20
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -17,7 +17,7 @@ os.environ |= {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
 from bench.cli import main
-from tests.guard import guard
+from tests.support.guard import guard
 
 guard(os.environ["PREFECT_HOME"])
 

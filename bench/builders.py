@@ -24,8 +24,8 @@ from flows.images.distributed.builder import BuildWorker
 from flows.images.distributed.coordinator import RemoteBuilder
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
-from tests.conftest import wait_until
-from tests.machine import private_home, serve_registry
+from tests.support.machine import private_home, serve_registry
+from tests.support.waiting import wait_until
 
 STAGES = 12  # one after the other
 SYSTEM = "deb12"

@@ -20,7 +20,7 @@ from flows.host import tools
 from flows.images.registry import Registry
 from flows.sessions.containers.podman import TOKEN_FILE
 from flows.sessions.model import HOME
-from tests.conftest import free_port
+from tests.support.waiting import free_port
 
 MOVES = 15
 MIDDLE, SLOW = 1.0, 2.5  # seconds

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from bench.results import Row
 from flows.sessions.history import History
-from tests.simulated.fleet import fleet
-from tests.simulated.upsets import trial
+from tests.support.simulated.fleet import fleet
+from tests.support.simulated.upsets import trial
 
 MOVES, PART, SEED = 10_000, 250, 20261121
 # The database of a simulated fleet needs no disk: none of its processes dies for real.

@@ -19,8 +19,8 @@ from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.move import State
 from flows.sessions.activity.probes import look_at
-from tests.conftest import wait_until
-from tests.real.moving import furnish
+from tests.support.moving import furnish
+from tests.support.waiting import wait_until
 
 # Each takes about 100 MB of memory: on a smaller machine, let this variable say another number.
 SESSIONS = int(os.environ.get("REFIT_BENCH_SESSIONS", "40"))

@@ -42,8 +42,8 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import HOME, Running
-from tests.real.moving import check_no_gap, furnish, manifest
-from tests.real.variants import LIGHT, WAITS, light
+from tests.support.moving import check_no_gap, furnish, manifest
+from tests.support.variants import LIGHT, WAITS, light
 
 MOVES, LEAST, SEED = 204, 200, 20_261_121
 LATE = LIGHT.model_copy(update={"late_home": True})

@@ -34,9 +34,9 @@ from flows.migrations.results import Result
 from flows.publishing.publish import push_labelled
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
-from tests.conftest import free_port, wait_until
-from tests.machine import FIRST, private_home, serve_registry
-from tests.real.variants import sign, variant
+from tests.support.machine import FIRST, private_home, serve_registry
+from tests.support.variants import sign, variant
+from tests.support.waiting import free_port, wait_until
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "2026a"

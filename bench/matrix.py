@@ -31,7 +31,7 @@ from flows.images.stages import Graph, Kind, Stage
 from flows.locks import apt
 from flows.orchestration.release_build import THREADS, carry_out
 from flows.releases.plan import ReleasePlan
-from tests.machine import private_home, serve_registry
+from tests.support.machine import private_home, serve_registry
 
 STEP, CRITICAL, EXECUTIONS, LEAVES = 3.0, 12.0, 10, 6
 SAID = "executed"

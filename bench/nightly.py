@@ -33,7 +33,7 @@ from flows.publishing import evidence
 from flows.publishing.publish import push_labelled
 from flows.releases.plan import ReleasePlan, plan_release
 from flows.services import csrf
-from tests.conftest import free_port
+from tests.support.waiting import free_port
 
 IMAGES = 24
 LIMIT = 5.0

@@ -11,7 +11,7 @@ from flows.core.database import open_database
 from flows.core.policy import RolloutPolicy
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase, State
-from tests.real.variants import WAITS
+from tests.support.variants import WAITS
 
 ROUNDS, LIMIT = 15, 5.0
 # Seconds until an IDE that doesn't answer has failed, which is when it begins to count; the old one may need more.

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.results import Row, seconds_of
-from tests.machine import private_home
+from tests.support.machine import private_home
 
 REFIT = str(Path(sys.executable).with_name("refit"))
 TIMES = 15

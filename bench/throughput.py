@@ -22,7 +22,7 @@ import yaml
 from bench.results import Row
 
 if TYPE_CHECKING:
-    from tests.simulated.world import World
+    from tests.support.simulated.world import World
 
 SESSIONS, AT_ONCE = 10_000, 600
 # Of a move of 30 seconds; the IDE is waited for twice.
@@ -65,7 +65,7 @@ def _measure(home: Path, number: int) -> dict[str, float]:
     from flows.migrate_sessions import migrate_sessions  # noqa: PLC0415 - Prefect, whose memory counts
 
     alone = _in_memory()
-    from tests.simulated.fleet import fleet  # noqa: PLC0415 - pytest, whose memory doesn't
+    from tests.support.simulated.fleet import fleet  # noqa: PLC0415 - pytest, whose memory doesn't
 
     tests = _in_memory() - alone
     caps = {"rollout": AT_ONCE, "host": AT_ONCE, "owner": None}

@@ -16,7 +16,7 @@ def lazily(scope: dict[str, Any]) -> Iterator[None]:
     """Import nothing inside the `with` block: each name stands for what it names until that is used.
 
     The name may be called, asked for attributes, gone through, and be a class for `isinstance`; from then on it is the
-    thing itself. It must not be passed on, compared or caught before: `tests/unit/test_lazily.py` holds that.
+    thing itself. It must not be passed on, compared or caught before: `tests/unit/core/test_lazily.py` holds that.
 
     Args:
         scope: the `globals()` of the module that imports.

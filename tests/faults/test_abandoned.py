@@ -23,9 +23,9 @@ from flows.migrations.move import Phase, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.results import Result
 from tests.faults.test_kill import move_until_killed
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
-from tests.real.variants import LATE, LIGHT, WAITS
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
+from tests.support.variants import LATE, LIGHT, WAITS
 
 NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
 SPOILS = "echo spoiled >>project/work.py; exit 3"

@@ -34,13 +34,13 @@ from flows.images.distributed.jobs import Work
 from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph
-from tests.conftest import PATIENCE, some_long, wait_until
-from tests.faults import tiny
 from tests.faults.test_builds import digests, executions, graph_of, matrix, nap_of, programs
 from tests.faults.test_kill import kill
-from tests.machine import RegistryServer, private_home, serve_registry
-from tests.processes import in_a_process
 from tests.real.test_build import assert_clean, sleepers
+from tests.support import tiny
+from tests.support.machine import RegistryServer, private_home, serve_registry
+from tests.support.processes import in_a_process
+from tests.support.waiting import PATIENCE, some_long, wait_until
 
 HERE = "deb12"
 

@@ -51,13 +51,13 @@ from flows.publishing.publish import current
 from flows.publishing.published import Published
 from flows.releases.outcomes import Outcomes
 from flows.releases.plan import ReleasePlan
-from tests.conftest import PATIENCE, free_port, some_long, wait_until
-from tests.faults import tiny
 from tests.faults.test_kill import kill
-from tests.machine import RegistryServer, private_home, serve_registry
-from tests.prefect_api import prefect_client
-from tests.processes import in_a_process
 from tests.real.test_build import assert_clean, sleepers
+from tests.support import tiny
+from tests.support.machine import RegistryServer, private_home, serve_registry
+from tests.support.prefect_api import prefect_client
+from tests.support.processes import in_a_process
+from tests.support.waiting import PATIENCE, free_port, some_long, wait_until
 
 BIG = 100_000_000  # bytes of a layer that takes seconds to push
 KEY = re.compile(r"[0-9a-f]{64}")

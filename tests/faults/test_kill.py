@@ -36,11 +36,11 @@ from flows.migrations.start_sessions import start_all
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from tests.conftest import some_long, wait_until
-from tests.machine import RegistryServer, private_home
-from tests.processes import in_a_process
-from tests.real.moving import check_nothing_is_left, furnish, manifest, to
-from tests.real.variants import JUPYTER, LATE, LIGHT, late, light, variant
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, furnish, manifest, to
+from tests.support.processes import in_a_process
+from tests.support.variants import JUPYTER, LATE, LIGHT, late, light, variant
+from tests.support.waiting import some_long, wait_until
 
 NAME = "ada"
 OWN = (".cache", ".ipython", ".jupyter", ".local")  # what JupyterLab and its kernels write

@@ -21,10 +21,10 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.recovery import recover
 from tests.faults.test_kill import move_until_killed
-from tests.machine import RegistryServer, private_home
-from tests.processes import in_a_process
-from tests.real.moving import Scene, furnish, manifest, opened, to
-from tests.real.variants import LATE, LIGHT, WAITS
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import Scene, furnish, manifest, opened, to
+from tests.support.processes import in_a_process
+from tests.support.variants import LATE, LIGHT, WAITS
 
 NAME, PROFILE, RELEASE = "ruth", "light-minimal-deb12-py311", "2026a"
 pytestmark = pytest.mark.long

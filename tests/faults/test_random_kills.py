@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.kills import killed_moves, other_mounts, shows
-from tests.conftest import wait_until
+from tests.support.waiting import wait_until
 
 MOVES, SEED = 8, 7
 

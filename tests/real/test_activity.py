@@ -36,11 +36,11 @@ from flows.sessions.activity.verdict import PROBE, Activity, Verdict, judge
 from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
-from tests.browser import open_page
-from tests.conftest import PATIENCE, PATIENTLY, wait_until
-from tests.machine import build_all
-from tests.real.variants import JUPYTER, LIGHT, light, variant
-from tests.terminal import Terminal
+from tests.support.browser import open_page
+from tests.support.machine import build_all
+from tests.support.terminal import Terminal
+from tests.support.variants import JUPYTER, LIGHT, light, variant
+from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 BUSY, STATE, IDLE = Verdict.busy, Verdict.state, Verdict.idle
 TOOLS = ("curl", "dbus", "dirmngr", "gcc", "gdb", "gnupg", "gpg-agent", "libc6-dev", "make", "python3-pylsp", "rsync")

@@ -24,12 +24,12 @@ from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import RolloutStatus
 from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
-from tests.browser import log_in
-from tests.conftest import free_port, wait_until
-from tests.prefect_api import prefect_client
 from tests.real.test_form import page
 from tests.real.test_services import DEPLOY
-from tests.simulated.fleet import Fleet, fleet
+from tests.support.browser import log_in
+from tests.support.prefect_api import prefect_client
+from tests.support.simulated.fleet import Fleet, fleet
+from tests.support.waiting import free_port, wait_until
 
 __all__ = ["page"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from flows.host import tools
 from flows.images.build import Builder
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from tests.machine import private_home
+from tests.support.machine import private_home
 
 pytestmark = pytest.mark.long
 

@@ -29,8 +29,8 @@ from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage, join
 from flows.locks import apt
-from tests.conftest import PATIENCE, free_port, wait_until
-from tests.machine import RegistryServer, build_all, private_home, serve_registry
+from tests.support.machine import RegistryServer, build_all, private_home, serve_registry
+from tests.support.waiting import PATIENCE, free_port, wait_until
 
 
 def tiny(content: bytes = b"hello") -> Stage:

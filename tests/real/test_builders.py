@@ -17,11 +17,11 @@ from pydantic import SecretStr
 from flows import services
 from flows.core.process_records import noted
 from flows.core.settings import Settings, variables
-from tests.conftest import free_port, wait_until
-from tests.machine import private_home
-from tests.prefect_api import cancel_run, prefect_client, start_run
 from tests.real.test_build import assert_clean
 from tests.real.test_queues import RELEASE, write_catalog
+from tests.support.machine import private_home
+from tests.support.prefect_api import cancel_run, prefect_client, start_run
+from tests.support.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.long
 REFIT = Path(sys.executable).parent / "refit"

@@ -27,9 +27,9 @@ from flows.publishing import evidence
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import opened, to
-from tests.real.variants import LIGHT, light
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import opened, to
+from tests.support.variants import LIGHT, light
 
 NAME = "ida"
 FURNISH = """

@@ -24,8 +24,8 @@ from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
 from flows.locks import system
 from flows.publishing import evidence, installed, probe
-from tests.conftest import free_port
-from tests.rpms import Repository, serve_repository
+from tests.support.rpms import Repository, serve_repository
+from tests.support.waiting import free_port
 
 pytestmark = pytest.mark.long
 KEY_FILE = "/etc/pki/key.asc"

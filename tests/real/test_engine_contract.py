@@ -17,9 +17,9 @@ from flows.host import tools
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
-from tests.conftest import wait_until
-from tests.engine_contract import EngineContract
 from tests.real.test_sessions import JUPYTER
+from tests.support.engine_contract import EngineContract
+from tests.support.waiting import wait_until
 
 TOKEN = "a-token-of-this-test"
 _numbers = itertools.count(1)

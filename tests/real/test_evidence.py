@@ -19,8 +19,8 @@ from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
 from flows.images.registry import Registry
 from flows.publishing import evidence
-from tests.conftest import PATIENCE
-from tests.machine import RegistryServer, serve_registry
+from tests.support.machine import RegistryServer, serve_registry
+from tests.support.waiting import PATIENCE
 
 REFIT = Path(sys.executable).parent / "refit"
 STEM = "runtime-minimal-deb12-py311_2026a"

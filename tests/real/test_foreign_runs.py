@@ -20,11 +20,11 @@ from prefect.workers.process import ProcessWorker
 from flows import services
 from flows.core.settings import Settings
 from flows.services.embedded import BASE_JOB_TEMPLATE, POOL
-from tests.conftest import wait_until
-from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 from tests.real.test_services import ENDLESS, deploy, make_settings, pid_of, pids, worker_of_the_trial
-from tests.real.trial_worker import TRIAL
-from tests.unit.test_offered import Exploit
+from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.trial_worker import TRIAL
+from tests.support.waiting import wait_until
+from tests.unit.orchestration.test_offered import Exploit
 
 __all__ = ["worker_of_the_trial"]
 SCRIPT = "prefect.deployments.steps.run_shell_script"
@@ -234,7 +234,7 @@ def test_an_automation_starts_nothing_else_either(attacker: Attacker) -> None:
 def attempt(settings: Settings, run: str) -> subprocess.CompletedProcess[str]:
     """The process of a run, started as the worker does, once it has admitted it."""
     worker = psutil.Process(pid_of(settings, "worker")).environ()
-    argv = [sys.executable, "-P", "-m", "tests.real.trial_worker", TRIAL]
+    argv = [sys.executable, "-P", "-m", "tests.support.trial_worker", TRIAL]
     environment = {**worker, "PREFECT__FLOW_RUN_ID": run}
     return subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, check=False)
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import log_in, open_page
-from tests.conftest import wait_until
-from tests.prefect_api import FINAL, prefect_client
 from tests.real.test_main_job import Person, person, state
+from tests.support.browser import log_in, open_page
+from tests.support.prefect_api import FINAL, prefect_client
+from tests.support.waiting import wait_until
 
 __all__ = ["person"]
 

@@ -14,7 +14,7 @@ import pytest
 from flows.core.settings import Settings
 from flows.services import embedded, process
 from flows.sessions.entry.forwarder import Forwarder
-from tests.conftest import PATIENCE, free_span
+from tests.support.waiting import PATIENCE, free_span
 
 
 class Answer(StreamRequestHandler):

@@ -34,14 +34,14 @@ from flows.migrations.move import Phase
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from tests.browser import open_page
-from tests.conftest import PATIENCE, PATIENTLY, wait_until
 from tests.faults.test_kill import DeadlyJournal
-from tests.machine import FIRST, RegistryServer, home_with_gateway
-from tests.processes import in_a_process
-from tests.real.drafts import check_drafts, type_drafts
-from tests.real.moving import to
-from tests.real.variants import JUPYTER, variant
+from tests.support.browser import open_page
+from tests.support.drafts import check_drafts, type_drafts
+from tests.support.machine import FIRST, RegistryServer, home_with_gateway
+from tests.support.moving import to
+from tests.support.processes import in_a_process
+from tests.support.variants import JUPYTER, variant
+from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 NAME = "ada"
 SERVICES = ("gateway", "waiting-page")

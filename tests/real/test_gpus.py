@@ -26,9 +26,9 @@ from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import release_gpus
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import check_nothing_is_left, to
-from tests.real.variants import LIGHT, light
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, to
+from tests.support.variants import LIGHT, light
 
 PODMANS = Path("/run/cdi")  # where Podman looks for specifications; it can't be told to look elsewhere
 INSIDE = "/dev/refit-gpu"

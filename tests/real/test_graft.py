@@ -17,7 +17,7 @@ from flows.images.grafting.layers import Trees, compare
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage, join
-from tests.machine import RegistryServer
+from tests.support.machine import RegistryServer
 
 BEGIN = "RUN . /mnt/env.sh; set -eu; umask 022; export SOURCE_DATE_EPOCH=315532800;"
 ENVIRONMENT = Stage(

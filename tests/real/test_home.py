@@ -17,8 +17,8 @@ from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session
-from tests.conftest import some_long
-from tests.homes_contract import Files, HomesContract, with_volume
+from tests.support.homes_contract import Files, HomesContract, with_volume
+from tests.support.waiting import some_long
 
 UID = 234_567
 

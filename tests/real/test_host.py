@@ -22,8 +22,8 @@ from flows.host import containers, tools
 from flows.host.containers import Mount
 from flows.images.build import Built
 from flows.services import doctor
-from tests.conftest import free_port, wait_until
-from tests.machine import private_home
+from tests.support.machine import private_home
+from tests.support.waiting import free_port, wait_until
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ from flows.sessions.model import Running
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import client, passes
 from flows.web.hub.client import HubClient
-from tests.conftest import PATIENCE, PATIENTLY, free_port, wait_until
-from tests.machine import FIRST, ROOT, RegistryServer, private_home
-from tests.real.moving import to
-from tests.real.variants import JUPYTER, LIGHT, sign, variant
+from tests.support.machine import FIRST, ROOT, RegistryServer, private_home
+from tests.support.moving import to
+from tests.support.variants import JUPYTER, LIGHT, sign, variant
+from tests.support.waiting import PATIENCE, PATIENTLY, free_port, wait_until
 
 RELEASE = "2026a"
 SERVICES = ("gateway", "waiting-page", "hub", "authorizer")

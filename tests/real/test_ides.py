@@ -29,11 +29,11 @@ from flows.sessions.ide.jupyter import check_page
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
-from tests.browser import open_page
-from tests.conftest import PATIENCE, PATIENTLY, wait_until
-from tests.machine import FIRST, RegistryServer, build_all, home_with_gateway
-from tests.real.moving import furnish, manifest, to
-from tests.real.variants import variant
+from tests.support.browser import open_page
+from tests.support.machine import FIRST, RegistryServer, build_all, home_with_gateway
+from tests.support.moving import furnish, manifest, to
+from tests.support.variants import variant
+from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -25,12 +25,12 @@ from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
-from tests.browser import open_page
-from tests.conftest import wait_until
-from tests.machine import RegistryServer, home_with_gateway
-from tests.real.drafts import check_drafts, type_drafts
-from tests.real.moving import kernels, opened, terminals, to
-from tests.real.variants import JUPYTER, variant
+from tests.support.browser import open_page
+from tests.support.drafts import check_drafts, type_drafts
+from tests.support.machine import RegistryServer, home_with_gateway
+from tests.support.moving import kernels, opened, terminals, to
+from tests.support.variants import JUPYTER, variant
+from tests.support.waiting import wait_until
 
 NAME, NEW = "lou", f"sha256:{64 * '7'}"
 

@@ -21,8 +21,8 @@ from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare
 from flows.images.manifests import MANIFEST, Manifest, canonical, digest_of
 from flows.images.registry import Registry
 from flows.images.stages import local_name
-from tests.conftest import free_port
-from tests.machine import private_home, serve_registry
+from tests.support.machine import private_home, serve_registry
+from tests.support.waiting import free_port
 
 _PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/chmod", "/bin/mkdir", "/bin/ln", "/bin/rm")
 APPEND_SECONDS = 0.1

@@ -22,7 +22,7 @@ from flows.images.stages import Stage
 from flows.locks import locking, policy, python
 from flows.locks.locking import Unresolvable
 from flows.locks.policy import Bounds
-from tests.package_index import (
+from tests.support.package_index import (
     EXTENSION,
     PASSWORD,
     USER,

@@ -22,9 +22,9 @@ from flows.core import command
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.builder.workspace import mounts
-from tests.conftest import PATIENCE, free_port, wait_until
-from tests.machine import RegistryServer, private_home
-from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.machine import RegistryServer, private_home
+from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.waiting import PATIENCE, free_port, wait_until
 
 REFIT = Path(sys.executable).parent / "refit"
 # The first test waits for everything to be built, on a machine that may have other work.

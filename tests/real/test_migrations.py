@@ -30,11 +30,11 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import HOME, Running
-from tests.conftest import wait_until
-from tests.machine import RegistryServer, private_home
-from tests.real import moving
-from tests.real.moving import check_nothing_is_left, furnish, manifest, opened, to
-from tests.real.variants import JUPYTER, LIGHT, variant
+from tests.support import moving
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, furnish, manifest, opened, to
+from tests.support.variants import JUPYTER, LIGHT, variant
+from tests.support.waiting import wait_until
 
 NAME = "grace"
 OWN = LIGHT.model_copy(update={"own_paths": ("/.cache/",)})

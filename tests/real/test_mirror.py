@@ -19,10 +19,10 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import apt, system
-from tests.certificates import Authority, make_authority
-from tests.conftest import some_long
-from tests.machine import private_home
-from tests.mirror import Way, way_to_debian
+from tests.support.certificates import Authority, make_authority
+from tests.support.machine import private_home
+from tests.support.mirror import Way, way_to_debian
+from tests.support.waiting import some_long
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ from flows.migrations.switch_profile import go_back, switch_session
 from flows.sessions.activity.hook import HOOK, PROOF
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import PreferenceStore
-from tests.machine import RegistryServer, private_home
-from tests.real import moving
-from tests.real.moving import check_nothing_is_left, to
-from tests.real.variants import LIGHT
+from tests.support import moving
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, to
+from tests.support.variants import LIGHT
 
 NAME, PROFILE, RELEASE = "hedy", "light-minimal-deb12-py311", "2026a"
 pytestmark = pytest.mark.long

@@ -31,11 +31,11 @@ from flows.images.builder import locking_image
 from flows.images.builder.workspace import mounts
 from flows.images.registry import Registry
 from flows.images.stages import Stage
-from tests.conftest import PATIENCE, free_port, wait_until
-from tests.machine import ROOT, RegistryServer, private_home
-from tests.package_index import make_wheel, serve_index, write_page
-from tests.prefect_api import FINAL, ask, prefect_client, start_run
-from tests.unit.test_notices import receiver
+from tests.support.machine import ROOT, RegistryServer, private_home
+from tests.support.package_index import make_wheel, serve_index, write_page
+from tests.support.prefect_api import FINAL, ask, prefect_client, start_run
+from tests.support.waiting import PATIENCE, free_port, wait_until
+from tests.unit.core.test_operator_alerts import receiver
 
 REFIT = Path(sys.executable).parent / "refit"
 RELEASE = "2001a"  # nobody else's

@@ -27,7 +27,7 @@ from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import Session
-from tests.conftest import some_long, wait_until
+from tests.support.waiting import some_long, wait_until
 
 UID = 234_570
 TERABYTE, BIG = 1 << 40, 8 << 40

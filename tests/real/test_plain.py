@@ -22,7 +22,7 @@ from flows.images.grafting.layers import Trees, compare
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from tests.machine import ROOT, build_all, private_home
+from tests.support.machine import ROOT, build_all, private_home
 
 REFIT = Path(sys.executable).parent / "refit"
 Build = Callable[..., str]

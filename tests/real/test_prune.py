@@ -28,7 +28,7 @@ from flows.publishing import evidence, prune
 from flows.publishing.prune import InUse, Plan, Policy
 from flows.services import garbage, process
 from flows.services.embedded import registry as embedded
-from tests.conftest import free_port, wait_until
+from tests.support.waiting import free_port, wait_until
 
 ALIAS = "jupyter-minimal-deb12-py311_2026a"
 NOW = datetime.now(UTC)

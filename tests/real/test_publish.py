@@ -29,7 +29,7 @@ from flows.publishing.publish import access_of, already, current, publish
 from flows.publishing.published import Published
 from flows.publishing.signatures import Publications
 from flows.publishing.statements import Made
-from tests.machine import build_all
+from tests.support.machine import build_all
 
 DAY = datetime.date(2026, 11, 20)
 PACKAGES = {"deb/tmux": "3.3a-3", "pypi/numpy": "2.1.0"}

@@ -32,8 +32,8 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.signing.keys import Keys, pem_of
 from flows.signing.trust import ENVELOPE, Doubt, Trust
-from tests.machine import FIRST, ROOT, another_registry, private_home
-from tests.real.variants import LIGHT, light, sign
+from tests.support.machine import FIRST, ROOT, another_registry, private_home
+from tests.support.variants import LIGHT, light, sign
 
 NAME, RELEASE = "mallory", "2026a"
 ALIAS = f"{FIRST}_{RELEASE}"

@@ -19,13 +19,13 @@ import yaml
 
 from flows import services
 from flows.core.settings import Settings
-from tests.conftest import PATIENCE
-from tests.machine import ROOT
-from tests.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
 from tests.real.test_services import ENDLESS, Run, free_port, pids, until
+from tests.support.machine import ROOT
+from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.waiting import PATIENCE
 
 # The command, with a worker that runs the trial, too.
-PROGRAM = "from tests.real import trial_worker; trial_worker.install(); from flows.cli.main import main; main()"
+PROGRAM = "from tests.support import trial_worker; trial_worker.install(); from flows.cli.main import main; main()"
 REFIT = (sys.executable, "-c", PROGRAM)
 RELEASE = "2000b"
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
@@ -37,7 +37,7 @@ chosen = settings.load()
 os.environ.update(services.prefect_environment(chosen))
 from flows.catalog.load import load_catalog
 from flows.orchestration.deployments import deploy
-from tests.real.trial_flow import trial
+from tests.support.trial_flow import trial
 print(*deploy([trial], load_catalog(chosen.catalog).bases.values()))
 """
 

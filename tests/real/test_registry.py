@@ -22,9 +22,9 @@ from flows.images.build import Builder
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost, RegistryError
 from flows.images.stages import Kind, Stage
-from tests.certificates import Authority, make_authority
-from tests.conftest import free_port
-from tests.machine import RegistryServer, private_home, serve_registry
+from tests.support.certificates import Authority, make_authority
+from tests.support.machine import RegistryServer, private_home, serve_registry
+from tests.support.waiting import free_port
 
 USER, PASSWORD = "builder", secrets.token_hex(16)
 BOTTOM = Stage("bottom", Kind.instructions, None, "COPY files/hello /hello", {"files/hello": b"hello"})

@@ -33,10 +33,10 @@ from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descri
 from flows.images.registry import Registry
 from flows.images.registry_errors import NoAnswer, RegistryError
 from flows.images.stages import Kind, Stage
-from tests.certificates import make_authority
-from tests.conftest import free_port
-from tests.liars import PASSWORD, USER, WORD, Eavesdropper, Liar, Lie, Request, Said, honest, nothing
-from tests.machine import RegistryServer, private_home, serve_registry
+from tests.support.certificates import make_authority
+from tests.support.liars import PASSWORD, USER, WORD, Eavesdropper, Liar, Lie, Request, Said, honest, nothing
+from tests.support.machine import RegistryServer, private_home, serve_registry
+from tests.support.waiting import free_port
 
 IMAGES = "images"
 LAYER, CONFIGURATION = secrets.token_bytes(1 << 20), canonical({"config": {}, "rootfs": {"diff_ids": []}})

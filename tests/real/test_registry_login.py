@@ -25,8 +25,8 @@ from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage
 from flows.services import embedded, garbage, process
-from tests.conftest import PATIENTLY, free_port, wait_until
-from tests.machine import private_home
+from tests.support.machine import private_home
+from tests.support.waiting import PATIENTLY, free_port, wait_until
 
 ALIAS = "jupyter-minimal-deb12-py311_2026a"
 STAGE = Stage("said", Kind.instructions, None, "COPY files/hello /hello", {"files/hello": b"hello"})

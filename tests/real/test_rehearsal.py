@@ -29,11 +29,11 @@ from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import put_into_pool
-from tests.conftest import wait_until
-from tests.machine import RegistryServer, private_home
-from tests.real import moving
-from tests.real.moving import furnish, manifest, opened, to
-from tests.real.variants import JUPYTER, LIGHT, light
+from tests.support import moving
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import furnish, manifest, opened, to
+from tests.support.variants import JUPYTER, LIGHT, light
+from tests.support.waiting import wait_until
 
 NAME = "vera"
 # Only what a rehearsal has: a variable, no network, the home; and it damages what it was given.

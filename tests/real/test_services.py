@@ -24,9 +24,9 @@ from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
 from flows.services import embedded
 from flows.services.reset import reset, reset_parts
-from tests.conftest import PATIENCE, PATIENTLY
-from tests.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
-from tests.real.trial_worker import with_the_trial
+from tests.support.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
+from tests.support.trial_worker import with_the_trial
+from tests.support.waiting import PATIENCE, PATIENTLY
 
 TRIAL = "trial/refit"
 ENDLESS = 10 * PATIENCE  # seconds: what is gone before was ended
@@ -74,7 +74,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     services.down(made)
 
 
-def deploy(settings: Settings, module: str = "tests.real.trial_flow", flow: str = "trial", **more: str) -> str:
+def deploy(settings: Settings, module: str = "tests.support.trial_flow", flow: str = "trial", **more: str) -> str:
     environment = {
         "PATH": os.environ["PATH"],
         "REFIT_HOME": str(settings.home),

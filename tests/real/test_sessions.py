@@ -26,10 +26,10 @@ from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import NotStarted, Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.store import NameTaken
-from tests.conftest import PATIENCE, PATIENTLY
-from tests.real.moving import kernels, terminals
-from tests.real.variants import JUPYTER
-from tests.terminal import CTRL_C, CTRL_Z, Terminal
+from tests.support.moving import kernels, terminals
+from tests.support.terminal import CTRL_C, CTRL_Z, Terminal
+from tests.support.variants import JUPYTER
+from tests.support.waiting import PATIENCE, PATIENTLY
 
 _numbers = itertools.count(1)
 

@@ -17,8 +17,8 @@ from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import join
 from flows.signing.keys import Keys, pem_of
-from tests.faults import tiny
-from tests.machine import RegistryServer, private_home
+from tests.support import tiny
+from tests.support.machine import RegistryServer, private_home
 
 
 @pytest.fixture

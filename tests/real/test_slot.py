@@ -23,10 +23,10 @@ from flows.migrations.results import Result
 from flows.sessions.containers.slot import NAME as HOME
 from flows.sessions.containers.slot import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions
-from tests.conftest import wait_until
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import check_nothing_is_left, furnish, manifest, to
-from tests.real.variants import JUPYTER, LATE, late, variant
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, furnish, manifest, to
+from tests.support.variants import JUPYTER, LATE, late, variant
+from tests.support.waiting import wait_until
 
 NAME = "lea"
 

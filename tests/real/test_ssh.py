@@ -26,11 +26,11 @@ from flows.sessions.entry.keys import added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import change_keys
-from tests.conftest import free_span, wait_until
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import check_nothing_is_left, to
-from tests.real.variants import LIGHT, light
-from tests.terminal import Terminal
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, to
+from tests.support.terminal import Terminal
+from tests.support.variants import LIGHT, light
+from tests.support.waiting import free_span, wait_until
 
 NAME = "radia"
 

@@ -19,10 +19,10 @@ import pytest
 from flows.core import process_records
 from flows.core.settings import Settings
 from flows.images.builder.workspace import mounts
-from tests.conftest import PATIENCE, free_port, wait_until
-from tests.machine import ROOT, private_home
-from tests.prefect_api import FINAL, prefect_client
 from tests.real.test_services import ENDLESS, launch, pids
+from tests.support.machine import ROOT, private_home
+from tests.support.prefect_api import FINAL, prefect_client
+from tests.support.waiting import PATIENCE, free_port, wait_until
 
 # A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
 # Checkout and Python may lie in folders that are closed to others: the user may read everything, and the Python is
@@ -158,13 +158,13 @@ UP = """
 import os
 from flows import services
 from flows.core import settings
-from tests.real import trial_worker
+from tests.support import trial_worker
 mine = settings.load()
 trial_worker.install()
 services.up(mine)
 os.environ.update(services.prefect_environment(mine))
 from flows.orchestration.deployments import deploy
-from tests.real.trial_flow import trial
+from tests.support.trial_flow import trial
 deploy([trial])
 """
 DOWN = "from flows import services; from flows.core import settings; services.down(settings.load())"

@@ -11,7 +11,7 @@ from flows.catalog.model import Base
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.locks import system
-from tests.conftest import free_port
+from tests.support.waiting import free_port
 
 
 def test_all_packages_are_resolved_once(base_recipe: Base, shared: Settings, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,8 @@ from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.targets import targets
 from flows.sessions.model import Session
-from tests.machine import serve_registry
-from tests.real.variants import sign
+from tests.support.machine import serve_registry
+from tests.support.variants import sign
 
 STEM, RELEASE = "jupyter-minimal-deb12-py311", "2026a"
 TAG = f"{STEM}_{RELEASE}_20261121"

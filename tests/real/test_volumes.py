@@ -15,9 +15,9 @@ from flows.migrations.move import State
 from flows.sessions import reconfigure
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
-from tests.machine import RegistryServer, private_home
-from tests.real.moving import check_nothing_is_left, manifest, to
-from tests.real.variants import LIGHT, light
+from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import check_nothing_is_left, manifest, to
+from tests.support.variants import LIGHT, light
 
 NAME = "vola"
 FILL = "echo one >~/notes; echo 1 >/data/rows; echo ours >/scratch/ours; ls ~/models; ! touch ~/models/mine 2>/dev/null"

@@ -25,9 +25,9 @@ from flows.sessions.containers.podman import PROCESSES
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
-from tests.conftest import wait_until
-from tests.machine import RegistryServer, private_home
-from tests.real.variants import JUPYTER
+from tests.support.machine import RegistryServer, private_home
+from tests.support.variants import JUPYTER
+from tests.support.waiting import wait_until
 
 PROFILE = ("jupyter-minimal-deb12-py311", "2026a")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulated.fleet import Fleet, fleet
+from tests.support.simulated.fleet import Fleet, fleet
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 FLOWS = Path(__file__).parents[2] / "flows"
+TESTS = Path(__file__).parent
 
 # From the ground up; a room imports only from rooms below its own and from itself. A file at the root is a flow.
 LAYERS = (
@@ -224,3 +225,8 @@ def test_nothing_is_printed_as_markup(path: Path) -> None:
         if name == "create_table_artifact":
             cells = options.get("table", call.args[0] if call.args else None)
             assert isinstance(cells, ast.Call) and getattr(cells.func, "id", "") == "as_cells", where
+
+
+def test_unit_tests_lie_where_what_they_test_lies() -> None:
+    folders = {path.relative_to(TESTS) for path in TESTS.rglob("*") if path.is_dir() and path.name != "__pycache__"}
+    assert not {folder for folder in folders if not (FLOWS / folder).is_dir()}

@@ -19,7 +19,7 @@ from flows.core.settings import Settings
 from flows.lock_requirements import Lock
 from flows.locks import python
 from flows.locks.policy import Forbidden
-from tests.machine import ROOT
+from tests.support.machine import ROOT
 
 MINIMAL = "bundles/1-minimal/py311"
 PROFILES = "profiles:\n  - {ide: runtime, bundle: minimal, os: deb12, python: py311}\n"

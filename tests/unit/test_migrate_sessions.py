@@ -35,8 +35,8 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.wishes import PreferenceStore
 from flows.signing.trust import Trust
-from tests.conftest import PATIENCE
-from tests.simulated.fleet import fleet
+from tests.support.simulated.fleet import fleet
+from tests.support.waiting import PATIENCE
 
 IMAGE = f"sha256:{'ab' * 32}"
 

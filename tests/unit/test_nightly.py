@@ -25,8 +25,8 @@ from flows.publishing.published import Published
 from flows.releases import branches
 from flows.releases.outcomes import Attempt, Outcomes
 from flows.releases.plan import ReleasePlan
-from tests.conftest import free_port
-from tests.machine import ROOT
+from tests.support.machine import ROOT
+from tests.support.waiting import free_port
 
 DAY = date(2026, 11, 22)
 RELEASE = "release: {0}\nprofiles:\n- {{ide: runtime, bundle: one, os: deb12, python: py311}}\n"

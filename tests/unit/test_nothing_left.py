@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.guard import _has
-from tests.machine import ROOT
+from tests.support.guard import _has
+from tests.support.machine import ROOT
+from tests.support.waiting import wait_until
 
 REFIT = Path(sys.executable).parent / "refit"
 # What a shell has, and nothing of what tests set.
@@ -64,7 +64,7 @@ def test_what_a_run_of_tests_started_ends_with_it_when_it_is_killed(tmp_path: Pa
     home = tmp_path / "prefect"
     home.mkdir()
     code = (
-        "import os, subprocess, sys; from tests.guard import guard; "
+        "import os, subprocess, sys; from tests.support.guard import guard; "
         f"os.environ['PREFECT_HOME'] = {str(home)!r}; guard({str(home)!r}); "
         "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True); sys.stdin.read()"
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.processes import in_a_process
+from tests.support.processes import in_a_process
 
 
 def fails() -> object:

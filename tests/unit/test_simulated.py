@@ -14,13 +14,13 @@ from flows.migrations.move import State
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.history import History
 from flows.sessions.model import Session
-from tests.engine_contract import EngineContract
-from tests.homes_contract import Files, HomesContract
-from tests.simulated.engine import SimulatedEngine, SimulatedFiles, SimulatedHomes
-from tests.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
-from tests.simulated.replicas import check_that_one_acts
-from tests.simulated.upsets import trial
-from tests.simulated.world import GOOD, World
+from tests.support.engine_contract import EngineContract
+from tests.support.homes_contract import Files, HomesContract
+from tests.support.simulated.engine import SimulatedEngine, SimulatedFiles, SimulatedHomes
+from tests.support.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
+from tests.support.simulated.replicas import check_that_one_acts
+from tests.support.simulated.upsets import trial
+from tests.support.simulated.world import GOOD, World
 
 IMAGE = f"sha256:{'ab' * 32}"
 MOVES, PARTS, SEED = 200, 4, 20261121

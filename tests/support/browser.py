@@ -1,0 +1,53 @@
+"""A real browser that waits as long as the other tests do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from playwright.sync_api import Page, TimeoutError, expect, sync_playwright
+
+from flows.core.settings import Settings
+from flows.services import tickets
+from tests.support.waiting import PATIENCE
+
+_DASHBOARD = re.compile("/dashboard")
+CHROMIUM = "/usr/bin/chromium"
+# Root needs the first; the others keep the browser from looking for its makers.
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+_MILLISECONDS = 1000 * PATIENCE
+_STALLED = 60_000  # milliseconds
+_RELOADS = 5
+
+
+@contextmanager
+def open_page() -> Iterator[Page]:
+    """An empty page of a browser of its own."""
+    expect.set_options(timeout=_MILLISECONDS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET], timeout=_MILLISECONDS)
+        try:
+            page = browser.new_page()
+            page.set_default_timeout(_MILLISECONDS)
+            yield page
+        finally:
+            browser.close()
+
+
+def log_in(page: Page, settings: Settings) -> None:
+    """Open Prefect's UI by the link that `refit up` prints."""
+    page.goto(tickets.link(settings))
+    wait_for_dashboard(page)
+
+
+def wait_for_dashboard(page: Page) -> None:
+    """Wait for the dashboard of Prefect's UI. On busy machines the UI stops on its way there: it is reloaded then."""
+    for _ in range(_RELOADS):
+        with suppress(TimeoutError):
+            return page.wait_for_url(_DASHBOARD, timeout=_STALLED)
+        page.reload()
+    return page.wait_for_url(_DASHBOARD)

@@ -1,0 +1,305 @@
+"""The verbs of engine, homes and sessions on a simulated fleet: what Podman, a disk and an IDE do for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from sqlalchemy import Engine as Database
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.images.registry_errors import NoImage
+from flows.sessions.homes.space_reservation import NoRoom
+from flows.sessions.homes.volumes import Part, Wanted, parts
+from flows.sessions.ide.jupyter import Jupyter, JupyterError
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Container, Running, Session, Volume, check_name, session_of
+from flows.sessions.store import Store
+from tests.support.simulated.world import Box, Content, World, differing, nothing_at_work, somebody_at_work
+
+
+class SimulatedEngine:
+    """Implements `engine.Engine`."""
+
+    at_once = 600
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def containers(self, session: str = "") -> tuple[Container, ...]:
+        self._world.at("containers", session)
+        return tuple(box.seen for box in self._world.of(session))
+
+    def pull(self, image: str) -> None:
+        self._world.at("pull", "")
+        if image not in self._world.images:
+            raise NoImage(f"There is no image {image}.")
+        self._world.at("pull", "", "after")
+
+    def create(self, session: Session) -> Container:
+        self._world.at("create", session.name)
+        box = self._world.make(session)
+        if box.session != session:
+            raise RefitError(f"There is a container {session.container!r} already, and it is made otherwise.")
+        self._world.at("create", session.name, "after")
+        return box.seen
+
+    def start(self, container: str) -> None:
+        self._world.at("start", session_of(container))
+        box = self._world.boxes.get(container)
+        if box and not box.writes and (others := self._world.writers(box.session)):
+            raise RefitError(f"{container} is not started: {', '.join(others)} may write into its home.")
+        self._world.start(container)
+        self._world.at("start", session_of(container), "after")
+
+    def binds_late(self) -> bool:
+        return True
+
+    def warm(self, session: Session, wait: bool = True) -> None:
+        self._world.at("warm", session.name)
+        self._world.warm(session.container)
+        self._world.at("warm", session.name, "after")
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        self._world.at("address", session_of(container))
+        return self._world.address(container, port)
+
+    def stop(self, container: str, grace: float, settle: bool = True) -> None:
+        self._world.at("stop", session_of(container))
+        self._world.stop(container)
+        self._world.at("stop", session_of(container), "after")
+
+    def remove(self, container: str) -> None:
+        self._world.at("remove", session_of(container))
+        self._world.remove(container)
+        self._world.at("remove", session_of(container), "after")
+
+    def childless(self, container: str) -> bool:
+        return False
+
+    def by_hand(self, session: Session) -> tuple[str, ...]:
+        return ()
+
+    def execute(
+        self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 1 << 20
+    ) -> str:
+        self._world.at("execute", session_of(container))
+        self._check_runs(container)
+        return "0" if "-I" in argv else ""  # kernels that were ended
+
+    @contextmanager
+    def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
+        self._world.at("ready to look", session_of(container))
+        self._check_runs(container)
+        yield lambda line: self._look(container) if line.startswith("{") else "ready"
+
+    def _look(self, container: str) -> str:
+        self._world.at("probe", session_of(container))
+        box = self._check_runs(container)
+        session = box.session.name
+        busy = session in self._world.busy
+        self._world.found_idle(session, not busy)
+        return somebody_at_work() if busy else nothing_at_work(connections=int(box.used))
+
+    def _check_runs(self, container: str) -> Box:
+        box = self._world.boxes.get(container)
+        if box is None or box.running is not Running.running:
+            raise RefitError(f"{container} doesn't run.")
+        return box
+
+    def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+        self._world.at("shut out", session_of(container))
+        self._world.door(container, True)
+        return lambda: self.allow_ingress(container)
+
+    def allow_ingress(self, container: str) -> None:
+        self._world.at("let in", session_of(container))
+        self._world.door(container, False)
+
+    def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        raise RefitError("Nobody can sit in a simulated session.")
+
+    def logs(self, container: str, lines: int = 100) -> str:
+        return ""
+
+
+class SimulatedHomes:
+    """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._world, self._folder = world, folder
+
+    def path(self, name: str) -> Path:
+        return self._folder / check_name(name)
+
+    def owners(self) -> dict[str, int]:
+        return {Path(path).name: uid for path, uid in self._world.uids.items() if Path(path).parent == self._folder}
+
+    def make(self, name: str, uid: int) -> Path:
+        return self._make(self.path(name), uid)
+
+    def _make(self, folder: Path, uid: int) -> Path:
+        if (owner := self._world.uids.setdefault(str(folder), uid)) != uid:
+            raise RefitError(f"{folder} belongs to uid {owner}, and the session's uid is {uid}.")
+        for contents in (self._world.homes, self._world.owed):
+            contents.setdefault(str(folder), {})
+        return folder
+
+    def mounted(self, session: str, wanted: Wanted) -> Volume:
+        folder = self._folder / ".volumes" / session / check_name(wanted.name)
+        return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=False)
+
+    def make_volumes(self, session: Session) -> None:
+        for volume in session.volumes:
+            self._make(volume.folder, session.uid)
+
+    def remove_volume(self, folder: Path) -> None:
+        for known in (self._world.uids, self._world.homes, self._world.owed):
+            known.pop(str(folder), None)
+
+    def remove(self, name: str) -> None:
+        if not self._world.by_hand:
+            raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
+        for folder in (self.path(name), *self._below(".volumes", name)):
+            self.remove_volume(folder)
+        for key in [key for key in self._world.snapshots if key[0] == name]:
+            del self._world.snapshots[key]
+
+    def snapshot(self, session: str, id: str) -> Path:
+        return self._folder / "snapshots" / session / id
+
+    def has_snapshot(self, session: str, id: str) -> bool:
+        return (session, id) in self._world.snapshots
+
+    def check_room(self, session: Session) -> None:
+        self._world.at("check room", session.name)
+
+    def spare(self, session: Session, folder: Path, most: int) -> Session:
+        self._world.at("spare", session.name)
+        contents = {part: self._world.homes[str(part.folder)] for part in parts(session)}
+        if sum(len(text) for content in contents.values() for text in content.values()) > most:
+            raise NoRoom(f"a copy may take {most} bytes")
+        copies = {part.volume: part.beside(self._folder / ".rehearsals" / session.name / "home") for part in contents}
+        for part, content in contents.items():
+            self._world.homes[str(copies[part.volume])] = dict(content)
+        volumes = tuple(replace(volume, folder=copies[volume.name]) for volume in session.volumes)
+        return replace(session, home=copies[""], volumes=volumes)
+
+    def forget_spare(self, name: str) -> None:
+        for folder in self._below(".rehearsals", name):
+            del self._world.homes[str(folder)]
+
+    def copy(self, session: Session, id: str) -> Path:
+        return self._take("copy", session, id)
+
+    def delta(self, session: Session, id: str) -> Path:
+        return self._take("snapshot", session, id)
+
+    def _take(self, verb: str, session: Session, id: str) -> Path:
+        self._world.at(verb, session.name)
+        taken = {part.volume: dict(self._world.homes[str(part.folder)]) for part in parts(session)}
+        self._world.snapshots[session.name, id] = {volume: _half(content) for volume, content in taken.items()}
+        self._world.at(verb, session.name, "middle")
+        self._world.snapshots[session.name, id] = taken
+        self._world.at(verb, session.name, "after")
+        return self.snapshot(session.name, id)
+
+    def differences(
+        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
+    ) -> tuple[str, ...]:
+        self._world.at("compare", session.name)
+        found = []
+        for part, taken in self._taken(session, id).items():
+            excepted = () if part.volume else tuple(except_paths)
+            changes = differing(taken, self._world.homes[str(part.folder)], excepted)
+            found += [part.named(f"{how}: {path}") for path, how in changes.items()]
+        return tuple(found)
+
+    def restore(self, session: Session, id: str) -> None:
+        self._world.at("restore", session.name)
+        taken = self._taken(session, id)
+        if any(box.writes for box in self._world.of(session.name)):
+            raise self._world.never(f"the home of {session.name} is restored while a container writes into it")
+        for part, content in taken.items():
+            self._world.homes[str(part.folder)].update(_half(content))
+        self._world.at("restore", session.name, "middle")
+        self._world.homes |= {str(part.folder): dict(content) for part, content in taken.items()}
+        self._world.at("restore", session.name, "after")
+
+    def _taken(self, session: Session, id: str) -> dict[Part, Content]:
+        taken = self._world.snapshots.get((session.name, id), {})
+        if any(part.volume not in taken for part in parts(session)):
+            raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
+        return {part: taken[part.volume] for part in parts(session)}
+
+    def forget(self, session: str, id: str) -> None:
+        self._world.at("forget", session)
+        self._world.snapshots.pop((session, id), None)
+        self._world.at("forget", session, "after")
+
+    def _below(self, kind: str, session: str) -> list[Path]:
+        return [path for path in map(Path, self._world.homes) if path.parent == self._folder / kind / session]
+
+
+class SimulatedFiles:
+    """Implements `homes_contract.Files`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def write(self, folder: Path, path: str, text: str) -> None:
+        self._world.homes[str(folder)][path] = text
+
+    def delete(self, folder: Path, path: str) -> None:
+        del self._world.homes[str(folder)][path]
+
+    def all(self, folder: Path) -> dict[str, str]:
+        return dict(self._world.homes[str(folder)])
+
+
+class SimulatedJupyter(Jupyter):
+    """The server of a simulated session."""
+
+    def __init__(self, world: World, session: Session) -> None:
+        self._world, self._session = world, session
+
+    def used(self, limit: float = 30.0) -> bool:
+        self._world.at("used", self._session.name)
+        return self._world.reached(self._session).used
+
+    def leave_notice(self, *words: object, **more: object) -> None: ...
+
+    def execute(self, code: str, limit: float = 60.0) -> str:
+        self._world.at("cell", self._session.name)
+        return self._world.images[self._world.reached(self._session).session.image].cell
+
+
+class SimulatedSessions(Sessions):
+    """Sessions whose IDEs are simulated as well; everything else is what runs for real."""
+
+    def __init__(self, settings: Settings, world: World, database: Database) -> None:
+        homes = SimulatedHomes(world, settings.home / "homes")
+        super().__init__(settings, SimulatedEngine(world), homes, Store(database, settings.lease_seconds))
+        self.world = world
+
+    def wait_answering(self, session: Session) -> float:
+        self.world.at("ready", session.name)
+        if not self.world.images[self.world.reached(session).session.image].answers:
+            raise JupyterError(f"Nothing was ready at {session.container}.")
+        return 0.0
+
+    def route_traffic(self, session: Session) -> None:
+        self.world.at("lead", session.name)
+        self.world.boxes[session.container].led = True
+        self.world.at("lead", session.name, "after")
+
+    def jupyter(self, session: Session) -> Jupyter:
+        return SimulatedJupyter(self.world, session)
+
+
+def _half(content: Content) -> Content:
+    return {path: content[path] for path in list(content)[: len(content) // 2]}

@@ -1,0 +1,80 @@
+"""Free ports, servers for a moment, and waiting without hoping."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+import pytest
+from filelock import FileLock, Timeout
+
+from flows.core.settings import Span
+
+# How many times as patient as usual: where all cores are busy with other tests, or lent to others, nothing may happen
+# for minutes. `make test` says so; a single test that hangs costs seconds.
+PATIENCE = round(30 * float(os.environ.get("REFIT_TEST_PATIENCE", "1")))
+"""Seconds for which is waited for what comes soon."""
+PATIENTLY: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE}  # how a program on loopback is asked
+_SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
+_HELD: list[FileLock] = []
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def free_span() -> Span:
+    """Twenty loopback ports in a row, which this process has until it ends, whatever else is tested on this machine."""
+    _SPANS.mkdir(exist_ok=True)
+    for first in random.sample(range(20_000, 32_000, 20), k=600):  # below those that Linux gives to clients
+        lock = FileLock(_SPANS / str(first))
+        with socket.socket() as listener, suppress(OSError, Timeout):
+            listener.bind(("127.0.0.1", first))
+            lock.acquire(timeout=0)
+            _HELD.append(lock)
+            return Span(first=first, last=first + 19)
+    raise AssertionError("no ports are left")
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Answer requests on loopback with a handler; gives the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def wait_until(true: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Return as soon as `true()` is so; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+        time.sleep(0.02)
+
+
+def some_long(values: Iterable[T], short: T | tuple[T, ...]) -> list[object]:
+    """Parameters of a test of which all but `short` run only with the long tests."""
+    kept = short if isinstance(short, tuple) else (short,)
+    return [value if value in kept else pytest.param(value, marks=pytest.mark.long) for value in values]

@@ -1,0 +1,35 @@
+"""The demo's own catalog and release."""
+
+from pathlib import Path
+
+from flows.catalog import load
+from flows.cli import demo
+from flows.images.build import Built
+from flows.releases.report import BuildReport
+from tests.support.machine import ROOT
+
+
+def test_the_demo_has_a_release_that_nobody_else_has(tmp_path: Path) -> None:
+    demo.copy_catalog(ROOT, tmp_path / "catalog")
+    copied = load.load_catalog(tmp_path / "catalog")
+    assert list(copied.releases) == [demo.RELEASE]
+    assert demo.PROFILE in {profile.stem for profile in copied.releases[demo.RELEASE].profiles}
+    assert demo.RELEASE not in load.load_catalog(ROOT).releases
+
+
+def test_a_copy_changes_with_the_recipes_alone(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    demo.copy_catalog(ROOT, first)
+    demo.copy_catalog(first, second)
+    assert demo._state(first) == demo._state(second)
+    (second / "snippets" / "more.j2").write_text("RUN true\n")
+    assert demo._state(first) != demo._state(second)
+    demo.copy_catalog(first, second)
+    assert demo._state(first) == demo._state(second)
+
+
+def test_nothing_was_built_only_if_nothing_was_grafted_either() -> None:
+    reused, grafted = Built("base", "key", None, "digest"), Built("ide", "key", None, "digest", reused=False)
+    there, moved = (BuildReport((), (reused, stage), {}) for stage in (reused, grafted))
+    assert demo.Story(there, there, (), "", True).built_nothing
+    assert not demo.Story(there, moved, (), "", True).built_nothing

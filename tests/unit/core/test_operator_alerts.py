@@ -1,0 +1,69 @@
+"""Messages to a real receiver on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from flows.core import operator_alerts
+from flows.core.program_output import protect
+from flows.core.settings import Settings
+from tests.support.waiting import free_port
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An Apprise URL, and what was sent to it."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"json://127.0.0.1:{server.server_port}/", received
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def with_addresses(settings: Settings, *urls: str) -> Settings:
+    return settings.model_copy(update={"notify": tuple(map(SecretStr, urls))})
+
+
+def test_nobody_is_told_where_nobody_is_named(settings: Settings) -> None:
+    assert operator_alerts.send("title", "text", settings) == ()
+
+
+def test_one_who_can_not_be_told_keeps_nobody_else_from_it(
+    settings: Settings, capfd: pytest.CaptureFixture[str]
+) -> None:
+    protect("a password")
+    with receiver() as (url, received):
+        dead = f"json://ann:hush@127.0.0.1:{free_port()}/token"
+        failures = operator_alerts.send(
+            "2 failed", "a password in it", with_addresses(settings, "bogus://token", dead, url)
+        )
+    assert [(message["title"], message["message"]) for message in received] == [("2 failed", "*** in it")]
+    assert [failure.partition(":")[0] for failure in failures] == [
+        "`notify` number 1 (bogus) could not be told",
+        "`notify` number 2 (json) could not be told",
+    ]
+    for secret in ("token", "hush"):
+        assert secret not in "".join(failures) + "".join(capfd.readouterr())

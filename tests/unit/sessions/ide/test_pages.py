@@ -1,0 +1,64 @@
+"""Notices in a file of a home, as VS Code finds them; what runs in the session runs here in its home."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.core import command
+from flows.sessions.ide.pages import OnPage, Windows
+from flows.sessions.model import Session
+from tests.support.simulated.engine import SimulatedEngine
+from tests.support.simulated.world import World
+
+ANSWERS = (("now", "Move now"), ("2h", "In 2 hours"))
+FILE = ".local/state/refit/notice.json"
+
+
+class Here(SimulatedEngine):
+    """An engine whose one session is a folder."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(World())
+        self._home = home
+
+    def execute(self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = 0) -> str:
+        return command.run(list(argv), env={"HOME": str(self._home)}, stdin=stdin, limit=limit).stdout
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> Windows:
+    access = Access(port=8888, notices=FILE)
+    session = Session("ada", "vscode-minimal-deb12-py311", "2026a", "sha256:1", 1, tmp_path, tmp_path, access)
+    return Windows(Here(tmp_path), session)
+
+
+def say(home: Path, text: str) -> None:
+    (home / f"{FILE}.heard").write_text(text)
+
+
+def test_a_notice_is_left_shown_answered_and_taken_away(windows: Windows, tmp_path: Path) -> None:
+    assert windows.notices() == {}
+    windows.leave_notice("sha256:7", "A new image", 'It "comes"\nsoon', ANSWERS)
+    left = json.loads((tmp_path / FILE).read_text())
+    assert left["text"] == 'It "comes"\nsoon' and left["answers"] == [list(answer) for answer in ANSWERS]
+    assert not windows.shown("sha256:7", limit=0)
+    say(tmp_path, json.dumps({"id": "sha256:7", "shown": True, "answer": "2h"}))
+    assert windows.shown("sha256:7", limit=0) and windows.notices()["sha256:7"].answer == "2h"
+    windows.forget_answer("sha256:7")
+    assert windows.notices() == {"sha256:7": OnPage("sha256:7", True, "")}
+    windows.leave_notice("sha256:8", "A newer image", "")
+    assert not windows.shown("sha256:8", limit=0)  # what was shown was another
+    windows.remove()
+    assert not list((tmp_path / FILE).parent.iterdir())
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"id": 1', '{"id": "sha256:7"}'])
+def test_what_people_write_there_themselves_is_no_answer(windows: Windows, tmp_path: Path, said: str) -> None:
+    windows.leave_notice("sha256:7", "A new image", "", ANSWERS)
+    say(tmp_path, said)
+    assert windows.notices() == {}
