@@ -18,7 +18,7 @@ from bench.results import Row
 from flows.core import command
 from flows.host import tools
 from flows.images.registry import Registry
-from flows.sessions.containers.podman import TOKEN_FILE
+from flows.sessions.containers.podman_options import TOKEN_FILE
 from flows.sessions.model import HOME
 from tests.support.waiting import free_port
 

@@ -17,7 +17,7 @@ from flows.core.policy import RolloutPolicy, Unavailable
 from flows.core.settings import variables
 from flows.images.registry import Registry
 from flows.migrate_sessions import migrate_sessions
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.sessions.activity.probes import look_at
 from tests.support.moving import furnish
 from tests.support.waiting import wait_until

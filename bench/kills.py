@@ -36,7 +36,8 @@ from flows.images.registry import Registry
 from flows.migrations import rehearsal
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL, Move, State
+from flows.migrations.move import Move
+from flows.migrations.move_steps import FINAL, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.events import Kind
 from flows.sessions.history import History

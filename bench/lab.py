@@ -28,7 +28,7 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.locks import system
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
 from flows.publishing.publish import push_labelled

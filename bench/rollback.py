@@ -10,7 +10,8 @@ from bench.results import Row
 from flows.core.database import open_database
 from flows.core.policy import RolloutPolicy
 from flows.migrations.journal import Journal
-from flows.migrations.move import Phase, State
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import State
 from tests.support.variants import WAITS
 
 ROUNDS, LIMIT = 15, 5.0

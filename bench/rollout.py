@@ -14,8 +14,8 @@ from flows.core.policy import Mode, RolloutPolicy, SessionPolicy, Unavailable
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Candidate, Host, PlanInput
 from flows.migrations.planning.waves import Trial
+from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
 from flows.sessions.preferences import UpdatePreferences
 

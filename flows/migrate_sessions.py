@@ -25,7 +25,7 @@ from flows.core.settings import load as load_settings
 from flows.images.registry import Registry
 from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.teller import Teller

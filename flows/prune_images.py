@@ -17,7 +17,7 @@ from flows.images.builder.build_lock import pruning
 from flows.images.registry import Registry
 from flows.migrations import previous_containers
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL, State
+from flows.migrations.move_steps import FINAL, State
 from flows.publishing import prune
 from flows.publishing.prune import Plan, Policy
 from flows.services import garbage

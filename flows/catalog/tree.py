@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from flows.core.documents import Mistake, Mistakes, bounds, unreadable
 from flows.core.errors import RefitError
+from flows.core.settings import SHIPPED_CATALOG
 
 # The folders of a catalog.
 PARTS = ("base", "bundles", "ides", "snippets", "releases")
@@ -116,3 +118,9 @@ def copy(source: Path, target: Path, root: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         file.chmod((source / Path(name).relative_to(source.name)).stat().st_mode & 0o777)
+
+
+@cache
+def shipped_texts(pattern: str) -> frozenset[str]:
+    """The texts of these files of the catalog that comes with Refit."""
+    return frozenset(file.read_text(encoding="utf-8") for file in SHIPPED_CATALOG.glob(pattern))

@@ -52,6 +52,7 @@ with lazily(globals()):
         queue,
         screen,
         session,
+        session_tables,
         settings,
         tables,
         user,
@@ -569,7 +570,7 @@ def _tell(story: Story, settings: Settings) -> None:
     show(tables.images(story.first))
     show(tables.images(story.second))
     if story.moves:
-        show(tables.moves(story.moves))
+        show(session_tables.moves(story.moves))
     else:
         out.print("The session is on the newest image already: nothing was moved.")
     out.print(

@@ -17,7 +17,7 @@ from flows.core.formatting import first_sentence, some
 from flows.core.lazily import lazily
 
 with lazily(globals()):
-    from flows.cli import screen, tables
+    from flows.cli import screen, session_tables
     from flows.core.database import open_database
     from flows.core.settings import load
     from flows.migrations.journal import Journal
@@ -106,7 +106,7 @@ def show_plan(
 ) -> None:
     """Show who would move when, in which wave, who not, and why; nothing is touched."""
     planned = plan_migration(session or [], to, load(), origin)
-    show_data(as_json, planned, tables.migration(planned))
+    show_data(as_json, planned, session_tables.migration(planned))
 
 
 @app.command("status")
@@ -121,7 +121,7 @@ def show_status(
     elif watch:
         _watch(planning.fleet)
     else:
-        for table in tables.of_fleet(planning.fleet()):
+        for table in session_tables.of_fleet(planning.fleet()):
             show(table)
 
 
@@ -130,7 +130,7 @@ def _watch(look: Callable[[], Fleet]) -> None:
     with Live(console=out, auto_refresh=False, vertical_overflow="visible") as screen:
         while True:
             found = look()
-            screen.update(Group(*tables.of_fleet(found)), refresh=True)
+            screen.update(Group(*session_tables.of_fleet(found)), refresh=True)
             if all(one.over for one in found.rollouts):
                 return
             time.sleep(WATCH_SECONDS)
@@ -186,10 +186,10 @@ def show_history(
     database = open_database(load().database)
     if not events:
         moves = Journal(database).history(session)[::-1]
-        show_data(as_json, moves, tables.past_moves(moves, whole=bool(session)))
+        show_data(as_json, moves, session_tables.past_moves(moves, whole=bool(session)))
         return
     found = History(database).events(session)[::-1]
-    show_data(as_json, found, tables.events(found))
+    show_data(as_json, found, session_tables.events(found))
     if broken := History(database).broken():
         raise RefitError("The history isn't as Refit wrote it.", why=f"Its chain of digests breaks: {broken}.")
 
@@ -199,7 +199,7 @@ app.command("rehearse")(home.rehearse_move)
 
 def _show_moves(results: Sequence[Result], as_json: bool) -> None:
     alone = len(results) == 1
-    show_data(as_json, results, tables.moves(results, whole=alone))
+    show_data(as_json, results, session_tables.moves(results, whole=alone))
     cut = [] if alone else [result.session for result in results if first_sentence(result.reason) != result.reason]
     if cut and not as_json:
         out.print(f"`refit migrate history NAME` tells all of why; NAME is {some(cut, between=' or ')}.")

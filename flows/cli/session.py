@@ -24,7 +24,7 @@ from flows.cli.console import (
 from flows.core.lazily import lazily
 
 with lazily(globals()):
-    from flows.cli import screen, tables
+    from flows.cli import screen, session_tables, tables
     from flows.core.database import now, open_database
     from flows.core.settings import load
     from flows.migrations import shutdown_notice, start_sessions
@@ -71,7 +71,7 @@ def list_sessions(as_json: Json = False) -> None:
     sessions = Sessions.open(load())
     found = sessions.all()
     urls = sessions.urls(status.session for status in found)
-    rows = (tables.session_row(status, urls[status.session.name]) for status in found)
+    rows = (session_tables.session_row(status, urls[status.session.name]) for status in found)
     show_data(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
 
 
@@ -94,7 +94,7 @@ def start_session(name: SessionName) -> None:
     with screen.showing(err):
         _, result = start_sessions.start_session(settings, name)
     if result:
-        show(tables.moves([result], whole=True))
+        show(session_tables.moves([result], whole=True))
     _show_session(Sessions.open(settings), name)
 
 
@@ -110,7 +110,7 @@ def recover_sessions(as_json: Json = False) -> None:
     """Record sessions again whose records were lost with the database, by what their containers say; all go on."""
     with screen.showing(err):
         found = recovery.recover(Sessions.open(load()))
-    show_data(as_json, found, tables.recovered(found))
+    show_data(as_json, found, session_tables.recovered(found))
     if any(one.problem for one in found):
         raise typer.Exit(1)
 
@@ -123,7 +123,7 @@ def session_activity(
     settings = load()
     sessions = Sessions.open(settings)
     seen = probes.look_at(settings, sessions.engine, sessions.that_run(name))
-    show_data(as_json, seen, tables.activity(seen, settings.keep_state))
+    show_data(as_json, seen, session_tables.activity(seen, settings.keep_state))
 
 
 @app.command("logs")
@@ -195,7 +195,7 @@ def show_wish(name: SessionName, as_json: Json = False) -> None:
     """Show what a session's owner wants of migrations, and who said so."""
     known = PreferenceStore(open_database(load().database))
     wish, changes = known.all().get(name, UpdatePreferences()), known.changes(name)
-    show_data(as_json, {"wish": wish, "changes": changes}, tables.wish_changes(changes))
+    show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
 
 
 @app.command("rm")
@@ -219,16 +219,16 @@ migrate.add_to(app)
 def _wish(name: str, **changes: Any) -> None:
     known = PreferenceStore(open_database(load().database))
     known.change(name, wishes.caller(), **changes)
-    show(tables.wish_changes(known.changes(name)[-1:]))
+    show(session_tables.wish_changes(known.changes(name)[-1:]))
 
 
 def _show_session(sessions: Sessions, name: str) -> None:
     status = sessions.show(name)
-    row = tables.session_row(status, sessions.url(status.session))
+    row = session_tables.session_row(status, sessions.url(status.session))
     show(tables.table("", ("session", "state", "profile", "image", "url"), [row]))
     if address := sessions.address(name):
         out.print(f"Open {address}", highlight=False, soft_wrap=True)
     if sessions.ssh.keys(name):
         ssh.show_way(sessions, name)
-    for what in tables.had(status.session):
+    for what in session_tables.had(status.session):
         out.print(what, highlight=False, soft_wrap=True)

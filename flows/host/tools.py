@@ -7,13 +7,10 @@ kept in the home and holds for this boot and these programs, so that later calls
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import json
 import logging
 import os
-import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -46,8 +43,6 @@ BUILD_MEMORY, BUILD_DISK = 1 << 30, 6 << 30
 _ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/lib/cni:/usr/libexec/cni"
 # Where Podman looks for hooks unless it is told.
 _HOOKS = (Path("/usr/share/containers/oci/hooks.d"), Path("/etc/containers/oci/hooks.d"))
-_SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
 # Those whose version can change what is found out; `portmap` stands for the CNI plugins.
 _PROGRAMS = ("podman", "buildah", "sudo", "iptables", "netavark", "portmap")
 
@@ -176,53 +171,6 @@ def runtime_folder(settings: Settings) -> Path:
     """
     name = hashlib.sha256(str(settings.home).encode()).hexdigest()[:12]
     return Path(f"/run/refit-{name}")
-
-
-def mounts_below(folder: Path) -> tuple[Path, ...]:
-    """Mount points at or below `folder`, in the order in which they were mounted."""
-    lines, top = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines(), folder.resolve()
-    return tuple(point for point in map(mount_point, lines) if point.is_relative_to(top))
-
-
-def mount_point(line: str) -> Path:
-    """Where something is mounted, by a line of `/proc/<pid>/mountinfo`. Pure."""
-    # Spaces, tabs, newlines and backslashes stand there as octal numbers: proc(5).
-    return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
-
-
-def is_anothers(address: str, port: int) -> bool:
-    """Whether a connection to this address and port of this machine would come to a program of another user than root.
-
-    Any user may listen where a service of ours doesn't run just now, and would be told what it asks for.
-    """
-    users = listeners(address, port, (row for table in _SOCKETS if table.exists() for row in _rows(table)))
-    return not users <= {0, os.geteuid()}
-
-
-def listeners(address: str, port: int, rows: Iterable[str]) -> frozenset[int]:
-    """The users (uids) who listen there, by the rows of /proc/net/tcp and tcp6 (proc(5)); empty: nobody does. Pure.
-
-    Of those who listen at this very address and at all addresses, the kernel chooses the former.
-    """
-    found: dict[str, set[int]] = {}
-    for words in map(str.split, rows):
-        place, _, number = words[1].partition(":")
-        if words[3] == _LISTENS and int(number, 16) == port:
-            found.setdefault(_address(place), set()).add(int(words[7]))
-    everywhere = found.get("0.0.0.0", set()) | found.get("::", set())
-    return frozenset(found.get(address) or everywhere)
-
-
-def _rows(table: Path) -> list[str]:
-    return table.read_text().splitlines()[1:]
-
-
-def _address(digits: str) -> str:
-    """An address as the kernel prints it: words of 32 bits, each in the machine's own order of bytes."""
-    words = [bytes.fromhex(digits[start : start + 8]) for start in range(0, len(digits), 8)]
-    found = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
 
 
 def program(name: str) -> str | None:

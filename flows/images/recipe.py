@@ -6,7 +6,6 @@ Every stage's text is a Containerfile without its FROM. Labels, dates and the na
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,12 +14,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from flows.catalog import npm
-from flows.catalog.model import Base, Bundle, Catalog, CudaConfig, Profile, python_version
-from flows.catalog.tree import read_files
+from flows.catalog.model import Base, Catalog, CudaConfig, Profile
+from flows.catalog.tree import read_files, shipped_texts
 from flows.core.documents import bounds
 from flows.core.errors import RefitError
-from flows.core.settings import SHIPPED_CATALOG
-from flows.images.grafting.configuration import configured, instructions
+from flows.images.grafting.configuration import has_no_programs
+from flows.images.recipe_variables import (
+    as_file,
+    base_variables,
+    library_name,
+    lineage,
+    relative_path,
+    template_variables,
+    with_packages,
+    with_python,
+)
 from flows.images.rendering.templates import Templates, read_templates
 from flows.images.stages import CUDA, IDE, Kind, Stage
 from flows.locks import python as python_locks
@@ -67,7 +75,7 @@ class Assembler:
         )
         # Stages of many profiles have the same files and instructions.
         self._files = cache(partial(read_files, root=catalog.root))
-        self._has_no_programs = cache(_has_no_programs)
+        self._has_no_programs = cache(has_no_programs)
         self._made: dict[tuple[str, str], Stage] = {}
 
     def chain(self, profile: Profile) -> tuple[Stage, ...]:
@@ -101,7 +109,7 @@ class Assembler:
         Raises:
             RefitError: its Python packages, on which some depend, can't be read.
         """
-        base = _with_python(profile.base, profile.python)
+        base = with_python(profile.base, profile.python)
         yield f"base-{base.name}-{profile.python}", base
         for name, packages in (
             (f"{profile.bundle.name}-os-{base.name}-{profile.python}", profile.bundle.packages),
@@ -109,16 +117,16 @@ class Assembler:
             (f"{profile.stem}-os", profile.ide.packages),
         ):
             if packages:
-                base = _with(base, packages)
+                base = with_packages(base, packages)
                 yield name, base
 
     def foundation(self, base: Base, python: str) -> Stage:
         """The stage that everything on an operating system and its Python stands on."""
 
         def make(name: str) -> Stage:
-            system = self._resolve(_with_python(base, python))
+            system = self._resolve(with_python(base, python))
             template = self._path(base.folder / "base.snippet.j2")
-            text = self._templates.render(template, **_base_variables(base, python), system=system)
+            text = self._templates.render(template, **base_variables(base, python), system=system)
             files = self._common_files(base, text) | self._files(base.folder / "files")
             kind = Kind.instructions if base.config.image else Kind.bootstrap
             suite, family, image = base.config.suite, base.config.family, base.config.image
@@ -133,18 +141,20 @@ class Assembler:
 
     def _system(self, profile: Profile, parent: Stage) -> Stage | None:
         """The bundle's system packages on top of the base's."""
-        base = _with_python(profile.base, profile.python)
+        base = with_python(profile.base, profile.python)
         name = f"{profile.bundle.name}-os-{profile.base.name}-{profile.python}"
         return self._more_system(profile, parent, name, base, profile.bundle.packages)
 
     def _ide_system(self, profile: Profile, parent: Stage) -> Stage | None:
         """The IDE's system packages on top of the base's and the bundle's."""
-        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages + self._cuda_packages(profile))
+        base = with_packages(
+            with_python(profile.base, profile.python), profile.bundle.packages + self._cuda_packages(profile)
+        )
         return self._more_system(profile, parent, f"{profile.stem}-os", base, profile.ide.packages)
 
     def _cuda_system(self, profile: Profile, parent: Stage) -> Stage | None:
         """The system packages that CUDA needs on top of the base's and the bundle's: compilers."""
-        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        base = with_packages(with_python(profile.base, profile.python), profile.bundle.packages)
         return self._more_system(profile, parent, f"{profile.stem}-cuda-os", base, self._cuda_packages(profile))
 
     def _cuda_packages(self, profile: Profile) -> tuple[str, ...]:
@@ -170,11 +180,11 @@ class Assembler:
             compilers = any(config.levels[one].packages for one in config.below(level))
             asked = {"lock": lock, "compilers": compilers, "driver": config.driver, "installer": self._installer}
             asked["version"] = config.version
-            text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **_variables(profile), **asked)
+            text = self._templates.render(f"{CUDA_RECIPE}/cuda.snippet.j2", **template_variables(profile), **asked)
             files = {path: content for path, content in self._files(folder / "files").items() if path in text}
             if not lock:
                 return Stage(name, Kind.closed, parent.name, text, files)
-            files[REQUIREMENTS] = _as_file(requirements)
+            files[REQUIREMENTS] = as_file(requirements)
             lower = sha256("\n".join(line for lines in locks.values() for line in lines).encode()).hexdigest()
             abi = {**self._abi(profile), "cuda": lower}
             return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=CUDA)
@@ -185,14 +195,16 @@ class Assembler:
         """One level of CUDA as packages of rpm, from a repository that is trusted by its lowest level."""
         *lower, _ = config.below(level)
         repositories = {CUDA_REPOSITORY: config.repository}
-        base = _with(_with_python(profile.base, profile.python), profile.bundle.packages)
+        base = with_packages(with_python(profile.base, profile.python), profile.bundle.packages)
         every = base.config.model_copy(update={"repositories": {**base.config.repositories, **repositories}})
-        below = _with(replace(base, config=every), tuple(name for one in lower for name in config.levels[one].rpm))
+        names = tuple(name for one in lower for name in config.levels[one].rpm)
+        below = with_packages(replace(base, config=every), names)
 
         def make(name: str) -> Stage:
             system = self._beyond(below, config.levels[level].rpm)
             asked = {"level": level, "version": config.version, "key": config.key, "system": system}
-            variables = {**_variables(profile), "repositories": repositories, "repository": config.repository, **asked}
+            asked |= {"repositories": repositories, "repository": config.repository}
+            variables = {**template_variables(profile), **asked}
             text = self._templates.render(f"{CUDA_RECIPE}/rpm.snippet.j2", **variables)
             own = {**self._files(self._root / CUDA_RECIPE / "files"), **system_locks.sources(below)}
             files = {path: content for path, content in own.items() if path in text}
@@ -210,8 +222,8 @@ class Assembler:
         """Refuse an image that would have a library of CUDA twice: from its level, and from its Python packages."""
         categories = (FIRST_CATEGORY, *filter(None, [profile.ide.config.category]))
         own = python_locks.versions(self._lock(profile.bundle.pythons[profile.python], categories))
-        there = {_library(name) for name in python_locks.versions(requirements)}
-        if twice := sorted(name for name in own if _library(name) in there):
+        there = {library_name(name) for name in python_locks.versions(requirements)}
+        if twice := sorted(name for name in own if library_name(name) in there):
             raise RefitError(
                 f"{profile.stem} would have {', '.join(twice)} twice: in CUDA's level and among its Python packages.",
                 fix="write `cuda: driver` in the release: the libraries come with the Python packages.",
@@ -225,7 +237,9 @@ class Assembler:
             return None
 
         def make(name: str) -> Stage:
-            text = self._templates.render("snippets/os-packages.snippet.j2", **_variables(profile), system=system)
+            text = self._templates.render(
+                "snippets/os-packages.snippet.j2", **template_variables(profile), system=system
+            )
             files = self._common_files(profile.base, text)
             suite, family = profile.base.config.suite, profile.base.config.family
             return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
@@ -247,7 +261,7 @@ class Assembler:
             return None
 
         def make(name: str) -> Stage:
-            text = "".join(self._templates.render(file, **_variables(profile)) for file in templates)
+            text = "".join(self._templates.render(file, **template_variables(profile)) for file in templates)
             return Stage(name, Kind.instructions, parent.name, text)
 
         return self._once("custom", f"{profile.bundle.name}-custom-{profile.base.name}-{profile.python}", make)
@@ -274,7 +288,7 @@ class Assembler:
         def make(name: str) -> Stage:
             own, node = self._path(ide.folder / "npm" / "npm.snippet.j2"), self._root / NODE
             template = own if own in self._templates.texts else "snippets/npm.snippet.j2"
-            variables = {**_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
+            variables = {**template_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
             text = self._templates.render(template, **variables)
             own_files = self._files(ide.folder / "npm")
             files = {path: content for path, content in own_files.items() if path.endswith("json")}
@@ -283,7 +297,7 @@ class Assembler:
             requirements = locked if ide.config.keep_node else ()
             stage = Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
             # What instructions of a catalog's own read of the image below, nobody can tell.
-            known = template != own or self._templates.texts[own] in _shipped_texts("ides/*/npm/npm.snippet.j2")
+            known = template != own or self._templates.texts[own] in shipped_texts("ides/*/npm/npm.snippet.j2")
             return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if known else stage
 
         return self._once("npm", f"{profile.stem}-npm", make)
@@ -293,7 +307,7 @@ class Assembler:
         ide = profile.ide
 
         def make(name: str) -> Stage:
-            variables = {**_variables(profile), "ide": ide.name, "port": ide.config.access.port}
+            variables = {**template_variables(profile), "ide": ide.name, "port": ide.config.access.port}
             variables["downloads"] = ide.config.downloads
             text = self._templates.render(self._path(ide.folder / f"{ide.name}.snippet.j2"), **variables)
             kind = Kind.closed if self._has_no_programs(text) else Kind.instructions
@@ -309,14 +323,14 @@ class Assembler:
         if category != FIRST_CATEGORY:  # then those of the first are there
             of_source = tuple(line for line in of_source if line not in self._requirements(profile, FIRST_CATEGORY))
         snippet = "environment" if category == FIRST_CATEGORY else "packages"
-        variables = {**_variables(profile), "installer": self._installer, "built": bool(of_source)}
+        variables = {**template_variables(profile), "installer": self._installer, "built": bool(of_source)}
         variables["indexes"] = self._pipfile(profile.bundle.pythons[profile.python] / "Pipfile").further(category)
         return Stage(
             name,
             Kind.closed,
             parent.name,
             self._templates.render(f"snippets/{snippet}.snippet.j2", **variables),
-            files={REQUIREMENTS: _as_file(from_index)},
+            files={REQUIREMENTS: as_file(from_index)},
             requirements=requirements,
             abi=self._abi(profile),
             writes=(ENVIRONMENT,),
@@ -325,7 +339,7 @@ class Assembler:
 
     def _wheels(self, profile: Profile, category: str, of_source: tuple[str, ...]) -> Stage:
         """The packages of a category that have no wheel, built with compilers and tools that are locked, too."""
-        bundle, base = profile.bundle, _with_python(profile.base, profile.python)
+        bundle, base = profile.bundle, with_python(profile.base, profile.python)
         suite, family = base.config.suite, base.config.family
         ground = self.foundation(profile.base, profile.python).name
 
@@ -333,13 +347,13 @@ class Assembler:
             # The bundle's own, too: what is built may be linked with them.
             system = self._beyond(base, (*bundle.packages, *bundle.compilers))
             tools = self._requirements(profile, BUILDER)
-            snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in _lineage(bundle)]
+            snippets = [self._path(folder / "builder" / "builder.snippet.j2") for folder in lineage(bundle)]
             own = [snippet for snippet in snippets if snippet in self._templates.texts]
-            variables = {**_variables(profile), "installer": self._installer, "system": system, "own": own}
+            variables = {**template_variables(profile), "installer": self._installer, "system": system, "own": own}
             pipfile = self._pipfile(bundle.pythons[profile.python] / "Pipfile")
             variables["environment"] = [shlex.quote(f"{key}={value}") for key, value in pipfile.environment.items()]
             text = self._templates.render("snippets/wheels.snippet.j2", **variables)
-            files = {REQUIREMENTS: _as_file(tools), SOURCES: _as_file(of_source), **self._common_files(base, text)}
+            files = {REQUIREMENTS: as_file(tools), SOURCES: as_file(of_source), **self._common_files(base, text)}
             return Stage(
                 *(name, Kind.wheels, ground, text, files, system, (*tools, *of_source), suite, family),
                 abi=self._abi(profile),
@@ -355,7 +369,7 @@ class Assembler:
         """What installed packages depend on of what is below them; pip is the base's own."""
         abi = {"os": profile.base.name, "suite": profile.base.config.suite, "python": profile.python}
         if self._installer == "pip":
-            system = self._resolve(_with_python(profile.base, profile.python))
+            system = self._resolve(with_python(profile.base, profile.python))
             abi["pip"] = next((p for p in system if p.startswith(f"{PIP}=")), "")
         return abi
 
@@ -363,7 +377,7 @@ class Assembler:
         """The exact system packages that some bring beside those of a base."""
         if not packages:
             return ()
-        return tuple(sorted(set(self._resolve(_with(base, packages))) - set(self._resolve(base))))
+        return tuple(sorted(set(self._resolve(with_packages(base, packages))) - set(self._resolve(base))))
 
     def _resolve(self, base: Base) -> tuple[str, ...]:
         asked = (base.name, *base.config.repositories, *base.packages)
@@ -380,62 +394,4 @@ class Assembler:
         return self._lock(profile.bundle.pythons[profile.python], (category,))
 
     def _path(self, file: Path) -> str:
-        return _path(self._root, file)
-
-
-def _library(package: str) -> str:
-    """What a package of NVIDIA's is, for whatever CUDA: `nvidia-cudnn` of `nvidia-cudnn-cu13`."""
-    return re.sub(r"-cu[0-9]+$", "", package)
-
-
-@cache
-def _shipped_texts(pattern: str) -> frozenset[str]:
-    """The texts of these files of the catalog that comes with Refit."""
-    return frozenset(file.read_text(encoding="utf-8") for file in SHIPPED_CATALOG.glob(pattern))
-
-
-def _has_no_programs(text: str) -> bool:
-    """Whether a stage only copies files and configures, all of it in ways that can be done again without a build."""
-    try:
-        configured({"rootfs": {"diff_ids": []}}, text, None, origin="")
-        return all(step.name != "RUN" for step in instructions(text))
-    except ValueError:  # what buildah makes of it isn't known for sure
-        return False
-
-
-def _lineage(bundle: Bundle) -> tuple[Path, ...]:
-    """The folders of a bundle and of those that it extends, farthest first."""
-    return bundle.lineage or (bundle.folder,)
-
-
-def _with_python(base: Base, python: str) -> Base:
-    """A base together with what one of its Pythons needs."""
-    return _with(base, base.config.python_packages.get(python, ()))
-
-
-def _with(base: Base, packages: tuple[str, ...]) -> Base:
-    """A base that has further packages."""
-    return replace(base, packages=(*base.packages, *packages))
-
-
-def _base_variables(base: Base, python: str) -> dict[str, object]:
-    return {
-        "os": base.name,
-        "family": base.config.family,
-        "suite": base.config.suite,
-        "repositories": base.config.repositories,
-        "python": python,
-        "python_version": python_version(python),
-    }
-
-
-def _variables(profile: Profile) -> dict[str, object]:
-    return {**_base_variables(profile.base, profile.python), "bundle": profile.bundle.name}
-
-
-def _path(root: Path, file: Path) -> str:
-    return file.relative_to(root).as_posix()
-
-
-def _as_file(requirements: tuple[str, ...]) -> bytes:
-    return "".join(f"{line}\n" for line in requirements).encode()
+        return relative_path(self._root, file)

@@ -18,11 +18,12 @@ from typing import IO
 import httpx
 
 from flows.core.atomic_files import write_whole_of
+from flows.core.authorities import authorities
 from flows.core.documents import Document
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.outside import Bounds, Client
-from flows.core.settings import Settings, authorities
+from flows.core.settings import Settings
 
 Offers = Mapping[str, tuple[str, ...]]
 Stanzas = Iterable[bytes]  # of packages, each with its fields

@@ -10,9 +10,10 @@ from time import sleep
 import httpx
 
 from flows.catalog.model import Base
+from flows.core.authorities import authorities
 from flows.core.errors import RefitError
 from flows.core.outside import Bounds, Client, TooSlow
-from flows.core.settings import Settings, authorities
+from flows.core.settings import Settings
 
 _BOUNDS = Bounds(size=16 << 20, seconds=60.0)
 _PAUSES = (0.0, 1.0, 4.0)  # seconds before each try

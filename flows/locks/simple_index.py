@@ -18,10 +18,11 @@ import httpx
 from packaging.utils import canonicalize_name
 from pydantic import SecretStr
 
+from flows.core.authorities import authorities
 from flows.core.documents import Document
 from flows.core.errors import RefitError
 from flows.core.outside import Answer, Bounds, Client, within
-from flows.core.settings import Settings, authorities
+from flows.core.settings import Settings
 
 AT_ONCE = 16
 _BOUNDS = Bounds(size=32 << 20, seconds=60.0)  # a page of PyPI's has up to some MB

@@ -21,9 +21,10 @@ from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ValidationError
 
 from flows.core import outside
+from flows.core.authorities import authorities
 from flows.core.documents import Mistake, Mistakes
 from flows.core.errors import RefitError
-from flows.core.settings import Settings, authorities
+from flows.core.settings import Settings
 from flows.locks.policy import Bounds
 
 _BOUNDS = outside.Bounds(size=64 << 20, seconds=60.0)

@@ -22,7 +22,8 @@ from flows.images.ledger import Ledger
 from flows.metrics import runs
 from flows.metrics.runs import Runs
 from flows.migrations.journal import Journal, MoveRow, StepRow
-from flows.migrations.move import Phase, StepName
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.orphaned_moves import interrupted
 from flows.migrations.planning.consent import terms

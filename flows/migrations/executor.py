@@ -29,8 +29,6 @@ from flows.migrations import previous_containers, unattended
 from flows.migrations.failure_attribution import puts_off
 from flows.migrations.journal import Journal
 from flows.migrations.move import (
-    FINAL,
-    Code,
     Consent,
     Do,
     End,
@@ -40,8 +38,6 @@ from flows.migrations.move import (
     Next,
     Phase,
     Seen,
-    State,
-    StepName,
     Undo,
     committed,
     decide,
@@ -49,6 +45,7 @@ from flows.migrations.move import (
     given_up,
     unsettled,
 )
+from flows.migrations.move_steps import FINAL, Code, State, StepName
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.results import Deferred, NotResumed, Result

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from flows.images.registry_errors import NoImage
-from flows.migrations.move import STEPS, Code, Move, StepName
+from flows.migrations.move import Move
+from flows.migrations.move_steps import STEPS, Code, StepName
 from flows.migrations.results import Unproven
 
 # How often a session is put off so on its way to one image; then it counts as one that has failed on it.

@@ -21,7 +21,8 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.core.database import Instant, Table, now, write
 from flows.core.leases import Lease, held_insert, insert_held, still_held
-from flows.migrations.move import FINAL, Code, Consent, Entry, Move, Past, Phase, State, downtime, leads_to, state
+from flows.migrations.move import Consent, Entry, Move, Past, Phase, downtime, leads_to, state
+from flows.migrations.move_steps import FINAL, Code, State
 from flows.sessions.events import Kind
 from flows.sessions.history import append
 from flows.sessions.model import Session

@@ -16,7 +16,8 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.image_pulls import ImagePulls, room_for_images
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL, Past, State
+from flows.migrations.move import Past
+from flows.migrations.move_steps import FINAL, State
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning import waves
 from flows.migrations.planning.observed import Observed

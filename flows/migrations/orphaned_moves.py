@@ -10,7 +10,8 @@ from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken, held
 from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Move, Phase, StepName
+from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move_steps import StepName
 from flows.migrations.results import Result
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running

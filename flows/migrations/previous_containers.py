@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from flows.core.database import now
 from flows.core.leases import LeaseTaken
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL, Move, State
+from flows.migrations.move import Move
+from flows.migrations.move_steps import FINAL, State
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
 

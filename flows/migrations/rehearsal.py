@@ -30,7 +30,7 @@ from flows.host import containers, tools
 from flows.migrations import rehearsal_checks
 from flows.publishing.checks import Finding
 from flows.sessions.activity import hook
-from flows.sessions.containers.podman import PROCESSES, TOKEN_FILE, mount_option
+from flows.sessions.containers.podman_options import PROCESSES, TOKEN_FILE, mount_option
 from flows.sessions.engine import Homes
 from flows.sessions.entry.ssh import START, lets_in
 from flows.sessions.homes import copying

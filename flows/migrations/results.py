@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.core.errors import RefitError
-from flows.migrations.move import (
-    Code,
-    State,
-)
+from flows.migrations.move_steps import Code, State
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from flows.core.errors import RefitError, UnknownName
 from flows.core.progress import reported
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL
+from flows.migrations.move_steps import FINAL
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 

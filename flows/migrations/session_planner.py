@@ -12,7 +12,7 @@ from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.image_pulls import ImagePulls
 from flows.migrations.journal import Journal
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, fleet
 from flows.migrations.observer import Observer, canaries
 from flows.migrations.planning.consent import deadline_if_told, keep_hours, starting

@@ -8,7 +8,8 @@ from contextlib import suppress
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase, State, StepName
+from flows.migrations.move import Entry, Phase
+from flows.migrations.move_steps import State, StepName
 from flows.sessions.activity.probes import FINAL_PROBE, see
 from flows.sessions.activity.verdict import judge
 from flows.sessions.ide import reopening, terminals

@@ -14,7 +14,7 @@ from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
 from flows.publishing import evidence

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from flows.migrations.move import Code, Entry, Phase, StepName, has_code
+from flows.migrations.move import Entry, Phase, has_code
+from flows.migrations.move_steps import Code, StepName
 from flows.sessions.model import Container, Running
 
 TEXTS = {

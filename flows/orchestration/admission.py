@@ -19,7 +19,7 @@ from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.orchestration.queues import PAGE, machines, obstacle, pool_of, system_of, template
 from flows.releases.plan import chosen
-from flows.services.embedded import POOL
+from flows.services.prefect_services import POOL
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from flows.core.policy import RolloutPolicy
 from flows.core.settings import load
 from flows.orchestration import offered, queues
 from flows.publishing.publish import EVENT
-from flows.services.embedded import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
+from flows.services.prefect_services import BASE_JOB_TEMPLATE, HEARTBEAT, POOL
 
 DEPLOYMENT = "refit"
 SYSTEMS = "systems"  # the parameter with the operating systems that a run is for

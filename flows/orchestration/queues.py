@@ -33,7 +33,7 @@ from flows.core.database import now
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.services.embedded import BASE_JOB_TEMPLATE, POOL
+from flows.services.prefect_services import BASE_JOB_TEMPLATE, POOL
 
 WAITING = (StateType.SCHEDULED, StateType.PENDING)
 UNDER_WAY = (StateType.RUNNING, StateType.CANCELLING)

@@ -41,7 +41,7 @@ from prefect.workers.process import (
 
 from flows.core.settings import Settings, load
 from flows.orchestration import offered, queues
-from flows.services.embedded import BASE_JOB_TEMPLATE, POLL, POOL
+from flows.services.prefect_services import BASE_JOB_TEMPLATE, POLL, POOL
 
 _FOR_ALL = "default"  # Prefect's name for the queue of whoever chose none
 _log = logging.getLogger("prefect.refit")

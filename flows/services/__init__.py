@@ -15,7 +15,9 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.services import privacy, process, systemd
-from flows.services.embedded import Service, all_services, prefect_environment, prefect_login
+from flows.services.embedded import all_services
+from flows.services.prefect_services import prefect_environment, prefect_login
+from flows.services.service import Service
 
 __all__ = [
     "ServiceState",

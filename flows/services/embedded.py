@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import bcrypt
-import httpx
 
-from flows.core import documents, program_output
-from flows.core.atomic_files import kept_secret
+from flows.core import documents
 from flows.core.errors import RefitError
 from flows.core.settings import REGISTRY_PASSWORD, Settings, variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
+from flows.services.prefect_services import prefect, prefect_environment, worker
+from flows.services.service import Service, inherited_environment, written_secret
 from flows.sessions.entry.forwarder import HEALTH, Forwarder
 
-POOL = "refit"
 HTPASSWD = "htpasswd"
 TICKETS = "tickets"  # the folder of the server in which those are that let somebody in
 # docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
@@ -30,57 +27,6 @@ _BCRYPT_ROUNDS = 4
 _NPM = Path(routes.__file__).parent / "npm"
 _LOCK, _PROXY = ("package.json", "package-lock.json"), "gateway.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Seconds. A flow run whose process is gone is called crashed after three heartbeats that didn't come (deploy.py).
-HEARTBEAT = 30
-# Seconds. For each poll of a pool the server writes twice, also where nobody is at work.
-POLL = 5
-# What a service takes over from the shell that starts it; everything else comes from Refit's settings.
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
-
-
-@dataclass(frozen=True)
-class Service:
-    """One service.
-
-    Attributes:
-        name: `registry`, `prefect` or `worker`.
-        title: what it is called in sentences.
-        argv: its program; no two services of a machine have the same.
-        environment: variables that make it what it is; secrets are among them.
-        inherited: variables of the shell that it is started from.
-        folder: where it runs and keeps what `prepare` writes.
-        log: file for its output.
-        health: URL that tells whether it does its work.
-        socket: name of a socket in `folder` at which `health` is asked, in the place of a port.
-        healthy: reads the answer of `health`.
-        login: user and password for `health`.
-        after: names of the services that it needs.
-        address, port, setting: what it listens on, and the setting that moves it.
-        url: where a person or a program reaches it.
-        files: what it reads: path → content.
-        passing: names of variables whose change is no reason to start it anew.
-        install: what its program is made of, as one that is called in `folder` once `files` are there.
-    """
-
-    name: str
-    title: str
-    argv: tuple[str, ...]
-    folder: Path
-    log: Path
-    health: str
-    healthy: Callable[[httpx.Response], bool] = field(compare=False)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    inherited: Mapping[str, str] = field(default_factory=dict)
-    login: tuple[str, str] | None = None
-    after: tuple[str, ...] = ()
-    address: str = "127.0.0.1"
-    port: int | None = None
-    setting: str = ""
-    url: str = ""
-    files: Mapping[Path, str] = field(default_factory=dict)
-    passing: tuple[str, ...] = ()
-    socket: str = ""
-    install: tuple[str, ...] = ()
 
 
 def all_services(settings: Settings) -> tuple[Service, ...]:
@@ -107,8 +53,8 @@ def gateway(settings: Settings) -> Service:
         name="gateway",
         title="Gateway of sessions",
         argv=(str(NODE), str(folder / _PROXY), *listening, *told, *asked),
-        environment={"CONFIGPROXY_AUTH_TOKEN": _secret(folder / "token")},
-        inherited=_inherited(),
+        environment={"CONFIGPROXY_AUTH_TOKEN": written_secret(folder / "token")},
+        inherited=inherited_environment(),
         folder=folder,
         log=settings.folder("logs") / "gateway.log",
         health=f"{settings.gateway_url}/_chp_healthz",
@@ -138,7 +84,7 @@ def waiting_page(settings: Settings) -> Service:
         title="Waiting page of sessions",
         argv=(sys.executable, "-m", "flows.waiting_page"),
         environment=variables(settings),
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=settings.folder("services", "waiting-page"),
         log=settings.folder("logs") / "waiting-page.log",
         health="http://waiting-page/health",
@@ -156,7 +102,7 @@ def hub(settings: Settings) -> Service:
         title="JupyterHub",
         argv=(sys.executable, "-m", "flows.web.hub"),
         environment=variables(settings),
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=settings.folder("services", "hub"),
         log=settings.folder("logs") / "hub.log",
         health=f"{settings.hub_url}{routes.HUB}/health",
@@ -176,7 +122,7 @@ def authorizer(settings: Settings) -> Service:
         title="Authorizer of sessions",
         argv=(sys.executable, "-m", "flows.web.hub.authorizer"),
         environment=variables(settings),
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=settings.folder("services", "authorizer"),
         log=settings.folder("logs") / "authorizer.log",
         health="http://authorizer/health",
@@ -194,7 +140,7 @@ def forwarder(settings: Settings) -> Service:
         name="forwarder",
         title="Forwarder for ssh",
         argv=told.argv,
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=told.folder,
         log=settings.folder("logs") / "forwarder.log",
         health="http://forwarder/",
@@ -229,7 +175,7 @@ def _docker_registry(name: str, title: str, config: Mapping[str, Any], port: int
         name=name,
         title=title,
         argv=("docker-registry", "serve", str(folder / "config.yml")),
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=folder,
         log=settings.folder("logs") / f"{name}.log",
         health=f"{url}/v2/",
@@ -251,7 +197,7 @@ def registry_config(settings: Settings) -> dict[str, Any]:
             "delete": {"enabled": True},
         },
         # Without a secret of its own, uploads would not survive its restart.
-        "http": {"addr": f"127.0.0.1:{settings.registry_port}", "secret": _secret(folder / "secret")},
+        "http": {"addr": f"127.0.0.1:{settings.registry_port}", "secret": written_secret(folder / "secret")},
         # Everybody on this machine reaches its port.
         "auth": {"htpasswd": {"realm": "refit", "path": str(folder / HTPASSWD)}},
     }
@@ -278,62 +224,8 @@ def htpasswd(written: Path, user: str, password: str) -> str:
 def _registry_login(settings: Settings) -> tuple[str, str]:
     """User and password of the embedded registry, made up where nobody chose them."""
     if not settings.registry_user:
-        _secret(settings.home / REGISTRY_PASSWORD)
+        written_secret(settings.home / REGISTRY_PASSWORD)
     return settings.registry_login
-
-
-def prefect(settings: Settings) -> Service:
-    """The Prefect server with its UI, on SQLite in the home."""
-    return Service(
-        name="prefect",
-        title="Prefect server",
-        argv=(
-            *(sys.executable, "-m", "flows.orchestration.server"),
-            *(settings.listen, str(settings.prefect_port)),
-            *dict.fromkeys((settings.machine_name, socket.gethostname(), *settings.host_names)),
-        ),
-        environment=_server_environment(settings),
-        inherited=_inherited(),
-        folder=settings.folder("services", "prefect"),
-        log=settings.folder("logs") / "prefect.log",
-        health=f"{settings.prefect_api}/health",
-        healthy=lambda answer: answer.json() is True,
-        address=settings.listen,
-        port=settings.prefect_port,
-        setting="prefect_port",
-        url=settings.prefect_api.removesuffix("/api"),
-    )
-
-
-def worker(settings: Settings) -> Service:
-    """The Prefect worker: runs flows that were started in the UI or by a schedule, each in a process of its own."""
-    folder = settings.folder("services", "worker")
-    return Service(
-        name="worker",
-        title="Prefect worker",
-        argv=(sys.executable, "-m", "flows.orchestration.worker"),
-        # A flow run inherits all of it: that is how it finds the same settings, since the pool accepts no `env`.
-        environment={
-            **prefect_environment(settings),
-            **_LOUD,
-            **variables(settings),
-            # Prefect's runner keeps its files in one folder of /tmp, which belongs to whoever came first.
-            "TMPDIR": str(settings.folder("services", "worker", "tmp")),
-        },
-        inherited=_inherited(),
-        folder=folder,
-        log=settings.folder("logs") / "worker.log",
-        health=f"{settings.prefect_api}/work_pools/{POOL}",
-        healthy=lambda answer: answer.json().get("status") == "READY",
-        login=prefect_login(settings),
-        after=tuple(
-            name
-            for name, elsewhere in {"registry": settings.registry, "prefect": settings.prefect_server}.items()
-            if not elsewhere
-        ),
-        # Where nobody chose one, the catalog depends on the folder in which `refit` was called.
-        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
-    )
 
 
 def metrics(settings: Settings) -> Service:
@@ -344,7 +236,7 @@ def metrics(settings: Settings) -> Service:
         title="Metrics",
         argv=(sys.executable, "-m", "flows.metrics.serving"),
         environment={**prefect_environment(settings), **variables(settings)},
-        inherited=_inherited(),
+        inherited=inherited_environment(),
         folder=settings.folder("services", "metrics"),
         log=settings.folder("logs") / "metrics.log",
         # The one path at which nothing is counted: to count, it asks how all services are, itself among them.
@@ -355,100 +247,3 @@ def metrics(settings: Settings) -> Service:
         url=f"{url}/metrics",
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
-
-
-# Prefect's own template lets whoever reaches the API choose the command and the environment of a flow run. Neither may
-# even stand under job_configuration: an `env` there is merged with what a run asks for, whatever the variables say.
-BASE_JOB_TEMPLATE: Mapping[str, Any] = {
-    "job_configuration": {"stream_output": True},
-    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
-}
-
-
-def prefect_environment(settings: Settings) -> dict[str, str]:
-    """The variables with which a process talks to Refit's Prefect server, and to no other.
-
-    They have to stand in `os.environ` before Prefect is imported: it reads its settings once. With them
-
-    - nothing is read from or written to the person's own Prefect (`PREFECT_HOME`), no server starts by itself when
-      ours is down, and nothing is reported to Prefect's makers;
-    - the logger `refit`, and with it every program that `command.run` calls, goes into the log of the flow run that
-      it belongs to; threads started without Prefect have no flow run, and their lines are dropped quietly;
-    - the console stays quiet: the run's log is in the UI, progress on the screen is the command line's.
-
-    A heartbeat thread makes a sync flow end up to 1.1 s late, and no variable turns it off. Inside
-    `prefect.settings.temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})` there is none; a run that never
-    had a heartbeat is not taken for crashed, but neither is it when its process is killed: for short flows only.
-    """
-    login = _login(settings)
-    return {
-        "PREFECT_HOME": str(settings.folder("prefect")),
-        "PREFECT_API_URL": settings.prefect_api,
-        **({"PREFECT_API_AUTH_STRING": login} if login else {}),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "PREFECT_CLI_PROMPT": "false",
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
-        "PREFECT_WORKER_QUERY_SECONDS": str(POLL),
-        # On SQLite the server says 503 while its database is locked: four minutes of that are no reason to fail a run.
-        "PREFECT_CLIENT_MAX_RETRIES": "7",
-        "PREFECT_RUNNER_AUTO_INSTALL_DEPENDENCIES": "false",
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "refit",
-        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
-        **{name: _without_proxy(os.environ.get(name, "")) for name in ("NO_PROXY", "no_proxy")},
-    }
-
-
-_LOUD = {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO", "PYTHONUNBUFFERED": "1"}
-
-
-def _server_environment(settings: Settings) -> dict[str, str]:
-    login = _login(settings)
-    return {
-        **prefect_environment(settings),
-        **_LOUD,
-        "PREFECT_SERVER_API_HOST": settings.listen,
-        "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
-        # Everybody on this machine reaches its port, and so does every page in a browser of theirs.
-        "PREFECT_SERVER_API_AUTH_STRING": login,
-        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": settings.prefect_url,
-        # By whichever name somebody has come, the UI asks where it came from.
-        "PREFECT_UI_API_URL": "/api",
-        # In memory, the default, a restart would leave limits held for ever.
-        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # By default the UI is copied into the installed package.
-        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(settings.folder("prefect", "ui")),
-        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    }
-
-
-def prefect_login(settings: Settings) -> tuple[str, str] | None:
-    """User and password of the Prefect server; none where it is elsewhere and no login was chosen."""
-    user, _, password = _login(settings).partition(":")
-    return (user, password) if user else None
-
-
-def _login(settings: Settings) -> str:
-    """user:password of the Prefect server; made up where none was chosen, unless it is elsewhere."""
-    chosen = settings.auth.get_secret_value()
-    if chosen or settings.prefect_server:
-        return chosen
-    return f"refit:{_secret(settings.folder('services', 'prefect') / 'password')}"
-
-
-def _secret(path: Path) -> str:
-    """The secret in the file `path`, which no log shows."""
-    secret = kept_secret(path)
-    program_output.protect(secret)
-    return secret
-
-
-def _inherited() -> dict[str, str]:
-    return {"LANG": "C.UTF-8", **{name: os.environ[name] for name in _INHERITED if name in os.environ}}
-
-
-def _without_proxy(hosts: str) -> str:
-    return ",".join(dict.fromkeys([*filter(None, hosts.split(",")), "127.0.0.1", "localhost"]))

@@ -13,7 +13,8 @@ from flows.core import command, documents
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.services import process
-from flows.services.embedded import Service, registry, registry_config
+from flows.services.embedded import registry, registry_config
+from flows.services.service import Service
 
 SWEEP_SECONDS = 3600.0
 

@@ -21,8 +21,8 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
-from flows.host import tools
-from flows.services.embedded import Service
+from flows.host import sockets
+from flows.services.service import Service
 
 # One that ends is noticed at once. One that takes long is at work: the first start of Prefect makes its database, which
 # takes minutes on a machine with a lot to do.
@@ -165,7 +165,7 @@ def start(service: Service) -> None:
 def answers(service: Service) -> bool:
     """Whether it does its work now. Another user's program in its place is told no login, and doesn't do its work."""
     place = urlsplit(service.health)
-    if service.login and tools.is_anothers(place.hostname or "", place.port or 0):
+    if service.login and sockets.is_anothers(place.hostname or "", place.port or 0):
         return False
     folder = os.open(service.folder, os.O_RDONLY)
     try:

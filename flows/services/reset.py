@@ -10,7 +10,7 @@ from pathlib import Path
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.host import tools
+from flows.host import mounts, tools
 from flows.services import process
 from flows.services.embedded import all_services
 from flows.sessions.containers.walls import Walls
@@ -114,6 +114,6 @@ def _end_containers(settings: Settings) -> None:
 
 
 def _remove(path: Path) -> None:
-    for mount in reversed(tools.mounts_below(path)):
+    for mount in reversed(mounts.mounts_below(path)):
         command.run(["umount", mount], root=True)
     copying.remove(path)

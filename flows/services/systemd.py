@@ -6,7 +6,7 @@ import getpass
 import shutil
 from pathlib import Path
 
-from flows.services.embedded import Service
+from flows.services.service import Service
 
 FOLDER = Path("/etc/systemd/system")
 

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from flows.core.settings import Settings
-from flows.services.embedded import TICKETS, prefect
+from flows.services.embedded import TICKETS
+from flows.services.prefect_services import prefect
 
 MINUTES = 15
 PAGE = "/refit/login"

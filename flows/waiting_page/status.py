@@ -9,7 +9,8 @@ from enum import StrEnum
 from statistics import median
 
 from flows.core.formatting import short
-from flows.migrations.move import Entry, Move, Phase, State
+from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move_steps import State
 
 
 class Why(StrEnum):

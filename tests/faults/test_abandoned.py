@@ -19,7 +19,8 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Phase, State
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.results import Result
 from tests.faults.test_kill import move_until_killed

@@ -25,12 +25,13 @@ from flows.core.database import open_database
 from flows.core.leases import LEASE_SECONDS, Lease
 from flows.core.process_records import ProcessId, noted
 from flows.core.settings import Settings
-from flows.host import tools
+from flows.host import mounts, tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
-from flows.migrations.move import STEPS, Entry, Move, Phase, State, unsettled
+from flows.migrations.move import Entry, Move, Phase, unsettled
+from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Decision
 from flows.migrations.start_sessions import start_all
 from flows.sessions.containers.walls import Walls
@@ -351,7 +352,7 @@ def test_all_comes_up_again_after_everything_was_killed(request: pytest.FixtureR
     for pid in (told_of(scene, "ConmonPid"), told_of(scene, "Pid")):
         os.kill(pid, signal.SIGKILL)
     slots = scene.settings.home.resolve() / "slots"
-    for place in [*tools.mounts_below(slots)][::-1]:
+    for place in [*mounts.mounts_below(slots)][::-1]:
         command.run(["umount", "--lazy", place], root=True)
     assert start_all(scene.settings) == {}
     check_nothing_is_left(scene.settings, scene.sessions, scene.journal, NAME)

@@ -16,7 +16,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase
-from flows.services import doctor
+from flows.services import doctor_sessions
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.recovery import recover
@@ -51,7 +51,7 @@ def without_records(settings: Settings) -> Settings:
 
 def told(settings: Settings) -> str:
     """What the doctor says of records; empty: all is well."""
-    (finding,) = doctor.records(settings)
+    (finding,) = doctor_sessions.records(settings)
     return "" if finding.ok else finding.seen
 
 

@@ -30,9 +30,10 @@ from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
+from flows.sessions.activity.evidence import Activity, Verdict
 from flows.sessions.activity.probes import ProbeSpec, Watch, probe, ready_to_look
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import PROBE, Activity, Verdict, judge
+from flows.sessions.activity.verdict import PROBE, judge
 from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session

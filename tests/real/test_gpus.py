@@ -20,7 +20,8 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import Move, State, StepName
+from flows.migrations.move import Move
+from flows.migrations.move_steps import State, StepName
 from flows.migrations.results import Outcome
 from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.gpus.gpu import NoGpu

@@ -17,7 +17,7 @@ from flows.core.policy import Mode
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.sessions.events import Kind

@@ -23,7 +23,8 @@ from flows.images.registry import Registry
 from flows.metrics import serving
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase, State
+from flows.migrations.move import Entry, Phase
+from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.publishing.signatures import NotPublished
 from flows.sessions.events import Kind

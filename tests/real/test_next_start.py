@@ -15,7 +15,7 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.start_sessions import start_session
 from flows.migrations.switch_profile import go_back, switch_session

@@ -19,7 +19,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.reconcile import PART, reconcile

@@ -15,7 +15,7 @@ from flows.catalog.model import Access
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.services import doctor
+from flows.services import doctor_sessions
 from flows.sessions.homes import subvolumes
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
@@ -268,12 +268,12 @@ def test_snapshots_take_milliseconds_with_limits_too(bounded: LocalHomes) -> Non
 
 
 def test_doctor_says_which_homes_have_no_limit(bounded: LocalHomes, settings: Settings) -> None:
-    assert list(doctor.bounds(settings)) == []
+    assert list(doctor_sessions.bounds(settings)) == []
     session_of(bounded)
-    (found,) = doctor.bounds(settings)
+    (found,) = doctor_sessions.bounds(settings)
     assert found.ok, found.seen
     command.run(["install", "-d", "-o", str(UID + 1), settings.folder("homes") / "early"], root=True)
-    (found,) = doctor.bounds(settings)
+    (found,) = doctor_sessions.bounds(settings)
     assert not found.ok and "early" in found.seen and "refit home pool add" in found.fix
 
 

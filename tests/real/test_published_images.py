@@ -20,14 +20,14 @@ from flows.images.build import Built
 from flows.images.manifests import Manifest, canonical, digest_of
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision, Reason
 from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.switch_profile import switch_session
 from flows.migrations.targets import targets
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished, Publications
-from flows.services import doctor
+from flows.services import doctor_sessions
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.signing.keys import Keys, pem_of
@@ -94,7 +94,7 @@ class Scene:
         assert "eve" not in sessions.store.homes()
         (line,) = planning.plan([], "", begin=True)
         assert (line.action, line.reason, line.new) == (Action.skip, Reason.refused, "") and str(doubt) in line.detail
-        [finding] = doctor.aliases(self.settings)
+        [finding] = doctor_sessions.aliases(self.settings)
         assert not finding.ok and f"{ALIAS} ({doubt})" in finding.seen and "refit images sign" in finding.fix
 
 
@@ -194,7 +194,7 @@ def test_an_image_from_before_is_signed_by_a_verb_and_a_session_moves_to_it(
     scene.check_refused(before.digest, Doubt.unsigned)
     assert "1 images are signed" in refit("sign", "--yes")
     assert Publications(scene.settings).newest(FIRST, RELEASE) == before.digest
-    [finding] = doctor.aliases(scene.settings)
+    [finding] = doctor_sessions.aliases(scene.settings)
     assert finding.ok
     refit("revoke", ALIAS, "--why", "a hole")
     scene.check_refused(before.digest, Doubt.revoked)

@@ -21,7 +21,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.activity.hook import PROOF
 from flows.sessions.homes.home import LocalHomes

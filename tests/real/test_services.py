@@ -22,7 +22,7 @@ from flows.core import process_records
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
-from flows.services import embedded
+from flows.services import prefect_services
 from flows.services.reset import reset, reset_parts
 from tests.support.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
 from tests.support.trial_worker import with_the_trial
@@ -62,7 +62,7 @@ def make_settings(home: Path) -> Settings:
 @pytest.fixture(scope="module", autouse=True)
 def worker_of_the_trial() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(embedded, "worker", with_the_trial)
+        patched.setattr(prefect_services, "worker", with_the_trial)
         yield
 
 

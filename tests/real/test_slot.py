@@ -17,7 +17,8 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import Phase, State
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import State
 from flows.migrations.previous_containers import clear
 from flows.migrations.results import Result
 from flows.sessions.containers.slot import NAME as HOME

@@ -18,10 +18,10 @@ from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.rehearsal import rehearse
 from flows.sessions.activity import probes
-from flows.sessions.activity.verdict import Verdict
+from flows.sessions.activity.evidence import Verdict
 from flows.sessions.entry.keys import added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session

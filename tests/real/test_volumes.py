@@ -11,7 +11,7 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.sessions import reconfigure
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions

@@ -21,7 +21,7 @@ from flows.core.settings import Settings, Span
 from flows.host import tools
 from flows.sessions.activity import hook
 from flows.sessions.activity.hook import HOOK
-from flows.sessions.containers.podman import PROCESSES
+from flows.sessions.containers.podman_options import PROCESSES
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
@@ -206,7 +206,9 @@ def test_a_fork_bomb_stays_within_its_session(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flows.sessions.containers.podman.PROCESSES", FEW)  # so that they are started in seconds
+    monkeypatch.setattr(
+        "flows.sessions.containers.podman_options.PROCESSES", FEW
+    )  # so that they are started in seconds
     eve = sessions.create("wall-eve", *PROFILE, jupyter_image, JUPYTER)
     with pytest.raises(command.ProgramFailed, match="fork"):
         sessions.execute(eve.name, ["bash", "-c", FORKS])

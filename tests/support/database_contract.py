@@ -30,7 +30,8 @@ from flows.images.ledger import Ledger
 from flows.images.stages import Entry as Build
 from flows.images.stages import Kind, Stage
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase, State
+from flows.migrations.move import Entry, Phase
+from flows.migrations.move_steps import State
 from flows.migrations.rollouts import Rollouts
 from flows.sessions import history
 from flows.sessions.events import Kind as EventKind

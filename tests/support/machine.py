@@ -26,7 +26,7 @@ from flows.core import command
 from flows.core.atomic_files import write_whole
 from flows.core.policy import RolloutPolicy
 from flows.core.settings import Settings
-from flows.host import tools
+from flows.host import mounts, tools
 from flows.images.build import Builder, Built
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
@@ -122,7 +122,7 @@ def _remove(settings: Settings) -> None:
         command.run([*tools.podman(settings), *everything], root=True, accepted=range(256))
         Walls(settings).remove()
     below = (settings.home, tools.runtime_folder(settings))
-    for point in reversed([point for folder in below for point in tools.mounts_below(folder)]):
+    for point in reversed([point for folder in below for point in mounts.mounts_below(folder)]):
         command.run(["umount", "--lazy", point], root=True, accepted=range(256))
     command.run(["rm", "-rf", "--one-file-system", *below], root=True, accepted=range(256))
 

@@ -15,7 +15,8 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
-from flows.migrations.move import FINAL, Entry, Phase
+from flows.migrations.move import Entry, Phase
+from flows.migrations.move_steps import FINAL
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session

@@ -7,16 +7,16 @@ import sys
 from dataclasses import replace
 
 from flows.core.settings import Settings
-from flows.services import embedded
-from flows.services.embedded import Service
+from flows.services import prefect_services
+from flows.services.service import Service
 
 TRIAL = "tests.support.trial_flow:trial"
-_worker = embedded.worker
+_worker = prefect_services.worker
 
 
 def install() -> None:
     """Let this process start and find it where it would Refit's own worker."""
-    embedded.worker = with_the_trial
+    prefect_services.worker = with_the_trial
 
 
 def with_the_trial(settings: Settings) -> Service:

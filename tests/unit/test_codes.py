@@ -4,7 +4,8 @@ from enum import StrEnum
 
 import pytest
 
-from flows.migrations.move import Code, Consent, Phase, State
+from flows.migrations.move import Consent, Phase
+from flows.migrations.move_steps import Code, State
 from flows.migrations.planning.rollout import Health, Reason, RolloutStatus
 from flows.migrations.unattended import TEXTS
 from flows.sessions.events import Kind

@@ -21,7 +21,7 @@ from flows.core.settings import Settings
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.image_pulls import room_for_images
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.rollout import Action, Decision, Health, Reason, RolloutStatus
 from flows.migrations.planning.waves import title

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.faults import upset
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.history import History
 from flows.sessions.model import Session

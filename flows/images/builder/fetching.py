@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from flows.core.authorities import authorities
 from flows.core.outside import Bounds, Client, TooLarge
-from flows.core.settings import Settings, authorities
+from flows.core.settings import Settings
 
 _PATIENCE = 5.0  # seconds
 

@@ -20,6 +20,7 @@ from flows.core.file_locks import one_at_a_time
 from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
+from flows.host.mounts import mounts_below
 
 _RECOVERY = "recovery"  # the lock of whoever looks into folders that others remove
 
@@ -105,11 +106,11 @@ def _clear_storage(settings: Settings) -> None:
 
 def mounts(settings: Settings) -> tuple[Path, ...]:
     """The root filesystems of working containers that are mounted now."""
-    return tuple(point for point in tools.mounts_below(tools.builds(settings) / "overlay") if point.name == "merged")
+    return tuple(point for point in mounts_below(tools.builds(settings) / "overlay") if point.name == "merged")
 
 
 def _remove(folder: Path) -> None:
-    if geteuid() == 0 and not tools.mounts_below(folder):  # to start a program takes longer than this
+    if geteuid() == 0 and not mounts_below(folder):  # to start a program takes longer than this
         shutil.rmtree(folder)
     else:  # programs that ran as root left files of root's
         command.run(["rm", "-rf", "--one-file-system", folder], root=True)

@@ -332,3 +332,12 @@ def _part(found: Mapping[str, str | None], variables: Mapping[str, str]) -> str:
     if found["how"] and (found["how"] == "+") == bool(value):
         return _expanded(found["word"] or "", variables)
     return value
+
+
+def has_no_programs(text: str) -> bool:
+    """Whether a stage only copies files and configures, all of it in ways that can be done again without a build."""
+    try:
+        configured({"rootfs": {"diff_ids": []}}, text, None, origin="")
+        return all(step.name != "RUN" for step in instructions(text))
+    except ValueError:  # what buildah makes of it isn't known for sure
+        return False

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from flows.core.formatting import in_markdown, short
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications.fleet import Fleet, RolloutLine
 from flows.sessions.events import Event, Kind
 

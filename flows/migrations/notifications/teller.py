@@ -35,8 +35,9 @@ from flows.migrations.notifications.notice import (
     wish_of,
 )
 from flows.migrations.planning.rollout import Decision
+from flows.sessions.activity.evidence import Look
 from flows.sessions.activity.probes import see
-from flows.sessions.activity.verdict import Look, judge
+from flows.sessions.activity.verdict import judge
 from flows.sessions.events import Event, Kind
 from flows.sessions.history import History
 from flows.sessions.ide import terminals

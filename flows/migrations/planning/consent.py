@@ -13,8 +13,8 @@ from flows.core.hours import Hours
 from flows.core.policy import Mode
 from flows.migrations.planning.rollout import Candidate, PlanInput, Reason
 from flows.migrations.planning.timetable import Calendar
+from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Verdict
 
 UNTOLD = "no notice was delivered, so its deadline doesn't count"
 _DAY, _HOUR = 86_400, 3600

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from flows.migrations.move import Past, State
+from flows.migrations.move import Past
+from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Candidate, PlanInput
 from flows.migrations.planning.rollout_state import RolloutState
 from flows.migrations.planning.waves import Approval, Trial

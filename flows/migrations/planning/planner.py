@@ -10,14 +10,15 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby, takewhile
 
 from flows.core.policy import SessionPolicy
 from flows.migrations.planning import waves
-from flows.migrations.planning.consent import Constraints, terms, zone_of
+from flows.migrations.planning.case import Case, Place, pull_hours, why_not
+from flows.migrations.planning.consent import terms, zone_of
 from flows.migrations.planning.rollout import (
     BLOCKING,
     Action,
@@ -25,7 +26,6 @@ from flows.migrations.planning.rollout import (
     Decision,
     Gate,
     Health,
-    Host,
     PlanInput,
     Reason,
     RolloutStatus,
@@ -40,46 +40,6 @@ _RESTING = {
     RolloutStatus.aborted: Reason.aborted,
     RolloutStatus.superseded: Reason.superseded,
 }
-
-
-@dataclass(slots=True)
-class _Case:
-    """A session that is to move: on what terms, and where it stands.
-
-    Moments are seconds since 1970; `least`: it is never moved before, `ready`: it isn't moved before of itself, because
-    of `reason`.
-    """
-
-    candidate: Candidate
-    new: str
-    terms: Constraints
-    wave: int
-    place: float
-    least: int
-    ready: int
-    reason: Reason | None
-    calendar: Calendar
-    seats: tuple[Capacity, ...]
-
-    @property
-    def name(self) -> str:
-        return self.candidate.session.name
-
-    @property
-    def order(self) -> tuple[int, float, float, str]:
-        deadline = self.terms.deadline
-        return self.wave, math.inf if deadline is None else deadline, self.place, self.name
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What a session takes from others."""
-
-    slot: int
-    wave: tuple[str, int]
-    seats: tuple[Capacity, ...]
-    host: str
-    gpus: int
 
 
 class Planner:
@@ -103,7 +63,7 @@ class Planner:
         self._rollout, self._policy, self._length = rollout, rollout.policy, rollout.policy.move_seconds
         self._candidates = {candidate.session.name: candidate for candidate in candidates}
         self._calendars: dict[tuple[object, ...], tuple[SessionPolicy, Calendar]] = {}
-        self._pulls = {name: _pulls(host) for name, host in rollout.hosts.items()}
+        self._pulls = {name: pull_hours(host) for name, host in rollout.hosts.items()}
         self._begin(judge, begun)
 
     @property
@@ -113,7 +73,7 @@ class Planner:
 
     def _begin(self, judge: Judge | None, begun: int) -> None:
         self._lines: dict[str, Decision] = {}
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
         self._starts: dict[tuple[str, int], dict[str, int]] = {}
         self._seats: dict[tuple[str, str], Capacity] = {}
         self._gpus = {name: host.gpus for name, host in self._rollout.hosts.items() if host.gpus is not None}
@@ -126,7 +86,7 @@ class Planner:
 
     # What is known of each session.
 
-    def _cases(self, candidates: Iterable[Candidate]) -> list[_Case]:
+    def _cases(self, candidates: Iterable[Candidate]) -> list[Case]:
         """Those that are to move, in the order in which they are served; the lines of the others are written."""
         cases = []
         for candidate in candidates:
@@ -141,12 +101,12 @@ class Planner:
                 cases.append(self._case(candidate, new))
         return sorted(cases, key=lambda case: case.order)
 
-    def _case(self, candidate: Candidate, new: str) -> _Case:
+    def _case(self, candidate: Candidate, new: str) -> Case:
         agreed = terms(candidate, new, self._rollout)
         place = waves.position(candidate.session.name, new)
         pull = self._pulled(candidate, new)
         ready, reason = (pull, Reason.pull) if pull > agreed.ready else (agreed.ready, agreed.reason)
-        return _Case(
+        return Case(
             candidate=candidate,
             new=new,
             terms=agreed,
@@ -220,7 +180,7 @@ class Planner:
         if place.host in self._gpus:
             self._gpus[place.host] += place.gpus
 
-    def _left(self, cases: Iterable[_Case]) -> Counter[tuple[str, int]]:
+    def _left(self, cases: Iterable[Case]) -> Counter[tuple[str, int]]:
         """Image and wave → how many are still to be moved, and can be in time, were there no gates."""
         self._settle(cases, self._foresee)
         patience = self._rollout.now.timestamp() + self._policy.wave_hours * 3600
@@ -229,7 +189,7 @@ class Planner:
             self._leave(name)
         return left
 
-    def _settle(self, cases: Iterable[_Case], decide: Callable[[_Case, int], None] | None = None) -> None:
+    def _settle(self, cases: Iterable[Case], decide: Callable[[Case, int], None] | None = None) -> None:
         """Decide for sessions in their order; those before them stand already."""
         decide = decide or self._decide
         for wave, members in groupby(cases, key=lambda case: case.wave):
@@ -255,17 +215,17 @@ class Planner:
                 begins = max(begins, math.ceil(gate.since.timestamp() + bake))
         return begins
 
-    def _decide(self, case: _Case, begins: int) -> None:
+    def _decide(self, case: Case, begins: int) -> None:
         _, write = self._choose(case, begins)
         write()
 
-    def _foresee(self, case: _Case, begins: int) -> None:
+    def _foresee(self, case: Case, begins: int) -> None:
         """Take what a session would get, without a word."""
         slot, _ = self._choose(case, begins)
         if slot is not None:
             self._take(case, slot)
 
-    def _choose(self, case: _Case, begins: int) -> tuple[int | None, Callable[[], None]]:
+    def _choose(self, case: Case, begins: int) -> tuple[int | None, Callable[[], None]]:
         """When a session moves, and what writes that down."""
         if obstacle := self._obstacle(case):
             return None, partial(self._write, case, Action.wait, *obstacle)
@@ -284,7 +244,7 @@ class Planner:
         # As soon as possible then; by force, if nothing else lets it move.
         return forced, partial(self._write_late, case, forced, due, forced=slot is None or forced != slot)
 
-    def _obstacle(self, case: _Case) -> tuple[Reason, str] | None:
+    def _obstacle(self, case: Case) -> tuple[Reason, str] | None:
         """What keeps a session from being moved at any time, and more of it."""
         candidate = case.candidate
         if rests := _RESTING.get(self._rollout.ways.get(case.new, RolloutStatus.running)):
@@ -305,7 +265,7 @@ class Planner:
         at = self._rollout.hosts[host].gpus_from
         return f"one is free from {at:%Y-%m-%d %H:%M} UTC on" if at else ""
 
-    def _gate(self, case: _Case) -> str:
+    def _gate(self, case: Case) -> str:
         for wave in range(case.wave + 1):
             gate = self._rollout.gates.get((case.new, wave))
             stops = gate and gate.health in BLOCKING and (wave < case.wave or gate.health is Health.failed)
@@ -313,7 +273,7 @@ class Planner:
                 return f"{waves.title(wave, self._policy.waves)}: {gate.health.text}"
         return ""
 
-    def _days(self, case: _Case) -> Calendar:
+    def _days(self, case: Case) -> Calendar:
         """The days on which a session may be moved by force."""
         return self._calendar(case.candidate, hours=False)
 
@@ -327,31 +287,31 @@ class Planner:
 
     # What is written down.
 
-    def _write_regular(self, case: _Case, slot: int, due: int) -> None:
+    def _write_regular(self, case: Case, slot: int, due: int) -> None:
         reason = self._own_reason(case)
         self._write(case, Action.later if reason else Action.migrate, reason, case.terms.detail, slot, due=due)
 
-    def _write_forced(self, case: _Case, slot: int, due: int) -> None:
+    def _write_forced(self, case: Case, slot: int, due: int) -> None:
         reason = case.terms.waits or self._own_reason(case)
         self._write(case, self._until(case, slot), reason, case.terms.detail, slot, forced=True, due=due)
 
-    def _write_late(self, case: _Case, slot: int | None, due: int, *, forced: bool) -> None:
+    def _write_late(self, case: Case, slot: int | None, due: int, *, forced: bool) -> None:
         action, known = self._until(case, slot) if forced else Action.later, slot is not None
         moment = due if known else None
         self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and known, due=moment)
 
-    def _until(self, case: _Case, slot: int | None) -> Action:
+    def _until(self, case: Case, slot: int | None) -> Action:
         """What a session does until it is forced; it moves, if that is now."""
         if slot == self._slot(self._now):
             return Action.migrate
         return Action.wait if slot is None or case.terms.waits else Action.later
 
-    def _own_reason(self, case: _Case) -> Reason | None:
+    def _own_reason(self, case: Case) -> Reason | None:
         """What of the session itself keeps it from moving now."""
         now = self._slot(self._now)
         return case.reason if self._slot(case.ready) > now else case.calendar.why(now)
 
-    def _cause(self, case: _Case) -> str:
+    def _cause(self, case: Case) -> str:
         """What makes a deadline impossible."""
         deadline = case.terms.deadline or 0
         if deadline < self._now:
@@ -366,7 +326,7 @@ class Planner:
 
     def _write(
         self,
-        case: _Case,
+        case: Case,
         action: Action,
         reason: Reason | None,
         detail: str = "",
@@ -394,35 +354,11 @@ class Planner:
         if slot is not None:
             self._take(case, slot)
 
-    def _take(self, case: _Case, slot: int) -> None:
+    def _take(self, case: Case, slot: int) -> None:
         candidate = case.candidate
         for seats in case.seats:
             seats.take(slot)
         self._starts.setdefault((case.new, case.wave), {})[case.name] = slot
-        self._places[case.name] = _Place(slot, (case.new, case.wave), case.seats, candidate.host, candidate.gpus)
+        self._places[case.name] = Place(slot, (case.new, case.wave), case.seats, candidate.host, candidate.gpus)
         if candidate.host in self._gpus:
             self._gpus[candidate.host] -= candidate.gpus
-
-
-def why_not(candidate: Candidate, new: str, refused: str = "") -> Reason | None:
-    """Why a session stays where it is; none: it is to move to the image `new`, unless that was `refused`."""
-    if candidate.obstacle or candidate.away_since:
-        return candidate.obstacle or Reason.unfinished
-    if not new:
-        return Reason.refused if refused else Reason.no_image
-    if candidate.session.image == new:
-        return Reason.current
-    if candidate.failed == new and candidate.wish.agreed != new:
-        return Reason.failed
-    return None if candidate.running else Reason.stopped
-
-
-def _pulls(host: Host) -> dict[str, float | None]:
-    """Image → seconds until it is there, if all are pulled one after the other; none: there is no room for it."""
-    found: dict[str, float | None] = {}
-    size = 0
-    for image in sorted(host.pulls):
-        fits = host.room is None or size + host.pulls[image] <= host.room
-        size += host.pulls[image] if fits else 0
-        found[image] = size / host.rate if fits else None
-    return found

@@ -19,7 +19,8 @@ from flows.core.formatting import some
 from flows.core.policy import SessionPolicy
 from flows.images.registry_errors import NoAnswer
 from flows.migrations import previous_containers, shutdown_notice
-from flows.migrations.move import Consent, Entry, Move, StepName
+from flows.migrations.move import Consent, Entry, Move
+from flows.migrations.move_steps import StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import Move, StepName, may_say, require_complete
+from flows.migrations.move import Move
+from flows.migrations.move_steps import StepName, may_say, require_complete
 from flows.migrations.results import Outcome
 from flows.migrations.steps.forward import Forward
 from flows.migrations.steps.way_back import WayBack

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.migrations import previous_containers, shutdown_notice, unattended
-from flows.migrations.move import Code, Entry, Move, Phase, StepName, has_code
+from flows.migrations.move import Entry, Move, Phase, has_code
+from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
 from flows.migrations.steps.world import World, stays_cold
 from flows.sessions.homes.copying import NobodyKnows

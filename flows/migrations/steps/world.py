@@ -13,7 +13,8 @@ from flows.core.formatting import some
 from flows.core.settings import Settings
 from flows.migrations import shutdown_notice
 from flows.migrations.journal import Journal
-from flows.migrations.move import Code, Move
+from flows.migrations.move import Move
+from flows.migrations.move_steps import Code
 from flows.migrations.results import Outcome
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions

@@ -19,8 +19,9 @@ from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.activity import inspect_processes
+from flows.sessions.activity.evidence import Activity, Look, Memory, Verdict, unknown
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import PROBE, Activity, Look, Memory, Verdict, judge, remembered, unknown
+from flows.sessions.activity.verdict import PROBE, judge, remembered
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session, check_name
 

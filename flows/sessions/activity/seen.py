@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from flows.sessions.activity.verdict import Evidence, Verdict
+from flows.sessions.activity.evidence import Evidence, Verdict
 
 
 @dataclass(frozen=True)

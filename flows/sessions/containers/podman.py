@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -27,20 +26,19 @@ from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.sessions.containers import drift, ending, slot
+from flows.sessions.containers.ingress import filter_input
+from flows.sessions.containers.podman_options import create_options
+from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
 from flows.sessions.containers.walls import Walls
-from flows.sessions.model import HOME, USER, Container, Running, Session, Volume, session_of
+from flows.sessions.model import Container, Running, Session, session_of
 
 with lazily(globals()):
     from flows.images.registry import Registry
 
 logger = logging.getLogger("refit.sessions")
 
-TOKEN_FILE = "/run/refit/token"
-SSH_FOLDER = "/run/refit/ssh"
-PROCESSES = 4096
 
 _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
-_LABEL = "io.refit."
 # The variable by which looks at a session know each other (`watching/look.py`).
 _LOOKER = "REFIT_LOOK"
 # Bytes that a dialogue may have: a look at thousands of processes, with what they were called with.
@@ -51,14 +49,6 @@ _WAIT = 1.0
 _LAST_LINES = 15
 # `podman stop` was killed, and Podman waits for it to go on; or `podman start`, and Podman doesn't know that it runs.
 _CUT_SHORT = ("stopping", "initialized")
-_STATES = {
-    "configured": Running.created,
-    "created": Running.created,
-    "initialized": Running.created,
-    "running": Running.running,
-    "paused": Running.running,
-    "stopping": Running.running,
-}
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,7 @@ class Podman:
             self._slots.make(session.container)
         if (found := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
-            options = drift.marked(self._options(session))
+            options = drift.marked(create_options(session, self._settings, self._slots, self._walls))
             self._podman("create", "--replace", *options, self._reference(session.image))
             found = self._find(session)
         if found is None or found.made_from != session:
@@ -307,12 +297,12 @@ class Podman:
         Connections stay, and wait. The rule is in the container's own network and ends with it: nothing is left behind.
         """
         network = self._network(container)
-        _filter_input(network, ports)
-        return partial(_filter_input, network)
+        filter_input(network, ports)
+        return partial(filter_input, network)
 
     def allow_ingress(self, container: str) -> None:
         """Undo every `block_ingress` of a running container, also those of a process that has died."""
-        _filter_input(self._network(container))
+        filter_input(self._network(container))
 
     def _network(self, container: str) -> str:
         """The file that stands for its network; gone with the container, where a pid might be another's already."""
@@ -387,128 +377,3 @@ class Podman:
 
     def _reference(self, image: str) -> str:
         return f"{self._settings.registry_host}/{self._settings.repository}@{image}"
-
-    def _resource_limits(self, session: Session) -> list[str]:
-        """What it may take of the machine, where that can be seen to."""
-        memory = session.memory or tools.session_memory(self._settings)
-        shares = self._settings.session_cpu_shares
-        limits = [*tools.resource_limits(memory, session.cpus), *([f"--cpu-shares={shares}"] if shares else [])]
-        if limits and (problem := tools.facts(self._settings).limits_problem):
-            logger.warning(
-                "%s has no limits of memory and CPU, for containers can't have any: %s", session.name, problem
-            )
-            return []
-        return limits
-
-    def _options(self, session: Session) -> list[str]:
-        variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE}
-        home = f"type=bind,src={session.home},dst={HOME}"
-        if session.late_home:
-            variables[slot.VARIABLE] = "1"
-            home = slot.mount(self._slots.path(session.container))
-        return [
-            f"--name={session.container}",
-            f"--hostname={session.name}",
-            "--pull=never",
-            "--init",
-            "--stop-signal=SIGTERM",
-            f"--user={session.uid}:0",
-            "--cap-drop=all",
-            "--security-opt=no-new-privileges",
-            *([] if session.access.user_namespaces else tools.call_filter(self._settings)),
-            f"--pids-limit={PROCESSES}",
-            *self._walls.options(session.access.machine_ports),
-            *tools.run_limits(self._settings),
-            *self._resource_limits(session),
-            # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.
-            "--log-driver=k8s-file",
-            "--log-opt=max-size=16mb",
-            f"--mount={home}",
-            f"--mount=type=bind,src={session.token_file},dst={TOKEN_FILE},ro",
-            *map(mount_option, session.volumes),
-            *(f"--device={device}" for device in session.devices),
-            *_ssh(session),
-            *(f"--env={name}={value}" for name, value in variables.items()),
-            *(f"--label={name}={value}" for name, value in labels(session).items()),
-        ]
-
-
-def _ssh(session: Session) -> list[str]:
-    return [
-        f"--mount=type=bind,src={session.ssh},dst={SSH_FOLDER},ro",
-        f"--passwd-entry={USER}:*:{session.uid}:0::{HOME}:/bin/bash",
-    ]
-
-
-def _filter_input(network: str, shut: Sequence[int] = ()) -> None:
-    """Let nothing come into a container's network by these ports, from one instant to the next."""
-    called = ["nsenter", f"--net={network}", "--", *restoring()]
-    command.run(called, root=True, stdin=input_rules(shut), limit=_QUICK)
-
-
-def restoring() -> list[str]:
-    """What changes the rules of the network that it runs in to those of `input_rules`."""
-    return [tools.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
-
-
-def input_rules(shut: Sequence[int]) -> str:
-    """What `iptables-restore` reads to let nothing come in by these ports, and by all others. Pure."""
-    rule = f"-A INPUT ! -i lo -p tcp -m multiport --dports {','.join(map(str, shut))} -j DROP\n" if shut else ""
-    return f"*filter\n-F INPUT\n{rule}COMMIT\n"
-
-
-def mount_option(volume: Volume) -> str:
-    """The option of Podman that lets a container have a volume. Pure."""
-    return f"--mount=type=bind,src={volume.folder},dst={volume.path}{',ro' if volume.read_only else ''}"
-
-
-def labels(session: Session) -> Mapping[str, str]:
-    """What is written on a session's container; anybody may read it, so there is no secret in it. Pure."""
-    return {
-        f"{_LABEL}session": session.name,
-        f"{_LABEL}generation": str(session.generation),
-        f"{_LABEL}image": session.image,
-        f"{_LABEL}spec": session.to_json(),
-    }
-
-
-def is_ours(listed: Mapping[str, Any]) -> bool:
-    """Whether Refit made what an entry of `podman ps --format json` is about: somebody's own may bear a label. Pure."""
-    written: Mapping[str, str] = listed["Labels"] or {}
-    return {f"{_LABEL}session", f"{_LABEL}generation", f"{_LABEL}image"} <= written.keys()
-
-
-def as_container(listed: Mapping[str, Any]) -> Container:
-    """What one entry of `podman ps --format json` says. Pure."""
-    written: Mapping[str, str] = listed["Labels"]
-    return Container(
-        name=listed["Names"][0],
-        session=written[f"{_LABEL}session"],
-        generation=int(written[f"{_LABEL}generation"]),
-        image=written[f"{_LABEL}image"],
-        running=_STATES.get(listed["State"], Running.stopped),
-        made_from=_made_from(written.get(f"{_LABEL}spec", "")),
-        pid=listed.get("Pid", 0),
-        started=_moment(listed.get("StartedAt", 0)),
-        ended=_moment(listed.get("ExitedAt", 0)),
-    )
-
-
-def _moment(seconds: int) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None  # what never was, was in the year 1
-
-
-def as_address(inspected: Mapping[str, Any], port: int) -> tuple[str, int] | None:
-    """Where a port of a container is reached, by what `podman container inspect` says; none: nowhere. Pure."""
-    if not inspected["State"]["Running"]:  # what is said of its ports holds for its next start
-        return None
-    network = inspected["NetworkSettings"]
-    own = [network.get("IPAddress"), *(each.get("IPAddress") for each in (network.get("Networks") or {}).values())]
-    return next(((host, port) for host in own if host), None)
-
-
-def _made_from(spec: str) -> Session | None:
-    try:
-        return Session.from_json(spec)
-    except ValueError:  # written by a Refit that knew other sessions
-        return None

@@ -24,7 +24,7 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
-from flows.host import containers, tools
+from flows.host import containers, mounts, tools
 from flows.sessions.model import Container, Running, Session, session_of
 
 PARENT, NAME = "/home", "dev"
@@ -220,14 +220,14 @@ class Slots:
 
     def _places(self) -> tuple[Path, ...]:
         """Where in slots something is bound."""
-        return tuple(point for point in tools.mounts_below(self._folder) if point.parent.parent == self._folder)
+        return tuple(point for point in mounts.mounts_below(self._folder) if point.parent.parent == self._folder)
 
     def _share(self) -> None:
         """Let containers see what is mounted below the folder of all slots, and nobody else."""
         if self._shared():
             return
         with one_at_a_time(self._settings.folder() / "slots.lock"):
-            if self._folder not in tools.mounts_below(self._folder):
+            if self._folder not in mounts.mounts_below(self._folder):
                 command.run(["install", "-d", "-m", "0755", self._folder], root=True)
                 command.run(["mount", "--bind", self._folder, self._folder], root=True, limit=_QUICK)
             if not self._shared():
@@ -248,7 +248,7 @@ def mount(slot: Path) -> str:
 def mounted(lines: str) -> tuple[Mounted, ...]:
     """What `/proc/<pid>/mountinfo` says. Pure."""
     return tuple(
-        Mounted(tools.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines()
+        Mounted(mounts.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines()
     )
 
 

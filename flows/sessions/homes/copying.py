@@ -15,7 +15,7 @@ from flows.core import command
 from flows.core.command import CommandTimeout, Completed, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line
-from flows.host import tools
+from flows.host import mounts
 from flows.sessions.homes import contents, enclosed
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, mb
 
@@ -119,7 +119,7 @@ def refuse_mounts(home: Path) -> None:
     Raises:
         RefitError: another file system is mounted inside.
     """
-    if inside := [point for point in tools.mounts_below(home) if point != home.resolve()]:
+    if inside := [point for point in mounts.mounts_below(home) if point != home.resolve()]:
         raise RefitError(
             f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
             why="What is in them is not in the snapshots of the home, and couldn't be brought back.",
@@ -264,3 +264,20 @@ def _write(
                 fix="make room on that disk.",
             ) from error
         raise
+
+
+def extent_of(folders: Iterable[Path], most: int) -> Extent:
+    """What home and volumes take, unless they have more than `most` files and folders.
+
+    Raises:
+        RefitError: they have so many files that nobody could wait for a copy.
+    """
+    found = sum((extent(folder, most) for folder in folders), start=Extent())
+    if found.files > most:
+        raise RefitError(
+            f"The home has more than {most} files and folders, with its volumes.",
+            why="Each of them is looked at while the session is away.",
+            fix="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
+            "homes have more by the setting `home_files`.",
+        )
+    return found

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import struct
-import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +18,11 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.homes import copying
 from flows.sessions.homes.btrfs_send import only_within
-from flows.sessions.homes.copying import Extent
+from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, mb, reserved
 from flows.sessions.homes.volumes import Part, Wanted, is_own, parts
 from flows.sessions.model import Session, Volume, check_name
-
-# What is made in a folder with this default is its group's to write: one entry for user, group and others each.
-_ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))
-_OPEN_TO_GROUP = "import os, sys; os.setxattr(sys.argv[1], 'system.posix_acl_default', bytes.fromhex(sys.argv[2]))"
 
 
 class LocalHomes:
@@ -120,7 +114,7 @@ class LocalHomes:
             raise RefitError(f"There is a volume {name!r} already.", fix="`refit volume list` shows all.")
         command.run(["install", "-d", "-m", "0770", "-o", "0", "-g", "0", folder], root=True)
         # All sessions are of group 0; without this, what one of them makes would be read-only for the others.
-        command.run([sys.executable, "-I", "-c", _OPEN_TO_GROUP, folder, _ACL.hex()], root=True)
+        open_to_group(folder)
         return folder
 
     def remove_volume(self, folder: Path) -> None:
@@ -171,7 +165,7 @@ class LocalHomes:
         moving |= {folder: self.pool.volumes / session.name / name for name, folder in volumes.items()}
         for folder in moving:
             copying.refuse_mounts(folder)
-        size, free = self._extent(moving).size, self.pool.room().free
+        size, free = copying.extent_of(moving, self._most_files).size, self.pool.room().free
         if missing := lacking(size, free):
             raise NoRoom(
                 f"The pool has no room for the home of {session.name!r}: {mb(missing)} are missing.",
@@ -240,24 +234,8 @@ class LocalHomes:
             if part.folder in self.pool:
                 self.pool.refuse_nested(part.folder)
         outside = [part.folder for part in parts(session) if part.folder not in self.pool]
-        size = self._extent(outside).size
+        size = copying.extent_of(outside, self._most_files).size
         return size if size and not self._shares_blocks() else 0
-
-    def _extent(self, folders: Iterable[Path]) -> Extent:
-        """What home and volumes take.
-
-        Raises:
-            RefitError: they have so many files that nobody could wait for a copy.
-        """
-        found = sum((copying.extent(folder, self._most_files) for folder in folders), start=Extent())
-        if found.files > self._most_files:
-            raise RefitError(
-                f"The home has more than {self._most_files} files and folders, with its volumes.",
-                why="Each of them is looked at while the session is away.",
-                fix="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
-                "homes have more by the setting `home_files`.",
-            )
-        return found
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
         """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
@@ -304,7 +282,7 @@ class LocalHomes:
         """
         if size := self._refuse_what_cant_be_copied(session):
             there = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
-            size = max(0, size - self._extent(there).size)
+            size = max(0, size - copying.extent_of(there, self._most_files).size)
         with reserved(self._notes, self._snapshots, size):
             try:
                 return self._take_all(session, id, self._duplicate)
@@ -339,7 +317,8 @@ class LocalHomes:
     def _differences(
         self, part: Part, snapshot: Path, except_paths: Collection[str], at_a_glance: bool
     ) -> tuple[str, ...]:
-        if part.folder in self.pool and self._only_within(part.folder, snapshot, except_paths):
+        touched = self.pool.touched(part.folder, snapshot) if part.folder in self.pool else None
+        if touched is not None and only_within(touched, except_paths):
             return ()  # in milliseconds; else every byte is compared, to say what it is
         excluded = [f"/{pattern.lstrip('/')}" for pattern in except_paths]
         seen = copying.differing(part.folder, snapshot, self._compare_seconds, excluded, at_a_glance=at_a_glance)
@@ -394,10 +373,6 @@ class LocalHomes:
         for source, target in known:
             if source not in self.pool:
                 by(source, target)
-
-    def _only_within(self, folder: Path, snapshot: Path, paths: Collection[str]) -> bool:
-        found = self.pool.touched(folder, snapshot)
-        return found is not None and only_within(found, paths)
 
     def _shares_blocks(self) -> bool:
         """Whether a copy of a home takes no space until the home changes, as on XFS and Btrfs."""

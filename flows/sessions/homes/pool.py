@@ -23,7 +23,7 @@ from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.formatting import on_a_line, some
 from flows.core.settings import Settings
-from flows.host import tools
+from flows.host import mounts, tools
 from flows.sessions.homes import subvolumes
 from flows.sessions.homes.btrfs_send import touched
 
@@ -268,7 +268,7 @@ class Pool:
             )
 
     def _mounted(self) -> bool:
-        return self.folder in tools.mounts_below(self.folder)
+        return self.folder in mounts.mounts_below(self.folder)
 
     def _mount(self, file: Path) -> None:
         if not self._mounted():

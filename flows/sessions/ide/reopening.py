@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from flows.core.errors import RefitError
-from flows.sessions.activity.verdict import Evidence
+from flows.sessions.activity.evidence import Evidence
 from flows.sessions.engine import Engine
 from flows.sessions.ide import opened
 from flows.sessions.ide.jupyter import Jupyter

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flows.core.formatting import printable
+from flows.sessions.activity.evidence import Look, Process
 from flows.sessions.activity.probes import ProbeSpec, see
-from flows.sessions.activity.verdict import SSHD, Look, Process
+from flows.sessions.activity.program_kinds import SSHD
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 

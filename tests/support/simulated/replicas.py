@@ -17,7 +17,7 @@ import psutil
 
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseLost
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.sessions.history import History
 from tests.support.simulated.fleet import Fleet, fleet
 from tests.support.simulated.world import Point

@@ -16,7 +16,8 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.leases import Lease, LeaseLost, renewal_of
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.move import FINAL, Move
+from flows.migrations.move import Move
+from flows.migrations.move_steps import FINAL
 from flows.migrations.planning.rollout import Decision
 from tests.support.simulated.engine import SimulatedSessions
 from tests.support.simulated.fleet import Fleet, MortalJournal

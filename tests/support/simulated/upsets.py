@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flows.core.errors import RefitError
-from flows.migrations.move import FINAL, Code, Move, State, has_code
+from flows.migrations.move import Move, has_code
+from flows.migrations.move_steps import FINAL, Code, State
 from flows.sessions.model import Running, Session
 from tests.support.moving import check_no_gap
 from tests.support.simulated.fleet import ACCESS, LATE, OWN, SILENT, Fleet

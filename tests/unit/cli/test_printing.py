@@ -37,8 +37,8 @@ from flows.core.progress import Report, State
 from flows.migrations.results import Result
 from flows.orchestration import queues
 from flows.releases.report import BuildReport
+from flows.sessions.activity.evidence import Process
 from flows.sessions.activity.hook import last_words
-from flows.sessions.activity.verdict import Process
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PIECES = (

@@ -27,7 +27,7 @@ from flows.locks import debian_archive, mirror, simple_index, vulnerabilities
 from flows.locks.debian_archive import ArchiveError
 from flows.locks.simple_index import Index, Unreadable
 from flows.services import process
-from flows.services.embedded import Service
+from flows.services.service import Service
 from tests.support.liars import Eavesdropper, Request, Said
 from tests.support.waiting import serving
 

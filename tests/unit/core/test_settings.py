@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.settings import HIDDEN, lines, page
-from flows.core import program_output, settings
+from flows.core import authorities, program_output, settings
 from flows.core.documents import Mistakes
 from tests.support.certificates import make_authority
 from tests.support.machine import ROOT
@@ -110,16 +110,16 @@ def test_a_database_with_a_whole_path_or_none_is_taken(monkeypatch: pytest.Monke
 def test_authorities_that_are_none_are_named(home: Path, content: str) -> None:
     (home / "ca.pem").write_text(content)
     with pytest.raises(Mistakes, match=r"ca\.pem.*can't be used"):
-        settings.authorities(settings.Settings(ca_bundle=home / "ca.pem"))
+        authorities.authorities(settings.Settings(ca_bundle=home / "ca.pem"))
 
 
 def test_authorities_are_read_once_unless_their_file_changes(home: Path) -> None:
     mine, other = (make_authority(home / name).bundle for name in ("mine", "other"))
     trusting = settings.Settings(ca_bundle=mine)
-    found = settings.authorities(trusting)
-    assert settings.authorities(trusting) is found
+    found = authorities.authorities(trusting)
+    assert authorities.authorities(trusting) is found
     mine.write_bytes(other.read_bytes())
-    assert settings.authorities(trusting).get_ca_certs(binary_form=True) != found.get_ca_certs(binary_form=True)
+    assert authorities.authorities(trusting).get_ca_certs(binary_form=True) != found.get_ca_certs(binary_form=True)
 
 
 def test_a_copy_with_another_registry_is_not_asked_where_the_first_was(home: Path) -> None:

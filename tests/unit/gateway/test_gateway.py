@@ -19,8 +19,9 @@ from flows.core.database import open_database
 from flows.core.settings import Settings, Span
 from flows.gateway import routes
 from flows.gateway.proxy import Gateway
-from flows.migrations.move import Entry, Move, Phase, State
-from flows.sessions.containers.podman import as_address
+from flows.migrations.move import Entry, Move, Phase
+from flows.migrations.move_steps import State
+from flows.sessions.containers.podman_records import as_address
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.store import Store
 from flows.waiting_page import page

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.settings import Settings
-from flows.host import tools
+from flows.host import mounts, sockets, tools
 from flows.host.tools import Facts
 
 LIMITS = """\
@@ -90,9 +90,9 @@ def test_programs_that_only_root_has_in_its_path_are_found(monkeypatch: pytest.M
 
 def test_mount_points_below_a_folder_are_found_by_their_real_names(tmp_path: Path) -> None:
     line = r"36 35 98:0 / /homes/a\040b\134c/é rw,noatime - ext4 /dev/root rw"
-    assert tools.mount_point(line) == Path("/homes/a b\\c/é")
-    assert Path("/proc") in tools.mounts_below(Path("/"))
-    assert tools.mounts_below(tmp_path) == ()
+    assert mounts.mount_point(line) == Path("/homes/a b\\c/é")
+    assert Path("/proc") in mounts.mounts_below(Path("/"))
+    assert mounts.mounts_below(tmp_path) == ()
 
 
 def test_a_container_is_limited_in_what_was_said_and_gets_no_more_by_swap() -> None:
@@ -120,14 +120,14 @@ def test_a_connection_comes_to_the_user_who_listens_there(address: str, rows: li
     for number, row in enumerate(rows):
         local, remote, state, user = row.split()
         lines.append(f"{number:4}: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:>5} 0 12345 1")
-    assert tools.listeners(address, 5000, lines) == users
+    assert sockets.listeners(address, 5000, lines) == users
 
 
 def test_a_port_of_our_own_is_nobody_elses() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        assert not tools.is_anothers("127.0.0.1", port)
+        assert not sockets.is_anothers("127.0.0.1", port)
         listener.listen()
-        assert tools.listeners("127.0.0.1", port, tools._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
-        assert not tools.is_anothers("127.0.0.1", port)
+        assert sockets.listeners("127.0.0.1", port, sockets._rows(Path("/proc/net/tcp"))) == {os.geteuid()}
+        assert not sockets.is_anothers("127.0.0.1", port)

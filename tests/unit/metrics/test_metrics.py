@@ -24,7 +24,8 @@ from flows.metrics.exposition import BUCKETS, buckets, registry
 from flows.metrics.facts import Facts, SessionFact, downtimes, moves
 from flows.metrics.runs import FlowRun, Runs
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase, State, downtime
+from flows.migrations.move import Entry, Phase, downtime
+from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import RolloutStatus
 from flows.migrations.planning.rollout_state import RolloutState

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.migrations.concurrency import TOGETHER, AdmissionQueue, ConcurrencyLimits, side_by_side
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
 

@@ -25,7 +25,8 @@ from flows.images.registry_errors import NoAnswer
 from flows.migrations import shutdown_notice
 from flows.migrations.executor import LOOK_AGE
 from flows.migrations.failure_attribution import PUT_OFF
-from flows.migrations.move import STEPS, Consent, State
+from flows.migrations.move import Consent
+from flows.migrations.move_steps import STEPS, State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.planning.plan import plan
@@ -34,8 +35,8 @@ from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.steps.way_back import UNUSED_GRACE
 from flows.sessions.activity import probes
+from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Verdict
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows

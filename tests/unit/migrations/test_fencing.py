@@ -27,7 +27,8 @@ from flows.gateway.proxy import Gateway
 from flows.images.manifests import MANIFEST
 from flows.images.registry import Registry
 from flows.migrations.executor import LEFT
-from flows.migrations.move import STEPS, Phase, State
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import STEPS, State
 from flows.migrations.rehearsal import _named, sweep
 from flows.migrations.results import NotResumed
 from flows.sessions.entry.forwarder import Forwarder

@@ -12,7 +12,8 @@ from flows.core.database import open_database
 from flows.core.leases import LeaseLost, lease
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import STEPS, Entry, Phase, State, state
+from flows.migrations.move import Entry, Phase, state
+from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.plan import moved
 from flows.sessions.events import Kind
 from flows.sessions.history import History

@@ -8,28 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.migrations.move import (
-    ATTEMPTS,
-    FINAL,
-    STEPS,
-    Code,
-    Do,
-    End,
-    Entry,
-    GiveUp,
-    Next,
-    Phase,
-    Seen,
-    State,
-    Step,
-    StepName,
-    Undo,
-    decide,
-    leads_to,
-    may_say,
-    require_complete,
-    state,
-)
+from flows.migrations.move import ATTEMPTS, Do, End, Entry, GiveUp, Next, Phase, Seen, Undo, decide, leads_to, state
+from flows.migrations.move_steps import FINAL, STEPS, Code, State, Step, StepName, may_say, require_complete
 from flows.sessions.model import Running
 
 BY_NAME = {step.name: step for step in STEPS}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.database import now
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.previous_containers import clear, had, outlived
 from flows.migrations.switch_profile import go_back
 from flows.sessions.model import Running, Session

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.core.policy import RolloutPolicy, SessionPolicy, Unavailable
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import plan_after
 from flows.migrations.planning.rollout import Action, Candidate, Decision, PlanInput, Reason, RolloutStatus
 from flows.migrations.planning.waves import Approval, Trial
 from flows.migrations.reconcile import PART, FailureBudget, foreseen, reconcile
 from flows.migrations.results import Result
+from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)

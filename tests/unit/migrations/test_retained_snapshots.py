@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.retained_snapshots import drop, kept, take_back
 from flows.sessions.model import Session
 from tests.support.simulated.fleet import Fleet

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from flows.migrations.move import Code, Entry, Phase
+from flows.migrations.move import Entry, Phase
+from flows.migrations.move_steps import Code
 from flows.migrations.unattended import TEXTS, alone, since
 from flows.sessions.model import Container, Running
 

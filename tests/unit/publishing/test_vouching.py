@@ -16,7 +16,7 @@ from flows.images.manifests import CONFIG, MANIFEST, canonical, descriptor, dige
 from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.signatures import NotPublished, Publications
-from flows.services import doctor
+from flows.services import doctor_sessions
 from tests.unit.images.test_registry import client, server
 from tests.unit.publishing.test_referrers import IMAGES, Fake
 
@@ -115,14 +115,14 @@ def test_what_is_revoked_counts_no_more_until_it_is_restored(here: Settings, pus
 def test_doctor_names_aliases_that_point_at_what_nobody_published(
     here: Settings, tmp_path: Path, push: Callable[..., str]
 ) -> None:
-    assert list(doctor.aliases(here)) == []  # nothing was ever done here
+    assert list(doctor_sessions.aliases(here)) == []  # nothing was ever done here
     open_database(here.database)
     push(PROFILE)
     refit("sign", "--yes")
-    [finding] = doctor.aliases(here)
+    [finding] = doctor_sessions.aliases(here)
     assert finding.ok
     push(PROFILE, "20261122")
-    [finding] = doctor.aliases(here)
+    [finding] = doctor_sessions.aliases(here)
     assert not finding.ok and f"{PROFILE}_{RELEASE} (unsigned)" in finding.seen and "images sign" in finding.fix
     away = here.model_copy(update={"registry_port": 1})
-    assert list(doctor.aliases(away)) == []
+    assert list(doctor_sessions.aliases(away)) == []

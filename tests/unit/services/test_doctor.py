@@ -20,11 +20,12 @@ from flows.core.database import open_database
 from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import moved
-from flows.services import doctor
-from flows.services.doctor import Finding, Program
-from flows.sessions.containers.podman import input_rules
+from flows.services import doctor, doctor_containers, doctor_home, doctor_programs, doctor_sessions
+from flows.services.doctor_findings import Finding
+from flows.services.doctor_programs import Program
+from flows.sessions.containers.ingress import input_rules
 from flows.sessions.homes.pool import Room
 from flows.sessions.model import Session
 from tests.support.waiting import free_port, serving, wait_until
@@ -43,7 +44,7 @@ PODMAN = Program("podman", "runs sessions", "4.3")
     ],
 )
 def test_programs(says: str | None, ok: bool) -> None:
-    finding = doctor.judge_program(PODMAN, says)
+    finding = doctor_programs.judge_program(PODMAN, says)
     assert finding.ok is ok
     assert bool(finding.fix) is not ok
     assert ok or "podman" in finding.fix
@@ -52,10 +53,10 @@ def test_programs(says: str | None, ok: bool) -> None:
 def test_what_draws_the_stages_is_told_and_nothing_that_anything_else_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = doctor.pictures(Settings())
-    assert found.ok and doctor.pictures not in doctor.NEEDED
+    (found,) = doctor_programs.pictures(Settings())
+    assert found.ok and doctor_programs.pictures not in doctor.NEEDED
     monkeypatch.setenv("PATH", str(tmp_path))
-    (found,) = doctor.pictures(Settings())
+    (found,) = doctor_programs.pictures(Settings())
     assert (found.thing, found.ok) == ("dot", False) and "graphviz" in found.fix
 
 
@@ -66,58 +67,58 @@ def test_a_finding_says_how_to_mend() -> None:
 
 @pytest.mark.parametrize(("free", "ok"), [(10 * 10**9, True), (10**9, False)])
 def test_disk(free: int, ok: bool) -> None:
-    assert doctor.judge_disk(free, Path("/home")).ok is ok
+    assert doctor_home.judge_disk(free, Path("/home")).ok is ok
 
 
 def test_disk_of_a_home_that_is_not_there_yet(tmp_path: Path) -> None:
-    (finding,) = doctor.disk(Settings(home=tmp_path / "not" / "yet"))
+    (finding,) = doctor_home.disk(Settings(home=tmp_path / "not" / "yet"))
     assert str(tmp_path) in finding.seen
 
 
 @pytest.mark.parametrize(("limit", "ok"), [(20_000, True), (1024, False)])
 def test_open_files(limit: int, ok: bool) -> None:
-    assert doctor.judge_open_files(limit).ok is ok
+    assert doctor_containers.judge_open_files(limit).ok is ok
 
 
 @pytest.mark.parametrize(("free", "ok"), [(6 * 10**9, True), (4 * 10**9, False)])
 def test_a_pool_that_is_nearly_full_is_told(free: int, ok: bool) -> None:
-    assert doctor.judge_pool(Room(50 * 10**9, free)).ok is ok
+    assert doctor_sessions.judge_pool(Room(50 * 10**9, free)).ok is ok
 
 
 def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings) -> None:
-    assert not tuple(doctor.moves(settings)) and not (settings.home / "refit.db").exists()
+    assert not tuple(doctor_sessions.moves(settings)) and not (settings.home / "refit.db").exists()
     journal = Journal(open_database(settings.database))
     ada = Session("ada", "p", "2026a", "sha256:old", 200_000, Path("/home"), Path("/token"), Access())
     with lease(journal.database, "session ada") as held:
         move = journal.begin(held, ada, moved(ada, "sha256:new", None), "")
-        (finding,) = doctor.moves(settings)
+        (finding,) = doctor_sessions.moves(settings)
         assert finding.ok
-    (finding,) = doctor.moves(settings)
+    (finding,) = doctor_sessions.moves(settings)
     assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate resume" in finding.fix
     with lease(journal.database, "session ada") as held:
         journal.end(held, move, State.held, "the way back failed")
-    (finding,) = doctor.moves(settings)
+    (finding,) = doctor_sessions.moves(settings)
     assert not finding.ok and "ada: held" in finding.seen and "refit migrate history ada" in finding.fix
 
 
 def test_sessions_and_homes_without_a_record_are_told(settings: Settings) -> None:
-    assert not tuple(doctor.records(settings))
-    assert doctor.judge_records((), ()).ok
-    finding = doctor.judge_records(["ada", "bob"], ["cyd"])
+    assert not tuple(doctor_sessions.records(settings))
+    assert doctor_sessions.judge_records((), ()).ok
+    finding = doctor_sessions.judge_records(["ada", "bob"], ["cyd"])
     assert not finding.ok and "of ada, bob: containers" in finding.seen and "of cyd: homes" in finding.seen
     assert "refit session recover" in finding.fix
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
 def test_whether_sessions_can_be_closed_is_tried_in_a_network_of_its_own() -> None:
-    (finding,) = doctor.doors(Settings())
+    (finding,) = doctor_containers.doors(Settings())
     assert finding.ok, finding
     rules = "*filter\n-F INPUT\n-A INPUT ! -i lo -p tcp -m multiport --dports 8000,2222 -j DROP\nCOMMIT\n"
     assert (input_rules([8000, 2222]), input_rules(())) == (rules, "*filter\n-F INPUT\nCOMMIT\n")
 
 
 def on_ports(home: Path, port: int) -> dict[str, Finding]:
-    found = doctor.ports(Settings(home=home, prefect_port=port, registry_port=free_port()))
+    found = doctor_home.ports(Settings(home=home, prefect_port=port, registry_port=free_port()))
     return {finding.thing: finding for finding in found}
 
 
@@ -152,16 +153,16 @@ def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
 def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, registry="registry.example:5000")
     wanted = (settings.prefect_port, settings.gateway_port, settings.gateway_api_port)
-    assert [finding.thing for finding in doctor.ports(settings)] == [f"port {port}" for port in wanted]
+    assert [finding.thing for finding in doctor_home.ports(settings)] == [f"port {port}" for port in wanted]
 
 
 def test_the_gateway_needs_a_node_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(home=tmp_path)
-    (found,) = doctor.gateway(settings)
+    (found,) = doctor_home.gateway(settings)
     assert found.ok and "by the first `refit up`" in found.seen
-    assert not tuple(doctor.gateway(settings.model_copy(update={"gateway": False})))
-    monkeypatch.setattr(doctor, "NODE", tmp_path / "node")
-    (found,) = doctor.gateway(settings)
+    assert not tuple(doctor_home.gateway(settings.model_copy(update={"gateway": False})))
+    monkeypatch.setattr(doctor_home, "NODE", tmp_path / "node")
+    (found,) = doctor_home.gateway(settings)
     assert not found.ok and "REFIT_GATEWAY" in found.fix
 
 
@@ -225,17 +226,17 @@ def test_a_ca_bundle_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
 def test_root(settings: Settings) -> None:
-    assert [finding.ok for finding in doctor.root(settings)] == [True]
+    assert [finding.ok for finding in doctor_containers.root(settings)] == [True]
 
 
 def test_where_no_program_can_be_enclosed_it_says_what_follows(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (finding,) = doctor.enclosure(settings)
+    (finding,) = doctor_containers.enclosure(settings)
     assert finding.ok or os.geteuid() != 0
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: Creating new namespace failed: Operation not permitted' >&2; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    (finding,) = doctor.enclosure(settings)
+    (finding,) = doctor_containers.enclosure(settings)
     assert not finding.ok and "no session can be moved" in finding.seen and "not permitted" in finding.seen

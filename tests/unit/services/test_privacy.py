@@ -15,7 +15,7 @@ from flows.core.command import ProgramFailed
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.services import doctor, privacy
+from flows.services import doctor_home, privacy
 
 STRANGER = 54321
 
@@ -82,17 +82,17 @@ def test_the_home_of_somebody_else_is_refused_and_named(settings: Settings) -> N
     with pytest.raises(RefitError, match=f"belongs to uid {STRANGER}") as refused:
         privacy.close(settings)
     assert "chown" in refused.value.fix
-    (finding,) = doctor.home(settings)
+    (finding,) = doctor_home.home(settings)
     assert not finding.ok and str(STRANGER) in finding.seen
 
 
 def test_doctor_names_folders_above_in_which_others_may_exchange_the_home(settings: Settings) -> None:
     settings.folder()
-    (finding,) = doctor.home(settings)
+    (finding,) = doctor_home.home(settings)
     assert finding.ok, finding.seen
     settings.home.parent.chmod(0o777)
-    (finding,) = doctor.home(settings)
+    (finding,) = doctor_home.home(settings)
     assert not finding.ok and str(settings.home.parent) in finding.seen
     settings.home.parent.chmod(0o1777)
-    (finding,) = doctor.home(settings)
+    (finding,) = doctor_home.home(settings)
     assert finding.ok

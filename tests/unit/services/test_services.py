@@ -13,7 +13,7 @@ from flows import services
 from flows.core import settings
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.services import embedded, process, systemd, tickets
+from flows.services import embedded, prefect_services, process, systemd, tickets
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ def test_the_registry_stays_on_loopback_whatever_the_server_listens_on(tmp_path:
 
 @pytest.mark.parametrize("word", ["command", "env", "working_dir"])
 def test_the_base_job_template_takes_nothing(word: str) -> None:
-    assert word not in json.dumps(embedded.BASE_JOB_TEMPLATE)
-    assert embedded.BASE_JOB_TEMPLATE["variables"]["additionalProperties"] is False
+    assert word not in json.dumps(prefect_services.BASE_JOB_TEMPLATE)
+    assert prefect_services.BASE_JOB_TEMPLATE["variables"]["additionalProperties"] is False
 
 
 def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_the_login_of_prefect_is_made_up_once_or_is_the_chosen_one(tmp_path: Pat
     assert (tmp_path / "services/prefect/password").stat().st_mode & 0o777 == 0o600
     chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:love:lace", "listen": listen})
     assert services.prefect_login(chosen) == ("ada", "love:lace")
-    server = embedded.prefect(chosen)
+    server = prefect_services.prefect(chosen)
     assert server.environment["PREFECT_SERVER_API_AUTH_STRING"] == "ada:love:lace"
     assert server.environment["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
     assert "lace" not in " ".join(server.argv)
@@ -137,7 +137,7 @@ def test_a_link_opens_the_ui_of_the_embedded_server(tmp_path: Path) -> None:
     here = Settings(home=tmp_path, prefect_port=4321)
     address, _, ticket = tickets.link(here).partition("#")
     assert address == "http://127.0.0.1:4321/refit/login"
-    assert tickets.take(embedded.prefect(here).folder / embedded.TICKETS, ticket)
+    assert tickets.take(prefect_services.prefect(here).folder / embedded.TICKETS, ticket)
 
 
 def test_a_proxy_of_the_shell_is_not_used_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +157,11 @@ def test_units_start_in_order_and_hold_no_secret(tmp_path: Path) -> None:
     assert worker["Service"]["Type"] == "exec"
     assert worker["Service"]["Restart"] == "on-failure"
     words = shlex.split(worker["Service"]["ExecStart"].replace("$$", "$").replace("%%", "%"), posix=True)
-    assert tuple(words) == embedded.worker(chosen).argv
+    assert tuple(words) == prefect_services.worker(chosen).argv
 
 
 def test_what_systemd_reads_is_what_up_gives(tmp_path: Path) -> None:
-    server = embedded.prefect(Settings.model_validate({"home": tmp_path, "auth": 'a:b"\\c'}))
+    server = prefect_services.prefect(Settings.model_validate({"home": tmp_path, "auth": 'a:b"\\c'}))
     process.prepare(server)
     lines = (server.folder / "environment").read_text().splitlines()
     read_back = {name: json.loads(value) for name, _, value in (line.partition("=") for line in lines)}
@@ -269,5 +269,5 @@ def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, m
     monkeypatch.setattr(process.time, "sleep", lambda _: None)
     monkeypatch.setattr(process, "answers", lambda _: next(answers))
     monkeypatch.setattr(process, "find", lambda _: "it runs")
-    process.wait_until_answering(embedded.prefect(Settings(home=tmp_path)))
+    process.wait_until_answering(prefect_services.prefect(Settings(home=tmp_path)))
     assert next(answers, None) is None

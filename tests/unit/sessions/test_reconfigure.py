@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flows.core.errors import RefitError
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.sessions import reconfigure
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from flows.cli import migrate
-from flows.migrations.move import State
+from flows.migrations.move_steps import State
 from flows.migrations.notifications import chart
 from flows.migrations.notifications.fleet import Fleet, Question, fleet, questions
 from flows.migrations.planning.rollout import Action, Decision, Gate, Health, Reason, RolloutStatus

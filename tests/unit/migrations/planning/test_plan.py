@@ -9,8 +9,8 @@ from flows.core.errors import RefitError, UnknownName
 from flows.core.policy import Mode
 from flows.migrations.planning.plan import moved, plan, plan_named
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
+from flows.sessions.activity.evidence import Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Verdict
 from flows.sessions.model import Session
 from flows.sessions.preferences import UpdatePreferences
 

@@ -31,8 +31,8 @@ from flows.migrations.planning.rollout import (
     RolloutStatus,
 )
 from flows.migrations.planning.waves import Trial
+from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
-from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.model import Session
 from flows.sessions.preferences import UpdatePreferences
 

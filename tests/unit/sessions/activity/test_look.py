@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 
 from flows.core import spawn
 from flows.sessions.activity import inspect_processes
-from flows.sessions.activity.verdict import PROBE, Look
+from flows.sessions.activity.evidence import Look
+from flows.sessions.activity.verdict import PROBE
 from tests.support.terminal import Terminal
 from tests.support.waiting import serving
 

@@ -9,18 +9,8 @@ from typing import Any
 import pytest
 
 from flows.catalog.load import load_catalog
-from flows.sessions.activity.verdict import (
-    PROBE,
-    Activity,
-    Kernel,
-    Look,
-    Memory,
-    Process,
-    Verdict,
-    judge,
-    remembered,
-    unknown,
-)
+from flows.sessions.activity.evidence import Activity, Kernel, Look, Memory, Process, Verdict, unknown
+from flows.sessions.activity.verdict import PROBE, judge, remembered
 from tests.support.machine import ROOT
 
 NOW = 1_800_000_000.0

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from flows.cli import tables
+from flows.cli import session_tables
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.containers.pulls import missing
 
@@ -27,5 +27,5 @@ def test_the_plan_says_how_much_that_is() -> None:
         Decision(name, Action.migrate, "old", "new", at=at, pull=pull) for name, pull in (("a", 41_300_000), ("b", 0))
     ]
     text = io.StringIO()
-    Console(file=text, width=200).print(tables.migration(lines))
+    Console(file=text, width=200).print(session_tables.migration(lines))
     assert "to pull" in text.getvalue() and text.getvalue().count("MB") == 1 and "41.3 MB" in text.getvalue()

@@ -11,7 +11,7 @@ import pytest
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.services import doctor
+from flows.services import doctor_containers, doctor_sessions
 from flows.sessions.containers import walls
 from flows.sessions.containers.walls import Wall, Walls, bridge_of, free_subnet, resolvers, table, with_bridge
 
@@ -81,20 +81,20 @@ def test_the_hook_is_for_containers_of_this_wall_alone() -> None:
 
 
 def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = doctor.walls(settings)
+    (found,) = doctor_containers.walls(settings)
     assert found.ok, found.seen
-    monkeypatch.setattr(doctor, "table", lambda *_: "nonsense")
-    (found,) = doctor.walls(settings)
+    monkeypatch.setattr(doctor_containers, "table", lambda *_: "nonsense")
+    (found,) = doctor_containers.walls(settings)
     assert not found.ok and "no session can start" in found.seen and "walls: false" in found.fix
-    (found,) = doctor.walls(settings.model_copy(update={"walls": False}))
+    (found,) = doctor_containers.walls(settings.model_copy(update={"walls": False}))
     assert found.ok and "reach each other" in found.seen
 
 
 def test_doctor_says_what_has_no_limit() -> None:
-    assert doctor.judge_bounds([], pool_has_limits=True).ok
-    for judged in (doctor.judge_bounds(["ana"], True), doctor.judge_bounds([], False)):
+    assert doctor_sessions.judge_bounds([], pool_has_limits=True).ok
+    for judged in (doctor_sessions.judge_bounds(["ana"], True), doctor_sessions.judge_bounds([], False)):
         assert not judged.ok and judged.fix
-    assert "ana" in doctor.judge_bounds(["ana"], True).seen
-    for judge in (doctor.judge_limits, doctor.judge_call_filter):
+    assert "ana" in doctor_sessions.judge_bounds(["ana"], True).seen
+    for judge in (doctor_containers.judge_limits, doctor_containers.judge_call_filter):
         assert judge("").ok
         assert not judge("no cgroup").ok and "no cgroup" in judge("no cgroup").seen

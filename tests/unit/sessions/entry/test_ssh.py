@@ -11,7 +11,8 @@ import pytest
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
 from flows.sessions.containers import drift
-from flows.sessions.containers.podman import Podman, is_ours
+from flows.sessions.containers.podman import Podman
+from flows.sessions.containers.podman_records import is_ours
 from flows.sessions.entry import forwarder
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import NoPublicKey, PublicKey, added, read_keys, without

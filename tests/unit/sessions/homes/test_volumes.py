@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.catalog.model import Access
-from flows.cli.tables import had
+from flows.cli.session_tables import had
 from flows.core.errors import RefitError
-from flows.sessions.containers.podman import mount_option
+from flows.sessions.containers.podman_options import mount_option
 from flows.sessions.homes.subvolumes import all_or_none
 from flows.sessions.homes.volumes import Part, Wanted, check_unused, parts, read_wanted, users
 from flows.sessions.model import Session, Volume

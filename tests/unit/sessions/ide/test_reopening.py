@@ -17,8 +17,8 @@ from flows.core import command
 from flows.migrations.move import Entry, Phase
 from flows.migrations.shutdown_notice import ended_by
 from flows.sessions.activity import supervise
+from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.hook import NOT_NOW, PROOF, ask, disproof, meaning
-from flows.sessions.activity.verdict import Evidence, Verdict
 from flows.sessions.engine import Engine
 from flows.sessions.ide.reopening import Document, Opened, look, told
 from flows.sessions.model import Session

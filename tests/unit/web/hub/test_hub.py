@@ -21,7 +21,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings, Span
 from flows.gateway import routes
 from flows.publishing.signatures import Refusal
-from flows.services import doctor
+from flows.services import doctor_home
 from flows.sessions.lifecycle import Status
 from flows.sessions.model import Running, Session, check_name
 from flows.sessions.store import HomeTaken, Store
@@ -276,6 +276,6 @@ def test_a_hub_runs_where_it_is_wanted_and_its_unit_holds_no_secret(tmp_path: Pa
     assert (
         "refit-gateway.service" in units["refit-hub.service"] and str(chosen.hub_port) not in units["refit-hub.service"]
     )
-    assert [finding.ok for finding in doctor.hub(chosen)] == [True]
-    assert [finding.ok for finding in doctor.hub(Settings(home=tmp_path, hub=True, gateway=False))] == [False]
-    assert not [*doctor.hub(Settings(home=tmp_path))]
+    assert [finding.ok for finding in doctor_home.hub(chosen)] == [True]
+    assert [finding.ok for finding in doctor_home.hub(Settings(home=tmp_path, hub=True, gateway=False))] == [False]
+    assert not [*doctor_home.hub(Settings(home=tmp_path))]

@@ -1,0 +1,184 @@
+"""Tables of sessions, their moves and rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from flows.cli.tables import short, shortened, table
+from flows.core.formatting import first_sentence
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.migrations.move import Move
+    from flows.migrations.notifications.fleet import Fleet, RolloutLine, SessionLine
+    from flows.migrations.planning import waves
+    from flows.migrations.planning.rollout import Decision
+    from flows.sessions.activity.evidence import Verdict
+    from flows.sessions.activity.seen import Seen
+    from flows.sessions.events import Event
+    from flows.sessions.lifecycle import Status
+    from flows.sessions.model import Session
+    from flows.sessions.preferences import PreferenceChange
+    from flows.sessions.recovery import Recovered
+
+if TYPE_CHECKING:
+    from flows.migrations.results import Result
+
+
+def moves(results: Iterable[Result], *, whole: bool = False) -> Table:
+    """What became of each session; why, in its first sentence or as a whole."""
+    rows = (
+        (
+            r.session,
+            short(r.old),
+            short(r.new),
+            r.packages,
+            f"{r.downtime:.2f} s" if r.downtime is not None else "",
+            "moved" if r.moved else r.state,
+            r.reason if whole else first_sentence(r.reason),
+        )
+        for r in results
+    )
+    return table("Moves", ("session", "from", "to", "packages", "downtime", "result", "why"), rows)
+
+
+def migration(decisions: Iterable[Decision]) -> Table:
+    """The plan of a migration: what happens to each session, and when at the earliest."""
+    rows = (
+        (
+            d.session,
+            d.action,
+            short(d.old),
+            short(d.new),
+            d.wave if d.wave else "volunteers" if d.wave == waves.VOLUNTEERS else "",
+            d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
+            f"{d.pull / 1e6:.1f} MB" if d.pull else "",
+            f"{d.why}; by force then" if d.forced else d.why,
+        )
+        for d in decisions
+    )
+    return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "to pull", "why"), rows)
+
+
+def of_fleet(found: Fleet) -> tuple[Table, Table]:
+    """How the rollouts go, and where the sessions stand."""
+    return rollouts(found.rollouts), fleet(found.sessions)
+
+
+def rollouts(found: Iterable[RolloutLine]) -> Table:
+    """How rollouts go, a line for each wave."""
+    rows = (
+        (
+            short(one.image),
+            f"{one.profile} {one.release}",
+            "complete" if one.complete else one.way,
+            f"{one.begun:%Y-%m-%d %H:%M} UTC",
+            wave.title,
+            wave.moved,
+            wave.failed,
+            wave.left,
+            wave.health.text if wave.health else "",
+        )
+        for one in found
+        for wave in one.waves
+    )
+    columns = ("image", "profile", "state", "begun", "wave", "moved", "failed", "left", "what it says")
+    return table("Rollouts", columns, rows)
+
+
+def fleet(found: Iterable[SessionLine]) -> Table:
+    """Who is on what image, who is behind, and why."""
+    rows = (
+        (
+            one.session,
+            short(one.image),
+            short(one.newest),
+            "overdue" if one.overdue else "behind" if one.newest not in ("", one.image) else "",
+            one.at and f"{one.at:%Y-%m-%d %H:%M} UTC",
+            one.deadline and f"{one.deadline:%Y-%m-%d %H:%M} UTC",
+            one.why,
+        )
+        for one in found
+    )
+    return table("Sessions", ("session", "on", "newest", "", "moves", "deadline", "why"), rows)
+
+
+def past_moves(moves: Iterable[Move], *, whole: bool) -> Table:
+    """The moves that were made; why, in its first sentence or as a whole."""
+    rows = (
+        (
+            move.before.name,
+            f"{move.created:%Y-%m-%d %H:%M} UTC",
+            move.state,
+            short(move.before.image),
+            short(move.after.image),
+            (move.reason if whole else first_sentence(move.reason)) or (move.consent.text if move.consent else ""),
+        )
+        for move in moves
+    )
+    return table("Moves", ("session", "at", "state", "from", "to", "why"), rows)
+
+
+def events(events: Iterable[Event]) -> Table:
+    """What happened."""
+    rows = (
+        (e.number, f"{e.at:%Y-%m-%d %H:%M:%S} UTC", e.kind, e.session, short(e.image), e.by, shortened(e.what))
+        for e in events
+    )
+    return table("Events", ("number", "at", "event", "session", "image", "by", "what"), rows)
+
+
+def wish_changes(changes: Iterable[PreferenceChange]) -> Table:
+    """What was said of a session's migrations, and by whom."""
+    rows = ((change.session, f"{change.at:%Y-%m-%d %H:%M} UTC", change.by, change.what) for change in changes)
+    return table("PreferenceStore", ("session", "at", "by", "what"), rows)
+
+
+def had(session: Session) -> Iterator[str]:
+    """What a session has beside its home: volumes, GPUs, limits; a line for each kind."""
+    if session.volumes:
+        places = (f"{v.name} at {v.path}{' (read-only)' if v.read_only else ''}" for v in session.volumes)
+        yield f"Volumes: {', '.join(places)}"
+    if session.gpus:
+        yield f"GPUs: {', '.join(session.devices) or f'{session.gpus}, once it runs'}"
+    memory = [f"{session.memory / 1e9:g} GB of memory"] if session.memory else []
+    if limits := [*memory, *([f"{session.cpus:g} cores"] if session.cpus else [])]:
+        yield f"At most: {', '.join(limits)}"
+
+
+def session_row(status: Status, url: str) -> tuple[object, ...]:
+    """A session's cells: name, state, profile, image, URL."""
+    session = status.session
+    return session.name, status.running or "no container", session.profile, short(session.image), url
+
+
+def recovered(found: Iterable[Recovered]) -> Table:
+    """Sessions that had lost their records."""
+    rows = (
+        (
+            one.session,
+            one.container or "a home alone",
+            "runs" if one.runs else "stopped" if one.container else "",
+            one.problem or (f"beside it, stopped: {', '.join(one.others)}, from moves" if one.others else ""),
+        )
+        for one in found
+    )
+    return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
+
+
+def activity(seen: Iterable[Seen], keep_state: float) -> Table:
+    """What was seen of the activity in sessions; `keep_state`: as in the settings (hours)."""
+    free_for = {
+        Verdict.idle: "yes",
+        Verdict.state: f"{keep_state:g} h later, if its owner has seen a notice",
+        Verdict.busy: "no",
+    }
+
+    def row(one: Seen) -> Sequence[str]:
+        free = free_for[one.verdict]
+        return (one.session, one.verdict, f"{one.since:%Y-%m-%d %H:%M} UTC", free, "\n".join(map(str, one.evidence)))
+
+    return table("Activity", ("session", "verdict", "since", "interruptible", "evidence"), map(row, seen))

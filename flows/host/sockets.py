@@ -1,0 +1,49 @@
+"""Ports of this machine: which user's program listens on one."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+_SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+_LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
+
+
+def is_anothers(address: str, port: int) -> bool:
+    """Whether a connection to this address and port of this machine would come to a program of another user than root.
+
+    Any user may listen where a service of ours doesn't run just now, and would be told what it asks for.
+    """
+    users = listeners(address, port, (row for table in _SOCKETS if table.exists() for row in _rows(table)))
+    return not users <= {0, os.geteuid()}
+
+
+def listeners(address: str, port: int, rows: Iterable[str]) -> frozenset[int]:
+    """The users (uids) who listen there, by the rows of /proc/net/tcp and tcp6 (proc(5)); empty: nobody does. Pure.
+
+    Of those who listen at this very address and at all addresses, the kernel chooses the former.
+    """
+    found: dict[str, set[int]] = {}
+    for words in map(str.split, rows):
+        place, _, number = words[1].partition(":")
+        if words[3] == _LISTENS and int(number, 16) == port:
+            found.setdefault(_address(place), set()).add(int(words[7]))
+    everywhere = found.get("0.0.0.0", set()) | found.get("::", set())
+    return frozenset(found.get(address) or everywhere)
+
+
+def _rows(table: Path) -> list[str]:
+    return table.read_text().splitlines()[1:]
+
+
+def _address(digits: str) -> str:
+    """An address as the kernel prints it: words of 32 bits, each in the machine's own order of bytes."""
+    words = [bytes.fromhex(digits[start : start + 8]) for start in range(0, len(digits), 8)]
+    found = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)

@@ -1,0 +1,201 @@
+"""Blobs of an image registry: bytes that are known by their digest, and compared with it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import SEEK_END, BytesIO
+from tempfile import TemporaryFile
+from typing import IO, TypeVar
+from urllib.parse import urlencode
+
+import httpx
+
+from flows.core.outside import Answer, Bounds
+from flows.images.manifests import digest_of
+from flows.images.patience import BUSY
+from flows.images.registry_connection import ANSWER_BYTES, LONGER, RegistryConnection
+from flows.images.registry_errors import BlobLost, RegistryError
+
+_SMALL = 1 << 16  # bytes
+AT_ONCE = 8  # questions
+_CHUNK = 1 << 18  # bytes
+MANIFEST_BYTES = 4 << 20  # what the specification lets every registry refuse
+CONFIG_BYTES = 16 << 20
+LIST_BYTES = 16 << 20  # of all pages together: the keys of some 200,000 stages
+WHOLE_BYTES = 256 << 20  # of a blob that is read at once
+_MOST_PAGES = 1000
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_NEXT = re.compile(r"""<([^>]*)>\s*;[^,]*\brel="?next\b""")
+# The specification's grammar of tags.
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_REMEMBERED = 64 << 20  # bytes of manifests, and of configurations
+Content = TypeVar("Content")
+
+
+class Blobs(RegistryConnection):
+    """Reads, stores and mounts blobs; all failures are `RegistryError`."""
+
+    def blob(self, repository: str, digest: str, size: int) -> bytes:
+        """A blob as a whole, of this size: for configurations and evidence, not for layers.
+
+        Raises:
+            BlobLost: the repository has no such blob.
+        """
+        most = min(size, WHOLE_BYTES)
+        answer = self._ask("GET", f"{repository}/blobs/{digest}", size=most, seconds=self._carrying(most))
+        if answer.status == 404:
+            raise self._lost(repository, digest)
+        self._expect(answer, 200)
+        if (seen := digest_of(answer.content)) != digest:
+            raise self._garbage(f"the content of the blob {digest} has the digest {seen}")
+        return answer.content
+
+    def _lost(self, repository: str, digest: str) -> RegistryError:
+        """The error for a blob that isn't given: what a build looks for by HEAD it would never build again."""
+        if not self.has_blob(repository, digest):
+            return BlobLost(self.host, repository, digest)
+        again = "`refit down` and `refit up`" if self._embedded else "its owner restarts it"
+        return RegistryError(
+            f"The registry {self.host} says that it has {digest} of {repository}, and doesn't give it.",
+            why="It answers 200 to HEAD and 404 to GET: what it remembers isn't what its storage has.",
+            fix=f"let it forget that ({again}), then run `refit build`: it builds again what is not whole.",
+        )
+
+    def _carrying(self, size: int) -> float:
+        """Seconds that so many bytes may take on their way."""
+        return self._seconds + size / self._rate
+
+    def has_blob(self, repository: str, digest: str) -> bool:
+        """Whether the repository holds this blob."""
+        answer = self._ask("HEAD", f"{repository}/blobs/{digest}")
+        if answer.status != 404:
+            self._expect(answer, 200)
+        return answer.status == 200
+
+    def absent(self, repository: str, digests: Collection[str]) -> tuple[str, ...]:
+        """Those of these blobs that the repository doesn't hold; asked at once."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            there = pool.map(lambda digest: self.has_blob(repository, digest), digests)
+            return tuple(digest for digest, is_there in zip(digests, there, strict=True) if not is_there)
+
+    def put_blob(self, repository: str, content: bytes) -> str:
+        """Store a blob unless it is there, which of a small one takes as long to ask; returns its digest."""
+        digest = digest_of(content)
+        if len(content) <= _SMALL:
+            self._upload(repository, digest, BytesIO(content))
+        else:
+            self.put_file(repository, digest, BytesIO(content))
+        return digest
+
+    def put_file(self, repository: str, digest: str, content: IO[bytes]) -> None:
+        """Store a blob of any size, whose digest this is, unless it is there."""
+        if not self.has_blob(repository, digest):
+            self._upload(repository, digest, content)
+
+    def get_file(self, repository: str, digest: str, target: IO[bytes], size: int) -> None:
+        """Write a blob, of this size, into an empty file; it stands at its beginning afterwards.
+
+        Raises:
+            BlobLost: the repository has no such blob.
+        """
+        self._make_sure()
+        address, bounds = f"{self._base}{repository}/blobs/{digest}", Bounds(size, self._carrying(size))
+        seen = hashlib.sha256()
+
+        def keep(piece: bytes) -> None:
+            seen.update(piece)
+            target.write(piece)
+
+        def attempt() -> Answer:
+            nonlocal seen
+            seen = hashlib.sha256()
+            target.seek(0)
+            target.truncate()
+            return self._follow("GET", address, bounds, sink=keep)
+
+        answer = self._patiently(attempt)
+        if answer.status == 404:
+            raise self._lost(repository, digest)
+        self._expect(answer, 200)
+        if (found := f"sha256:{seen.hexdigest()}") != digest:
+            raise self._garbage(f"the content of the blob {digest} has the digest {found}")
+        target.seek(0)
+
+    def see_where_uploads_go(self, repository: str) -> None:
+        """Begin an upload and give it up: what pushes by itself sends the password to wherever the registry says.
+
+        Raises:
+            RegistryError: that is another address.
+        """
+        if self._user:
+            self._send("DELETE", self._begun(repository))
+
+    def _begun(self, repository: str) -> httpx.URL:
+        """Where an upload goes that was begun just now."""
+        answer = self._ask("POST", f"{repository}/blobs/uploads/")
+        self._expect(answer, 202)
+        return self._location(answer)
+
+    def try_storing(self) -> None:
+        """Let the registry store something and forget it again: whoever pushes through buildah isn't told why not."""
+        location = self._begun("refit/probe")
+        kind = {"Content-Type": "application/octet-stream"}
+        self._expect(self._send("PATCH", location, content=bytes(1 << 20), headers=kind), 202)
+        self._send("DELETE", location)
+
+    def mount(self, repository: str, digest: str, source: str, size: int) -> None:
+        """Let `repository` have a blob, of this size, that `source` holds: by mount, else by copying it."""
+        if self.has_blob(repository, digest):
+            return
+        answer = self._ask("POST", f"{repository}/blobs/uploads/?{urlencode({'mount': digest, 'from': source})}")
+        if answer.status != 201:
+            self._expect(answer, 202)
+            self._send("DELETE", self._location(answer))
+            with TemporaryFile() as copy:
+                self.get_file(source, digest, copy, size)
+                self._upload(repository, digest, copy)
+
+    def _upload(self, repository: str, digest: str, content: IO[bytes]) -> None:
+        self._make_sure()
+        size = content.seek(0, SEEK_END)
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        begin, carry = Bounds(ANSWER_BYTES, self._seconds), LONGER * self._seconds + size / self._rate
+
+        def attempt() -> Answer:
+            # A registry keeps the part that it got before a connection broke: each attempt needs an upload of its own.
+            begun = self._follow("POST", f"{self._base}{repository}/blobs/uploads/", begin)
+            if begun.status in BUSY:
+                return begun
+            self._expect(begun, 202)
+            location = self._location(begun).copy_merge_params({"digest": digest})
+            return self._follow("PUT", location, Bounds(ANSWER_BYTES, carry), headers=headers, content=_Whole(content))
+
+        self._expect(self._patiently(attempt), 201)
+
+    def _location(self, begun: Answer) -> httpx.URL:
+        """Where an upload goes that was begun."""
+        return self._own(begun, begun.headers.get("location", ""), "an upload")
+
+    def _dropped(self, repository: str, what: str) -> RegistryError:
+        """The error for what a registry has taken, and doesn't have."""
+        return RegistryError(
+            f"The image registry {self.host} did not keep {what} in {repository}.",
+            why="It said that it has stored that. Somebody has deleted it since, or the registry loses what it gets.",
+            fix="look into the registry's log and storage (the embedded one's are `logs` and `registry` in Refit's "
+            "home), then run this again.",
+        )
+
+
+class _Whole:
+    """The content of a file from its beginning, whenever it is sent, and sent again."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while chunk := self._file.read(_CHUNK):
+            yield chunk

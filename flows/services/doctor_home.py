@@ -1,0 +1,109 @@
+"""What the doctor says of the home: room, ports, the gateway and the Hub."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from flows.core import command
+from flows.core.command import ProgramFailed, ProgramMissing
+from flows.core.settings import Settings
+from flows.gateway.proxy import NODE
+from flows.services import privacy
+from flows.services.doctor_findings import Finding
+
+FREE_GIGABYTES = 10
+
+
+def disk(settings: Settings) -> Iterable[Finding]:
+    """Whether the home has room for images."""
+    there = next(folder for folder in (settings.home, *settings.home.parents) if folder.exists())
+    yield judge_disk(shutil.disk_usage(there).free, settings.home)
+
+
+def judge_disk(free: int, home: Path) -> Finding:
+    """Whether so many free bytes are enough."""
+    fix = "make room, or let REFIT_HOME name a folder on a larger disk."
+    return Finding("disk", free >= FREE_GIGABYTES * 10**9, f"{free / 10**9:.0f} GB are free for {home}", fix)
+
+
+def home(settings: Settings) -> Iterable[Finding]:
+    """Whether nobody but its owner looks into the home, or can exchange what is in it."""
+    yield judge_home(settings.home, tuple(privacy.objections(settings.home)))
+
+
+def judge_home(home: Path, objections: Sequence[str]) -> Finding:
+    """Whether a home that this is to be said about is its owner's alone."""
+    fix = "`refit up` makes it private; folders above it are to be root's or yours, and `chmod go-w`."
+    return Finding("home", not objections, "; ".join(objections) or f"{home} is its owner's alone", fix)
+
+
+def ports(settings: Settings) -> Iterable[Finding]:
+    """Whether the ports of the embedded services are free, or held by these services."""
+    wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
+    if not settings.registry:
+        wanted |= {"registry_port": settings.registry_port}
+        wanted |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
+    if settings.gateway and not settings.prefect_server:
+        wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
+    if settings.hub_wanted:
+        wanted |= {"hub_port": settings.hub_port}
+    holders = {
+        connection.laddr.port: connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+    }
+    for setting, port in wanted.items():
+        yield _port(setting, port, port in holders, holders.get(port), settings.home)
+
+
+def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> Finding:
+    thing, fix = f"port {port}", f"end that program, or set REFIT_{setting.upper()} to another port."
+    if not taken:
+        return Finding(thing, True, "is free")
+    if pid is None:
+        return Finding(thing, False, "is held by a program of another user", fix)
+    try:
+        process = psutil.Process(pid)
+        words = [*process.cmdline(), *process.environ().values()]
+        holder = f"{Path(process.exe()).name} (pid {pid})"  # a process may call itself what it likes
+    except psutil.Error:
+        return Finding(thing, False, f"is held by pid {pid}", fix)
+    if any(str(home) in word for word in words):
+        return Finding(thing, True, f"is Refit's own: {holder}")
+    return Finding(thing, False, f"is held by {holder}", fix)
+
+
+def gateway(settings: Settings) -> Iterable[Finding]:
+    """Whether Node works, on which the gateway runs, and whether the gateway has to be fetched first."""
+    if not settings.gateway or settings.prefect_server:
+        return
+    try:
+        version = command.run([NODE, "--version"], limit=10).stdout.strip()
+    except (ProgramFailed, ProgramMissing) as error:
+        fix = "run scripts/setup again. With REFIT_GATEWAY=false, sessions are reached from this machine alone."
+        yield Finding("gateway", False, f"Node doesn't start: {error.what}", fix)
+        return
+    fetched = (settings.home / "services" / "gateway" / "installed").exists()
+    seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
+    yield Finding("gateway", True, f"configurable-http-proxy {seen}; Node {version}")
+
+
+def hub(settings: Settings) -> Iterable[Finding]:
+    """Whether JupyterHub can start, where it is wanted."""
+    if not settings.hub:
+        return
+    if not settings.hub_wanted:
+        yield Finding("hub", False, "JupyterHub needs the gateway, which doesn't run here", "set `gateway` to true.")
+        return
+    missing = [name for name in ("jupyterhub", "nativeauthenticator") if importlib.util.find_spec(name) is None]
+    fix = "install Refit with its extra: `uv pip install 'refit[hub]'`."
+    if missing:
+        yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", fix)
+    else:
+        yield Finding("hub", True, f"JupyterHub {importlib.metadata.version('jupyterhub')}")

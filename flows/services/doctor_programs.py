@@ -1,0 +1,104 @@
+"""What the doctor says of Python and of the programs that Refit runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from flows.core import command
+from flows.core.command import ProgramFailed
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.services.doctor_findings import Finding
+
+PYTHON = (3, 11)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that Refit runs: what for, the least version, its packages, how it is asked for its version."""
+
+    name: str
+    purpose: str
+    least: str = "0"
+    apt: str = ""
+    dnf: str = ""
+    ask: str = "--version"
+
+    def mend(self) -> str:
+        """The command that installs it."""
+        if tools.program("dnf"):
+            return f"dnf install {self.dnf or self.name}"
+        return f"apt-get install --no-install-recommends {self.apt or self.name}"
+
+
+_IPTABLES = Program("iptables", "publishes ports of containers")
+
+
+PROGRAMS = (
+    Program("buildah", "builds images", "1.28"),
+    Program("podman", "runs sessions", "4.3"),
+    Program("skopeo", "copies images", "1.9"),
+    Program("catatonit", "is process 1 of containers"),
+    Program("mmdebstrap", "bootstraps Debian bases", "1.3"),
+    Program("docker-registry", "is the embedded registry", "2.8", dnf="docker-distribution"),
+    Program("rsync", "copies homes", "3.2"),
+    Program("bwrap", "keeps what touches homes from all else", "0.5", apt="bubblewrap", dnf="bubblewrap"),
+    Program("git", "keeps the catalog", "2.30"),
+    _IPTABLES,
+    Program("ss", "ends connections to sessions that are stopped", apt="iproute2", dnf="iproute", ask="-V"),
+    Program("nft", "keeps sessions from each other and from this machine", "0.9.4", "nftables", "nftables"),
+    Program("nsenter", "closes sessions before they are stopped", apt="util-linux", dnf="util-linux"),
+    Program("ssh", "logs in to sessions", apt="openssh-client", dnf="openssh-clients", ask="-V"),
+    Program("haproxy", "leads ssh to sessions", "2.6", ask="-v"),
+)
+
+
+# Without it there are no pictures of what is built, and nothing else is missing.
+DOT = Program("dot", "draws the stages of a release", apt="graphviz", dnf="graphviz", ask="-V")
+
+
+def python(_: Settings) -> Iterable[Finding]:
+    """The Python that Refit itself runs on."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("Python", sys.version_info[:2] == PYTHON, version, "make the virtual environment with Python 3.11.")
+
+
+def programs(_: Settings) -> Iterable[Finding]:
+    """The programs that Refit runs, and their versions."""
+    with ThreadPoolExecutor(len(PROGRAMS)) as pool:
+        yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted)), PROGRAMS)
+
+
+def pictures(_: Settings) -> Iterable[Finding]:
+    """Whether the stages of a release can be drawn."""
+    yield judge_program(DOT, _says(DOT))
+
+
+def _says(wanted: Program) -> str | None:
+    """What a program says about its version; none: it isn't installed."""
+    path = tools.program(wanted.name)
+    if path is None:
+        return None
+    try:
+        said = command.run([path, wanted.ask], limit=10)
+        return said.stdout or said.stderr
+    except ProgramFailed as error:
+        return error.tail
+
+
+def judge_program(wanted: Program, says: str | None) -> Finding:
+    """Whether a program that says this about its version will do."""
+    if says is None:
+        return Finding(wanted.name, False, f"is not installed; it {wanted.purpose}", wanted.mend())
+    found = re.search(r"\d+(\.\d+)+", says)
+    if not found:
+        return Finding(wanted.name, False, f"doesn't tell its version: {says.strip()[:80]}", wanted.mend())
+    if Version(found[0]) < Version(wanted.least):
+        return Finding(wanted.name, False, f"{found[0]}; at least {wanted.least} is needed", wanted.mend())
+    return Finding(wanted.name, True, found[0])
