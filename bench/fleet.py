@@ -1,4 +1,4 @@
-"""All sessions of a machine get a new image, as `refit migrate` does it: look, waves, rehearsals, moves."""
+"""All sessions of a machine get a new image, as `refit migrate run` does it: look, waves, rehearsals, moves."""
 
 from __future__ import annotations
 

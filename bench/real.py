@@ -1,6 +1,6 @@
 """Real images: bundles of the catalog with IDEs of it, on deb12.
 
-All others build what `refit show` prints, the plain Containerfile of each image. They and Refit start from the same
+All others build what `refit containerfile` prints for each image. They and Refit start from the same
 base, which is there, and end with all images in a registry; Refit's checks, labels and tags are not in its figures.
 """
 

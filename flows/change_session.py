@@ -18,30 +18,30 @@ from flows.sessions.lifecycle import Sessions
 @flow(name="change-session", flow_run_name="{what} session {name}")
 def change_session(
     name: str,
-    what: Literal["start", "stop", "remove", "switch", "back"],
+    what: Literal["start", "stop", "remove", "change-profile", "rollback"],
     profile: str = "",
     release: str = "",
-    anyway: bool = False,
+    force: bool = False,
 ) -> str:
     """Start, stop or remove a session, or give it another profile or the image that it had before; its home stays.
 
     Args:
         name: Name of the session.
-        what: What to do; back gives it the image that it had before its last move.
-        profile: For switch, the other profile, e.g. jupyter-minimal-deb12-py311.
-        release: For switch, the name of its release. Empty means the newest.
-        anyway: For switch and back, whether it moves although something in its home would stop working.
+        what: What to do; rollback gives it the image that it had before its last move.
+        profile: For change-profile, the other profile, e.g. jupyter-minimal-deb12-py311.
+        release: For change-profile, the name of its release. Empty means the newest.
+        force: For change-profile and rollback, whether it moves even if something in its home would break.
     """
     settings = load_settings()
-    if (what == "switch") != bool(profile):
-        problem = "A switch needs a profile." if what == "switch" else f"{what!r} has no profile."
-        raise RefitError(problem, fix="leave `profile` empty, or choose `switch` and name one.")
+    if (what == "change-profile") != bool(profile):
+        problem = "A change of profile needs one." if what == "change-profile" else f"{what!r} has no profile."
+        raise RefitError(problem, fix="leave `profile` empty, or choose `change-profile` and name one.")
     verbs: Mapping[str, Callable[[], str]] = {
         "start": lambda: _start(settings, name),
         "stop": lambda: _stop(settings, name),
         "remove": lambda: _remove(settings, name),
-        "switch": lambda: _told(_switch(settings, name, profile, release, anyway)),
-        "back": lambda: _told(go_back(settings, name, anyway=anyway)),
+        "change-profile": lambda: _told(_switch(settings, name, profile, release, force)),
+        "rollback": lambda: _told(go_back(settings, name, force=force)),
     }
     done = verbs[what]()
     get_run_logger().info("%s", done)
@@ -55,8 +55,8 @@ def _start(settings: Settings, name: str) -> str:
     return f"{name} runs{f' at {url}' if url else ''}.{moved}"
 
 
-def _switch(settings: Settings, name: str, profile: str, release: str, anyway: bool) -> Result:
-    return switch_session(settings, name, profile, release or newest_release(settings.catalog), anyway=anyway)
+def _switch(settings: Settings, name: str, profile: str, release: str, force: bool) -> Result:
+    return switch_session(settings, name, profile, release or newest_release(settings.catalog), force=force)
 
 
 def _stop(settings: Settings, name: str) -> str:

@@ -124,3 +124,10 @@ def show(table: Table) -> None:
         return
     # A terminal that is too narrow breaks whole lines: what is copied from it is still in one piece.
     Printer(width=max(out.width, tables.least_width(table))).print(table)
+
+
+def show_error(text: str) -> None:
+    """Print an error as all of them are printed."""
+    err.print("✗ ", style="red", end="")
+    # Paths and addresses that are longer than a line stay in one piece.
+    err.print(text, highlight=False, overflow="ignore", crop=False)

@@ -35,7 +35,7 @@ with lazily(globals()):
     from flows.sessions.reconfigure import put_into_pool
     from flows.sessions.wishes import PreferenceStore, caller
 
-Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home kept` names it.")]
+Snapshot = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit home snapshot list` names it.")]
 To = Annotated[
     str, typer.Option(metavar="IMAGE", help="Tag or digest of the other image, instead of the newest tested one.")
 ]
@@ -54,12 +54,14 @@ class Home:
 home_app = typer.Typer(no_args_is_help=True)
 pool_app = typer.Typer(invoke_without_command=True, help="The pool of homes, in which a snapshot takes milliseconds.")
 home_app.add_typer(pool_app, name="pool")
+snapshot_app = typer.Typer(no_args_is_help=True, help="Snapshots of homes that moves have kept.")
+home_app.add_typer(snapshot_app, name="snapshot")
 
 
 def add_to(session_app: typer.Typer) -> None:
     """Give the group of sessions its verbs about homes."""
     session_app.command("scan")(scan_home)
-    session_app.command("changes")(show_changes)
+    session_app.command("drift")(show_drift)
 
 
 def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
@@ -75,7 +77,7 @@ def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def show_changes(
+def show_drift(
     name: SessionName,
     replay: Annotated[
         bool | None,
@@ -138,7 +140,7 @@ def list_homes(as_json: Json = False) -> None:
     show_data(as_json, found, tables.table("Homes", ("home", "uid", "session", "pool", "folder"), rows))
 
 
-@home_app.command("kept")
+@snapshot_app.command("list")
 def list_kept(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Only of this session.")] = "", as_json: Json = False
 ) -> None:
@@ -149,7 +151,7 @@ def list_kept(
     show_data(as_json, found, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
 
 
-@home_app.command("restore")
+@snapshot_app.command("restore")
 def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
     """Make the home and volumes of a stopped session what they are in a snapshot that was kept, after asking."""
     if not yes:
@@ -157,10 +159,10 @@ def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> Non
     sessions = Sessions.open(load())
     with screen.showing(err):
         retained_snapshots.take_back(sessions, Journal(sessions.store.database), name, snapshot)
-    out.print(f"The home of {name} is as it was. `refit home drop {name} {snapshot}` removes the snapshot.")
+    out.print(f"The home of {name} is as it was. `refit home snapshot rm {name} {snapshot}` removes the snapshot.")
 
 
-@home_app.command("drop")
+@snapshot_app.command("rm")
 def drop_kept(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
     """Remove a snapshot that was kept, for good, after asking."""
     if not yes:
@@ -246,7 +248,7 @@ def _show_changes(found: HandMade) -> None:
         out.print(f"The container of {found.session} is as its image was.")
     _show_recipe("To make the same packages anew, as root in the next container:", found.recipe)
     if found.recipe:
-        out.print(f"`refit session changes {found.session} --replay` lets moves do so with those of the system.")
+        out.print(f"`refit session drift {found.session} --replay` lets moves do so with those of the system.")
 
 
 def _show_recipe(title: str, lines: Sequence[str]) -> None:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 5.0
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(no_args_is_help=True)
 
 Names = Annotated[list[str] | None, typer.Option("--session", metavar="NAME", help="Only these sessions, at once.")]
-Anyway = Annotated[bool, typer.Option("--anyway", help="Although something in its home would stop working.")]
+Force = Annotated[bool, typer.Option("--force", help="Proceed even if something in the home would break.")]
 To = Annotated[str, typer.Option(metavar="IMAGE", help="Tag or digest to move to, instead of the newest tested image.")]
 Image = Annotated[
     str, typer.Argument(metavar="IMAGE", help="Its digest, or the first twelve digits, or its tag; else the only one.")
@@ -48,37 +48,36 @@ Image = Annotated[
 
 def add_to(session_app: typer.Typer) -> None:
     """Give the group of sessions its verbs that are moves."""
-    session_app.command("switch")(switch)
-    session_app.command("back")(back)
+    session_app.command("change-profile")(change_profile)
+    session_app.command("rollback")(roll_back)
 
 
-def switch(
+def change_profile(
     name: SessionName,
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="E.g. jupyter-datascience-deb12-py311.")],
     release: OfRelease,
-    anyway: Anyway = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Give a session another profile, at once: home, address and token stay, and what fails is undone."""
     with screen.showing(err):
-        result = switch_session(load(), name, profile, release, anyway=anyway)
+        result = switch_session(load(), name, profile, release, force=force)
     _show_moves([result], as_json)
 
 
-def back(
+def roll_back(
     name: SessionName,
-    anyway: Anyway = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Give a session the image back that it had before its last move, at once; it isn't moved again unasked."""
     with screen.showing(err):
-        result = go_back(load(), name, anyway=anyway)
+        result = go_back(load(), name, force=force)
     _show_moves([result], as_json)
 
 
-@app.callback()
+@app.command("run")
 def migrate(
-    context: typer.Context,
     session: Names = None,
     to: To = "",
     once: Annotated[bool, typer.Option("--once", help="Don't wait for those whose time has not come.")] = False,
@@ -89,12 +88,11 @@ def migrate(
     It waits for those that are busy, or have other hours, and for waves to prove themselves: `follow_hours` at most.
     Whoever ends it ends nothing but the waiting; the next run goes on.
     """
-    if context.invoked_subcommand is None:
-        with running_flows(quiet=as_json):
-            from flows.migrate_sessions import migrate_sessions
+    with running_flows(quiet=as_json):
+        from flows.migrate_sessions import migrate_sessions
 
-            results = migrate_sessions(session, to, once=once)
-        _show_moves(results, as_json)
+        results = migrate_sessions(session, to, once=once)
+    _show_moves(results, as_json)
 
 
 @app.command("plan")
@@ -155,21 +153,23 @@ def approve(image: Image = "") -> None:
 
 
 @app.command("resume")
-def resume(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A session whose move is held, or an image whose rollout is paused.")
+def resume(image: Image = "") -> None:
+    """Let a rollout that is paused or aborted go on."""
+    out.print(steer("resume", image, load(), caller()))
+
+
+@app.command("recover")
+def recover(
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="A session whose move is held: try that again.")
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Bring every move that a crash interrupted to its end, or let a rollout that is paused or aborted go on."""
-    settings = load()
-    if name and name not in {move.before.name for move in Journal(open_database(settings.database)).history()}:
-        out.print(steer("resume", name, settings, caller()))
-        return
+    """Bring every move that a crash interrupted to its end, forwards or backwards."""
     with running_flows(quiet=as_json):
         from flows.migrate_sessions import resume_migrations
 
-        results = resume_migrations(name)
+        results = resume_migrations(session)
     _show_moves(results, as_json)
 
 

@@ -23,14 +23,14 @@ OperatingSystem = Annotated[str, typer.Argument(metavar="OS", help="Operating sy
 
 @app.callback()
 def show_queues(context: typer.Context, as_json: Json = False) -> None:
-    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    """Show the queues: what is paused, what waits, what runs, and which workers take from them."""
     if context.invoked_subcommand is None:
         list_queues(as_json)
 
 
 @app.command("list")
 def list_queues(as_json: Json = False) -> None:
-    """Show the queues: what is held, what waits, what runs, and which workers take from them."""
+    """Show the queues: what is paused, what waits, what runs, and which workers take from them."""
     with running_flows(quiet=True):
         from flows.orchestration.queues import queues
 
@@ -38,24 +38,24 @@ def list_queues(as_json: Json = False) -> None:
     show_data(as_json, found, tables.queues(found))
 
 
-@app.command("hold")
-def hold_queue(system: OperatingSystem) -> None:
+@app.command("pause")
+def pause_queue(system: OperatingSystem) -> None:
     """Let nothing new start; what runs goes on, what is queued stays queued."""
     with running_flows(quiet=True):
-        from flows.orchestration.queues import hold
+        from flows.orchestration.queues import pause
 
-        hold(system)
-    out.print(f"{system} is held. `refit queue release {system}` lets builds start again.")
+        pause(system)
+    out.print(f"{system} is paused. `refit queue resume {system}` lets builds start again.")
 
 
-@app.command("release")
-def release_queue(system: OperatingSystem) -> None:
+@app.command("resume")
+def resume_queue(system: OperatingSystem) -> None:
     """Let builds start again, those first that wait longest."""
     with running_flows(quiet=True):
-        from flows.orchestration.queues import release
+        from flows.orchestration.queues import resume
 
-        release(system)
-    out.print(f"{system} is released.")
+        resume(system)
+    out.print(f"{system} takes builds again.")
 
 
 @app.command("purge")
@@ -86,9 +86,9 @@ def drain_queue(
     system: OperatingSystem,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 3600.0,
 ) -> None:
-    """Hold a queue, and wait until nothing runs in it any more."""
+    """Pause a queue, and wait until nothing runs in it any more."""
     with running_flows():
         from flows.orchestration.queues import drain
 
         drain(system, timeout)
-    out.print(f"{system} is held, and nothing runs. `refit queue release {system}` lets builds start again.")
+    out.print(f"{system} is paused, and nothing runs. `refit queue resume {system}` lets builds start again.")

@@ -36,6 +36,8 @@ with lazily(globals()):
     from flows.sessions.wishes import PreferenceStore
 
 app = typer.Typer(no_args_is_help=True)
+updates_app = typer.Typer(no_args_is_help=True, help="When and how migrations may move a session: its owner's choice.")
+app.add_typer(updates_app, name="updates")
 
 
 @app.command("create")
@@ -140,7 +142,15 @@ def execute_in_session(
     Sessions.open(load()).attach(name, command, terminal=sys.stdin.isatty() and sys.stdout.isatty())
 
 
-@app.command("mode")
+@updates_app.command("show")
+def show_wish(name: SessionName, as_json: Json = False) -> None:
+    """Show what a session's owner wants of migrations, and who said so."""
+    known = PreferenceStore(open_database(load().database))
+    wish, changes = known.all().get(name, UpdatePreferences()), known.changes(name)
+    show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
+
+
+@updates_app.command("mode")
 def choose_mode(
     name: SessionName,
     mode: Annotated[str, typer.Argument(metavar="MODE", help="when-idle, ask, next-start, pin or forced-by.")],
@@ -152,7 +162,7 @@ def choose_mode(
     _wish(name, **preferences.chosen_mode(mode, day))
 
 
-@app.command("snooze")
+@updates_app.command("snooze")
 def snooze_session(
     name: SessionName,
     duration: Annotated[str, typer.Argument(metavar="DURATION", help="How long: 30m, 2h, 1d12h.")],
@@ -161,7 +171,7 @@ def snooze_session(
     _wish(name, snoozed_until=now() + preferences.read_duration(duration))
 
 
-@app.command("hours")
+@updates_app.command("hours")
 def choose_hours(
     name: SessionName,
     quiet: Annotated[
@@ -184,18 +194,10 @@ def choose_owner(
     _wish(name, owner=owner.strip())
 
 
-@app.command("volunteer")
+@updates_app.command("volunteer")
 def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="No longer.")] = False) -> None:
     """Let a session be among the first that get a new image."""
     _wish(name, volunteer=not no)
-
-
-@app.command("wish")
-def show_wish(name: SessionName, as_json: Json = False) -> None:
-    """Show what a session's owner wants of migrations, and who said so."""
-    known = PreferenceStore(open_database(load().database))
-    wish, changes = known.all().get(name, UpdatePreferences()), known.changes(name)
-    show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
 
 
 @app.command("rm")

@@ -179,7 +179,8 @@ def layers(found: Comparison) -> str:
 def queues(queues: Iterable[Queue]) -> Table:
     """The queues of builds."""
     rows = (
-        (q.system, "held" if q.held else "open", q.waiting, q.running, ", ".join(q.workers) or "none") for q in queues
+        (q.system, "paused" if q.paused else "open", q.waiting, q.running, ", ".join(q.workers) or "none")
+        for q in queues
     )
     return table("Queues", ("system", "state", "waiting", "running", "workers"), rows)
 

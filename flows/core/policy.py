@@ -56,7 +56,7 @@ class SessionPolicy(Document):
     @model_validator(mode="after")
     def _a_mode_for_many(self) -> Self:
         if self.mode in (Mode.pin, Mode.forced_by):
-            raise ValueError(f"{self.mode!s} needs a date: it is for single sessions, by `refit session mode`")
+            raise ValueError(f"{self.mode!s} needs a date: it is for single sessions, by `refit session updates mode`")
         return self
 
     @property

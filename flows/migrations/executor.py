@@ -323,7 +323,7 @@ class MoveExecutor:
         snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
         return (
             f"Nothing was removed: the containers {move.before.container} and {move.after.container} and the snapshot "
-            f"{snapshot} are as they were left. Mend the cause, then `refit migrate resume {move.before.name}`."
+            f"{snapshot} are as they were left. Mend the cause, then `refit migrate recover {move.before.name}`."
         )
 
     def _decide(self, move: Move, recorded: tuple[bool, bool]) -> Next:

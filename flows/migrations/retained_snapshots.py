@@ -74,7 +74,7 @@ def drop(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
 
 def _check(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
     if journal.unfinished(name):
-        raise RefitError(f"A move of {name!r} is not finished.", fix="finish it: `refit migrate resume`.")
+        raise RefitError(f"A move of {name!r} is not finished.", fix="finish it: `refit migrate recover`.")
     known = [one.id for one in kept(sessions, journal, name)]
     if id not in known:
         raise UnknownName("snapshot", id, known, where=f"what was kept of {name}")

@@ -25,7 +25,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore, caller
 
 
-def switch_session(settings: Settings, name: str, profile: str, release: str, *, anyway: bool = False) -> Result:
+def switch_session(settings: Settings, name: str, profile: str, release: str, *, force: bool = False) -> Result:
     """Move a session that runs to another profile at once: whoever asks for it agrees to be interrupted.
 
     Address, token, home and volumes stay; GPUs, memory and cores are what the other profile says. What fails is undone.
@@ -35,7 +35,7 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
         name: the session.
         profile: stem of the other profile, e.g. `runtime-minimal-deb12-py311`.
         release: its release.
-        anyway: whether it moves where something in its home would stop working.
+        force: whether it moves where something in its home would stop working.
 
     Raises:
         RefitError: there is no such session, profile or image, it can't be moved, or its home doesn't fit.
@@ -49,10 +49,10 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
             f"There is no tested image of {chosen.stem} in release {release}.",
             fix=f"`refit build {release} --profile {chosen.stem}` makes it.",
         )
-    return _move(settings, planning, session, image, anyway, lambda after: of_profile(after, chosen))
+    return _move(settings, planning, session, image, force, lambda after: of_profile(after, chosen))
 
 
-def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
+def go_back(settings: Settings, name: str, *, force: bool = False) -> Result:
     """Move a session that runs back to the image and the profile that it had before its last move.
 
     Its home stays as it is now. From then on it isn't moved again before its owner is asked.
@@ -60,7 +60,7 @@ def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
     Args:
         settings: those in force.
         name: the session.
-        anyway: whether it moves where something in its home would stop working.
+        force: whether it moves where something in its home would stop working.
 
     Raises:
         RefitError: there is no such session, it was never moved, or its image of then is gone; or as `switch_session`.
@@ -71,7 +71,7 @@ def go_back(settings: Settings, name: str, *, anyway: bool = False) -> Result:
     had = [one.before for one in moves if one.state is State.cleaned and one.after.image == session.image]
     if not had:
         raise RefitError(f"The session {name!r} has the image that it was made with.")
-    result = _move(settings, planning, session, had[-1].image, anyway, lambda after: as_before(after, had[-1]))
+    result = _move(settings, planning, session, had[-1].image, force, lambda after: as_before(after, had[-1]))
     if result.moved:
         _leave_alone(planning, session)
     return result
@@ -82,15 +82,15 @@ def _move(
     planning: SessionPlanner,
     session: Session,
     image: str,
-    anyway: bool,
+    force: bool,
     becomes: Callable[[Session], Session],
 ) -> Result:
     name, registry = session.name, Registry(settings)
-    if not anyway and (why := obstacles(settings, {name: (session, image)}).get(name)):
+    if not force and (why := obstacles(settings, {name: (session, image)}).get(name)):
         raise RefitError(
             f"What is in the home of {name!r} doesn't go together with the image {image}.",
             why=why,
-            fix="mend it first, or say `--anyway`.",
+            fix="mend it first, or say `--force`.",
         )
     decision = planning.to_image(name, image)
     changes = evidence.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))

@@ -1,4 +1,4 @@
-"""Which part of a build may be done here and now: nothing for an operating system that is held or needs other machines.
+"""Which part of a build may be done here and now: nothing for a system that is paused or needs other machines.
 
 Stages of different systems share nothing, so a release can be split between them without anything being built twice.
 """
@@ -112,7 +112,7 @@ def closed(
     found: dict[str, str] = {}
     for base in bases:
         if base.name in pools and pools[base.name].is_paused:
-            found[base.name] = "it is held"
+            found[base.name] = "it is paused"
         elif settings.builders and not builders.get(base.name):
             found[base.name] = "no machine is there whose worker builds for it"
         elif not settings.builders and (why := obstacle(base.name, template(base), settings)):
@@ -140,7 +140,7 @@ def _leave(share: Share, request: Request, parameters: Mapping[str, object]) -> 
         raise RefitError(
             f"Nothing was built for {_names(share.left)}.",
             why="; ".join(f"{system}: {why}" for system, why in share.left.items()) + ".",
-            fix=f"`refit queue release {next(iter(share.left))}` if it is held; `--force` builds in spite of it.",
+            fix=f"`refit queue resume {next(iter(share.left))}` if it is paused; `--force` builds in spite of it.",
         )
 
 

@@ -1,4 +1,4 @@
-"""One queue of builds per operating system, so that one can be held, purged or drained without touching the others.
+"""One queue of builds per operating system, so that one can be paused, purged or drained without touching the others.
 
 Each is a Prefect work pool. What runs elsewhere, at a shell or as part of a whole release, bears the system as a tag.
 """
@@ -58,14 +58,14 @@ class Queue:
 
     Attributes:
         system: its name in the catalog, e.g. `deb12`.
-        held: nothing new starts.
+        paused: nothing new starts.
         waiting: runs that are due, or that a person has asked for.
         running: runs that build for it, wherever they were started.
         workers: names of the workers that take runs from it now.
     """
 
     system: str
-    held: bool
+    paused: bool
     waiting: int
     running: int
     workers: tuple[str, ...]
@@ -164,7 +164,7 @@ def _queue(client: SyncPrefectClient, pool: WorkPool) -> Queue:
     workers = client.read_workers_for_work_pool(pool.name)
     return Queue(
         system=system,
-        held=pool.is_paused,
+        paused=pool.is_paused,
         waiting=len(_waiting(client, system)),
         running=len(_running(client, system)),
         workers=tuple(sorted(worker.name for worker in workers if worker.status == "ONLINE")),
@@ -174,7 +174,7 @@ def _queue(client: SyncPrefectClient, pool: WorkPool) -> Queue:
 # --- The verbs ------------------------------------------------------------------------------------------------------
 
 
-def hold(system: str) -> None:
+def pause(system: str) -> None:
     """Let nothing new start; what runs goes on, what is queued stays queued.
 
     Raises:
@@ -184,7 +184,7 @@ def hold(system: str) -> None:
         client.update_work_pool(pool.name, WorkPoolUpdate(is_paused=True))
 
 
-def release(system: str) -> None:
+def resume(system: str) -> None:
     """Let runs start again, those first that wait longest.
 
     Raises:
@@ -218,7 +218,7 @@ def _cancel(client: SyncPrefectClient, run: FlowRun) -> bool:
 
 
 def drain(system: str, limit: float) -> None:
-    """Hold a queue, and wait until nothing runs in it any more. It stays held.
+    """Pause a queue, and wait until nothing runs in it any more. It stays paused.
 
     Args:
         system: name of the operating system.
@@ -228,16 +228,16 @@ def drain(system: str, limit: float) -> None:
         UnknownName: there is no such queue.
         RefitError: something still runs after `limit` seconds.
     """
-    hold(system)
+    pause(system)
     deadline = time.monotonic() + limit
-    with get_client(sync_client=True) as client, progress.reported(system, "held"):
+    with get_client(sync_client=True) as client, progress.reported(system, "paused"):
         while names := [run.name for run in _unfinished(client, system)]:
-            progress.report(system, progress.State.running, f"held; still running: {', '.join(names)}")
+            progress.report(system, progress.State.running, f"paused; still running: {', '.join(names)}")
             if time.monotonic() > deadline:
                 raise RefitError(
-                    f"{system} is held, but not drained after {limit:g} s.",
+                    f"{system} is paused, but not drained after {limit:g} s.",
                     why=f"Still running: {', '.join(names)}.",
-                    fix=f"give it more time with --timeout, or cancel them; `refit queue release {system}` reopens it.",
+                    fix=f"give it more time with --timeout, or cancel them; `refit queue resume {system}` reopens it.",
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -272,7 +272,7 @@ def _running(client: SyncPrefectClient, system: str) -> list[FlowRun]:
 
 
 def _unfinished(client: SyncPrefectClient, system: str) -> list[FlowRun]:
-    """What runs, and what a worker has taken before the hold and is about to start."""
+    """What runs, and what a worker has taken before the pause and is about to start."""
     return [*_runs(client, (StateType.PENDING,), pool=pool_of(system)), *_running(client, system)]
 
 

@@ -84,7 +84,7 @@ def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
         return Finding("moves", True, "none was interrupted, none is held")
     told = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
     told += [f"of {', '.join(held)}: held, nothing more happens by itself"] if held else []
-    fixes = ["`refit migrate resume` ends what was interrupted"] if interrupted else []
+    fixes = ["`refit migrate recover` ends what was interrupted"] if interrupted else []
     fixes += [f"`refit migrate history {held[0]}` says what to do"] if held else []
     return Finding("moves", False, "; ".join(told), "; ".join(fixes) + ".")
 

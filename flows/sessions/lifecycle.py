@@ -355,7 +355,7 @@ class Sessions(SessionAccess):
             raise RefitError(
                 f"The session {session.name!r} runs in another container: {', '.join(sorted(others))}.",
                 why="A move of it was not finished; two containers must never write into one home.",
-                fix="finish it: `refit migrate resume`.",
+                fix="finish it: `refit migrate recover`.",
             )
         with reported(session.name, "starting"):
             self.store.want(session.name, True)

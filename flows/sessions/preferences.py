@@ -69,7 +69,9 @@ def chosen_mode(mode: str, day: str) -> dict[str, Any]:
     dated = chosen in (Mode.pin, Mode.forced_by)
     if dated != bool(day):
         what = f"{mode!r} needs a date." if dated else f"{mode!r} has no date."
-        raise RefitError(what, fix=f"`refit session mode NAME {mode}{' 2026-12-31' if dated else ''}`, for instance.")
+        raise RefitError(
+            what, fix=f"`refit session updates mode NAME {mode}{' 2026-12-31' if dated else ''}`, for instance."
+        )
     return {"mode": chosen, "until": _read_date(day) if day else None, "agreed": ""}
 
 

@@ -96,7 +96,7 @@ def _moving(seen: Seen, move: Move) -> AwayStatus:
     since = next((entry.at for entry in seen.entries if (entry.step, entry.phase) == ("stop", Phase.intent)), None)
     usual = round(median(seen.downtimes), 1) if seen.downtimes else None
     if not seen.busy:
-        mended = "That is mended within two minutes, and by `refit migrate resume` at once."
+        mended = "That is mended within two minutes, and by `refit migrate recover` at once."
         text = f"What moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
         return AwayStatus(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
     if move.state is State.rolling_back:

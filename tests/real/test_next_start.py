@@ -152,7 +152,7 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
         switch_session(scene.settings, NAME, other, RELEASE)
     with pytest.raises(RefitError, match="no tested image"):
         switch_session(scene.settings, NAME, "runtime-minimal-deb12-py311", RELEASE)
-    result = go_back(scene.settings, NAME, anyway=True)
+    result = go_back(scene.settings, NAME, force=True)
     assert result.moved, result.reason
     session = scene.sessions.store.session(NAME)
     assert (session.profile, session.image, session.path) == (before.profile, before.image, before.path)

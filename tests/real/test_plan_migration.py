@@ -71,7 +71,7 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
     with at_a_terminal(settings, sessions) as person:
         assert teller.tell([planned()]) == (NAME,)
         person.wait_for("+humanize 4.17.0")
-        person.wait_for(f"refit session snooze {NAME} 2h")
+        person.wait_for(f"refit session updates snooze {NAME} 2h")
         assert teller.tell([planned()]) == ()
         person.shown = ""
         person.type("exec bash -l\n")

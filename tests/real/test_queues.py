@@ -135,16 +135,16 @@ def test_there_is_a_queue_for_each_system_and_the_worker_takes_from_both(person:
 
     until(workers, lambda found: found == {"deb12": (False, 1), "deb13": (False, 1)})
     assert "deb13 open 0 0 refit@" in person.types("queue").replace("│", "").replace("  ", " ")
-    assert "no queue 'deb31'" in person.types("queue", "hold", "deb31", exit_code=1)
+    assert "no queue 'deb31'" in person.types("queue", "pause", "deb31", exit_code=1)
 
 
 def test_what_is_held_does_not_start_and_the_other_does(queues: Person, tmp_path: Path) -> None:
-    assert "deb12 is held" in queues.types("queue", "hold", "deb12")
+    assert "deb12 is paused" in queues.types("queue", "pause", "deb12")
     held = queues.waits("deb12", tmp_path / "12")
     open_ = queues.waits("deb13", tmp_path / "13")
     assert until(open_.state, lambda state: state in FINAL) == "COMPLETED"
     assert held.state() == "SCHEDULED" and not (tmp_path / "12").exists()
-    queues.types("queue", "release", "deb12")
+    queues.types("queue", "resume", "deb12")
     assert until(held.state, lambda state: state in FINAL) == "COMPLETED"
 
 
@@ -153,7 +153,7 @@ def test_a_purge_cancels_what_waits_and_nothing_else(queues: Person, tmp_path: P
     running = queues.waits("deb12", tmp_path / "running", seconds=ENDLESS)
     until(lambda: pids(tmp_path / "running"), lambda found: len(found) == 2)
     for system in ("deb12", "deb13"):
-        queues.types("queue", "hold", system)
+        queues.types("queue", "pause", system)
     waiting = [queues.waits("deb12", tmp_path / f"{n}") for n in range(2)]
     neighbour = queues.waits("deb13", tmp_path / "neighbour")
     scheduled = _schedule(queues, "trial/deb12")
@@ -212,9 +212,9 @@ def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp
 
 @pytest.mark.long
 def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person) -> None:
-    queues.types("queue", "hold", "deb13")
+    queues.types("queue", "pause", "deb13")
     said = queues.types("build", RELEASE, "--os", "deb13", exit_code=1)
-    assert "deb13: it is held" in said and "refit queue release deb13" in said
+    assert "deb13: it is paused" in said and "refit queue resume deb13" in said
     [refused] = _builds(queues)
     assert refused["tags"] == []
     # It is let through, and gets as far as a mirror that isn't there.
@@ -227,7 +227,7 @@ def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person)
 @pytest.mark.long
 def test_a_whole_release_leaves_what_is_held_in_its_queue(queues: Person) -> None:
     for system in ("deb12", "deb13"):
-        queues.types("queue", "hold", system)
+        queues.types("queue", "pause", system)
     run = queues.launch("build-profiles/refit", {"parameters": {"release": RELEASE, "date": "2000-02-03"}})
     assert until(run.state, lambda state: state in FINAL) == "COMPLETED"
     left = {build["work_pool_name"]: build for build in _builds(queues) if build["state_type"] == "SCHEDULED"}

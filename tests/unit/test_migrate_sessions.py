@@ -282,7 +282,7 @@ def test_without_a_word_it_is_waited_to_the_end(database: Engine) -> None:
 
 def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_others() -> None:
     moved = Result("ada", "old", "new", "", 1.0, State.cleaned, "")
-    held = replace(moved, session="bob", state=State.held, reason="the way back failed. `refit migrate resume bob`")
+    held = replace(moved, session="bob", state=State.held, reason="the way back failed. `refit migrate recover bob`")
     assert about_held([moved]) == ""
     assert about_held([moved, held]) == f"bob: {held.reason}"
 

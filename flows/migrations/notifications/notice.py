@@ -75,8 +75,9 @@ class Notice:
                     f"What would end: {'; '.join(self.ends)}." if self.ends else "",
                     f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
                     f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
-                    f"At once: refit migrate --session {name}. Later: refit session snooze {name} 2h.",
-                    f"Not before a day: refit session mode {name} pin 2026-12-31. More: refit session wish {name}.",
+                    f"At once: refit migrate run --session {name}. Later: refit session updates snooze {name} 2h.",
+                    f"Not before a day: refit session updates mode {name} pin 2026-12-31.",
+                    f"More: refit session updates show {name}.",
                     "From inside the session: write 2h, and why, into ~/.config/refit/hold.",
                 ),
             )

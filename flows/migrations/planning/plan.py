@@ -93,10 +93,10 @@ _FIXES = {
     Reason.stopped: "`refit session start {name}`, then migrate it.",
     Reason.no_image: "`refit build {release}` makes it.",
     Reason.moving: "`refit migrate status --watch` shows how it goes.",
-    Reason.unfinished: "`refit migrate resume`.",
+    Reason.unfinished: "`refit migrate recover`.",
     Reason.held: "`refit migrate history {name}`.",
     Reason.gpu: "`refit gpu list` shows who has them.",
-    Reason.pinned: "`refit session mode {name} when-idle` takes the pin away.",
+    Reason.pinned: "`refit session updates mode {name} when-idle` takes the pin away.",
 }
 
 

@@ -172,7 +172,7 @@ def _check(fleet: Fleet, session: Session, upsets: Upsets) -> str:
 
 
 def _check_held(fleet: Fleet, move: Move) -> None:
-    assert move.damaged and "refit migrate resume" in move.reason
+    assert move.damaged and "refit migrate recover" in move.reason
     there = {box.session.container for box in fleet.world.of(move.before.name)}
     if found := fleet.sessions.store.find(move.before.name):
         assert found[0].container in there, "nothing is removed where somebody has to look"

@@ -17,7 +17,7 @@ import pytest
 from flows.authoring.lint.catalog import lint
 from flows.catalog import load, tree
 from flows.catalog.tree import NoCatalog
-from flows.cli import console, main
+from flows.cli import build, console, main
 from flows.core import settings
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
@@ -281,7 +281,7 @@ def test_a_picture_that_can_not_be_written_is_said_before_the_plan(
     monkeypatch.setenv("REFIT_CATALOG", str(catalog))
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    monkeypatch.setattr(main, "plan_release", lambda *_, **__: pytest.fail("it was planned"))
+    monkeypatch.setattr(build, "plan_release", lambda *_, **__: pytest.fail("it was planned"))
     said = refit("plan", "--picture", tmp_path / file)
     assert said.code == 1 and "The picture can't be written" in said.words
     said = refit("plan", "--json", "--picture", tmp_path / file)

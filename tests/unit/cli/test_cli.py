@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
+from typing import cast
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from flows import lock_requirements
 from flows.catalog import load
+from flows.cli.main import app
 from flows.core.errors import UnknownName
 from tests.support.machine import ROOT
 
 REFIT = Path(sys.executable).parent / "refit"
+LIST = Path(__file__).with_name("commands.txt")
 
 
 def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -98,3 +107,51 @@ def test_a_recipe_is_begun_and_a_catalog_looked_at(tmp_path: Path) -> None:
     assert looked.returncode == 1 and "mine.snippet.j2:1: 'chmod -R' copies" in looked.stderr
     refused = refit(tmp_path, "import", "workbench-images", str(catalog), REFIT_CATALOG=str(catalog))
     assert refused.returncode == 1 and "is no checkout of workbench-images" in refused.stderr
+
+
+def commands(group: TyperGroup, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All commands, by their words; of a group its own as well."""
+    for name, command in group.commands.items():
+        yield (*prefix, name)
+        whole = getattr(command, "whole", command)
+        if isinstance(whole, TyperGroup):
+            yield from commands(whole, (*prefix, name))
+
+
+COMMANDS = frozenset(commands(cast("TyperGroup", typer.main.get_command(app))))
+
+
+def test_the_commands_are_those_of_the_list() -> None:
+    """A renamed command shows in a diff: `COMMANDS_WRITE=1 pytest` writes the list anew."""
+    listed = "".join(f"{' '.join(words)}\n" for words in sorted(COMMANDS))
+    if os.environ.get("COMMANDS_WRITE"):
+        LIST.write_text(listed, encoding="utf-8")
+    assert LIST.read_text(encoding="utf-8") == listed
+
+
+def named(text: str) -> Iterator[str]:
+    """What a text says to type: in backticks, and at the beginning of the lines of its examples."""
+    yield from re.findall(r"`refit ([a-z][^`]*)`", text)
+    yield from re.findall(r"(?m)^refit ([a-z].*)$", text)
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.rglob("flows/**/*.py"), *ROOT.rglob("flows/**/*.html")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_that_a_page_or_a_message_names_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # it names former ones, too
+    for typed in named(page.read_text(encoding="utf-8")):
+        words = list(takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), typed.split()))
+        known = max(
+            (words[:length] for length in range(len(words) + 1) if (*words[:length],) in COMMANDS), key=len, default=[]
+        )
+        is_group = any(other[: len(known)] == (*known,) and len(other) > len(known) for other in COMMANDS)
+        # What follows a command that is no group is an argument.
+        assert known and (not is_group or len(known) == len(words)), f"refit {typed}"
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    said = refit(tmp_path, "--version")
+    assert (said.returncode, said.stdout) == (0, f"refit {version('refit')}\n")

@@ -152,7 +152,7 @@ def test_errors_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch, text: s
 
     paper = io.StringIO()
     monkeypatch.setattr(main, "app", failing)
-    monkeypatch.setattr(main, "err", Printer(file=paper, width=100, color_system=None))
+    monkeypatch.setattr(console, "err", Printer(file=paper, width=100, color_system=None))
     with pytest.raises(SystemExit):
         main.main()
     assert is_plain(paper.getvalue().expandtabs()) and "[/usr/sbin/iptables -t nat]" in paper.getvalue()

@@ -91,7 +91,7 @@ def test_a_container_that_runs_is_reached_at_its_own_address(
         (Seen("ada", None), Why.unknown, "no such session"),
         (Seen("ada", True, AT, True, MOVE, [STOP]), Why.moving, "another image (bbbbbbbbbbbb)"),
         (Seen("ada", True, AT, True, replace(MOVE, state=State.rolling_back), [STOP]), Why.moving, "goes back"),
-        (Seen("ada", True, AT, False, MOVE, [STOP]), Why.interrupted, "refit migrate resume"),
+        (Seen("ada", True, AT, False, MOVE, [STOP]), Why.interrupted, "refit migrate recover"),
         (Seen("ada", False, AT, False, MOVE, [STOP]), Why.stopped, "by its owner"),
         (Seen("ada", False, AT), Why.stopped, "refit session start ada"),
         (Seen("ada", True, AT, True), Why.starting, "is being started"),

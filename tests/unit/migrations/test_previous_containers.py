@@ -49,23 +49,23 @@ def test_who_goes_back_is_in_the_container_that_they_had(sessions: Fleet, ada: S
     assert generations(sessions, ada.name) == {2: Running.stopped, 3: Running.running}
     own = sessions.world.boxes[ada.container]
     with sessions.world.person():
-        assert go_back(sessions.settings, ada.name, anyway=True).moved
+        assert go_back(sessions.settings, ada.name, force=True).moved
     assert sessions.sessions.store.session(ada.name) == ada
     assert sessions.world.boxes[ada.container] is own  # with all that was installed in it
     assert generations(sessions, ada.name) == {2: Running.running, 3: Running.stopped}
     assert not sessions.world.lost(ada, ("/.cache/",))
     with sessions.world.person():
-        assert go_back(sessions.settings, ada.name, anyway=True).moved  # and forth, in a new one
+        assert go_back(sessions.settings, ada.name, force=True).moved  # and forth, in a new one
     assert generations(sessions, ada.name) == {2: Running.stopped, 3: Running.running}
 
 
 def test_a_way_back_that_fails_leaves_the_container_for_another_try(sessions: Fleet, ada: Session) -> None:
     sessions.world.images[ada.image] = IMAGES["never ready"]
     with sessions.world.person():
-        assert go_back(sessions.settings, ada.name, anyway=True).state is State.rolled_back
+        assert go_back(sessions.settings, ada.name, force=True).state is State.rolled_back
         assert generations(sessions, ada.name) == {2: Running.stopped, 3: Running.running}
         sessions.world.images[ada.image] = IMAGES["good"]
-        assert go_back(sessions.settings, ada.name, anyway=True).moved
+        assert go_back(sessions.settings, ada.name, force=True).moved
     assert sessions.sessions.store.session(ada.name) == ada
 
 

@@ -37,7 +37,7 @@ def moved(sessions: Fleet) -> Session:
 
 def back(sessions: Fleet, name: str) -> Session:
     with sessions.world.person():  # what is in the home isn't simulated
-        assert go_back(sessions.settings, name, anyway=True).moved
+        assert go_back(sessions.settings, name, force=True).moved
     return sessions.sessions.store.session(name)
 
 
@@ -89,8 +89,8 @@ def test_in_prefects_ui_a_session_is_stopped_started_brought_back_and_removed(
     assert (
         change(sessions, moved.name, "start", monkeypatch).startswith("s1 runs at http") and state() is Running.running
     )
-    assert moved.image in change(sessions, moved.name, "back", monkeypatch, anyway=True)
+    assert moved.image in change(sessions, moved.name, "rollback", monkeypatch, force=True)
     assert "home stays" in change(sessions, moved.name, "remove", monkeypatch) and state() is None
-    for what, profile in (("switch", ""), ("stop", "runtime-minimal-deb12-py311")):
+    for what, profile in (("change-profile", ""), ("stop", "runtime-minimal-deb12-py311")):
         with pytest.raises(RefitError, match="profile"):
             change(sessions, moved.name, what, monkeypatch, profile=profile)

@@ -102,12 +102,12 @@ def test_a_worker_serves_the_queues_that_its_machine_can_build_for(catalog: Cata
     assert queues.servable(all_pools, Settings(home=tmp_path, builds_for=("deb13",))) == ("refit-deb13",)
 
 
-def test_what_is_held_or_needs_another_machine_is_left_out_and_the_rest_is_built(
+def test_what_is_paused_or_needs_another_machine_is_left_out_and_the_rest_is_built(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     bases = catalog.bases.values()
     closed = admission.closed(bases, pools(catalog, "deb13"), Settings(home=tmp_path))
-    assert closed == {"deb13": "it is held", "c9s": "dnf is not installed"}
+    assert closed == {"deb13": "it is paused", "c9s": "dnf is not installed"}
     share = admission.split(catalog.releases["2026a"].profiles, closed)
     assert {profile.base.name for profile in share.profiles} == {"deb12"}
     assert share.left == closed
@@ -120,7 +120,7 @@ def test_what_several_machines_share_needs_one_that_can_build_it_wherever_the_ru
 ) -> None:
     shares = Settings(home=tmp_path, builders=2, builds_for=("deb13",))
     closed = admission.closed(catalog.bases.values(), pools(catalog, "deb12"), shares, {"c9s": ["host"], "deb13": []})
-    assert closed == {"deb12": "it is held", "deb13": "no machine is there whose worker builds for it"}
+    assert closed == {"deb12": "it is paused", "deb13": "no machine is there whose worker builds for it"}
 
 
 def test_a_system_without_a_queue_is_open(catalog: Catalog, tmp_path: Path) -> None:

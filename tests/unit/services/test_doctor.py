@@ -94,7 +94,7 @@ def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings)
         (finding,) = doctor_sessions.moves(settings)
         assert finding.ok
     (finding,) = doctor_sessions.moves(settings)
-    assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate resume" in finding.fix
+    assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate recover" in finding.fix
     with lease(journal.database, "session ada") as held:
         journal.end(held, move, State.held, "the way back failed")
     (finding,) = doctor_sessions.moves(settings)

@@ -53,7 +53,11 @@ def process(pid: int, parent: int, terminal: str = "", *argv: str) -> Process:
 def test_a_notice_says_what_changes_what_ends_when_and_how_to_answer() -> None:
     for part in (
         *("f9f8359748bb", "+humanize 4.17.0", "a kernel holds df", "at night", "60 s"),
-        *("refit migrate --session ada", "refit session snooze ada 2h", "refit session mode ada pin"),
+        *(
+            "refit migrate run --session ada",
+            "refit session updates snooze ada 2h",
+            "refit session updates mode ada pin",
+        ),
     ):
         assert part in NOTICE.text
     assert "whatever works in it" not in NOTICE.text

@@ -89,7 +89,7 @@ def test_who_names_a_session_agrees_for_it_unless_it_is_pinned() -> None:
     pinned = replace(asks, wish=UpdatePreferences(mode=Mode.pin, until=date(2026, 12, 1)))
     with pytest.raises(RefitError, match="pinned") as refused:
         plan_named("ada", [pinned], ROLLOUT)
-    assert "refit session mode ada when-idle" in refused.value.fix
+    assert "refit session updates mode ada when-idle" in refused.value.fix
 
 
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
