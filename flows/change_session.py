@@ -35,7 +35,7 @@ def change_session(
     settings = load_settings()
     if (what == "change-profile") != bool(profile):
         problem = "A change of profile needs one." if what == "change-profile" else f"{what!r} has no profile."
-        raise RefitError(problem, fix="leave `profile` empty, or choose `change-profile` and name one.")
+        raise RefitError(problem, hint="leave `profile` empty, or choose `change-profile` and name one.")
     verbs: Mapping[str, Callable[[], str]] = {
         "start": lambda: _start(settings, name),
         "stop": lambda: _stop(settings, name),

@@ -31,7 +31,7 @@ def cut_release(
         catalog: Folder of the catalog. Empty means the one of the settings.
     """
     if not tag.is_release(release):
-        raise RefitError(f"{release!r} can't be a release.", fix="its name is a year and a letter, e.g. 2026b.")
+        raise RefitError(f"{release!r} can't be a release.", hint="its name is a year and a letter, e.g. 2026b.")
     settings = load_settings()
     root = catalog or settings.catalog
     folder = settings.folder("worktrees") / release
@@ -61,7 +61,7 @@ def begin(catalog: Path, release: str, until: datetime.date | None) -> None:
     elif files:
         text = edit.for_release(text_of(files[max(files)]), release, until)
     else:
-        raise RefitError(f"{catalog} has no release file to begin with.", fix=f"write releases/{release}.yaml first.")
+        raise RefitError(f"{catalog} has no release file to begin with.", hint=f"write releases/{release}.yaml first.")
     # A branch speaks for its own release; what it said of another would soon be wrong.
     for file in (*files.values(), *(catalog / "releases").glob("*.lock")):
         file.unlink()

@@ -272,7 +272,7 @@ def _stricter(one: Target, other: Target) -> Target:
         raise RefitError(
             f"Releases {one.bounds.release} and {other.bounds.release} both hold the lock of {one}.",
             why="One lock can't begin at two places.",
-            fix="give each release a branch of its own: `refit release cut`.",
+            hint="give each release a branch of its own: `refit release cut`.",
         )
     cutoffs = [target.cutoff for target in (one, other) if target.cutoff]
     return replace(one if one.bounds else other, cutoff=min(cutoffs, default=None))

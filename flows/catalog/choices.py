@@ -78,7 +78,7 @@ def _impossible(catalog: Catalog, answers: Answers) -> Impossible:
     return Impossible(
         f"There can't be a profile with {_words(answers)}.",
         why="\n".join(f"  {reason}" for reason in reasons),
-        fix=f"the nearest that can be: {near.stem}." if near else "the catalog can make none at all.",
+        hint=f"the nearest that can be: {near.stem}." if near else "the catalog can make none at all.",
     )
 
 

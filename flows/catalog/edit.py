@@ -23,7 +23,7 @@ def with_profile(text: str, profile: Mapping[str, str]) -> str:
     if not isinstance(profiles, yaml.SequenceNode) or profiles.flow_style or not profiles.value:
         raise RefitError(
             "The profile can't be written into the release file: its profiles aren't a list with one a line.",
-            fix="write it there yourself: - " + flow(profile),
+            hint="write it there yourself: - " + flow(profile),
         )
     lines = text.splitlines()
     last = _last_line(profiles.value[-1])

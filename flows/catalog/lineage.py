@@ -50,7 +50,7 @@ def _name(folder: Path) -> str:
     return folder.name.partition("-")[2]
 
 
-def _wrong(folder: Path, what: str, fix: str) -> Mistakes:
+def _wrong(folder: Path, what: str, hint: str) -> Mistakes:
     file = folder / CONFIG
     rows = enumerate(documents.text_of(file).splitlines(), 1)
-    return Mistakes([Mistake(file, next((n for n, row in rows if row.startswith("extends")), 1), what, fix)])
+    return Mistakes([Mistake(file, next((n for n, row in rows if row.startswith("extends")), 1), what, hint)])

@@ -82,7 +82,7 @@ def newest_release(root: Path) -> str:
     if names := [file.stem for file in (root / "releases").glob("*.yaml") if tag.is_release(file.stem)]:
         return max(names)
     raise RefitError(
-        "There is no release.", why=f"{root / 'releases'} has no file of one.", fix="name one, or write one."
+        "There is no release.", why=f"{root / 'releases'} has no file of one.", hint="name one, or write one."
     )
 
 
@@ -134,8 +134,8 @@ class _Finder:
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
 
-    def wrong(self, file: Path, line: int, what: str, fix: str = "") -> None:
-        self.mistakes.append(Mistake(file, line, what, fix))
+    def wrong(self, file: Path, line: int, what: str, hint: str = "") -> None:
+        self.mistakes.append(Mistake(file, line, what, hint))
 
     def numbered(self, path: Path) -> list[tuple[str, Path]]:
         """The recipes of a folder in the order of their numbers, which are no part of their names."""
@@ -213,8 +213,8 @@ class _Finder:
         parts = [part for part in bundles.values() if part and part.folder in line]
         for part in parts:
             for python in sorted(bundle.pythons.keys() - part.pythons):
-                fix = f"add {part.folder.name}/{python}, or take this folder away"
-                self.wrong(bundle.folder / python, 0, f"{part.name}, which it extends, has no {python}", fix)
+                hint = f"add {part.folder.name}/{python}, or take this folder away"
+                self.wrong(bundle.folder / python, 0, f"{part.name}, which it extends, has no {python}", hint)
         parts.sort(key=lambda part: line.index(part.folder))
         packages = tuple(dict.fromkeys(package for part in parts for package in part.packages))
         compilers = tuple(dict.fromkeys(package for part in parts for package in part.compilers))

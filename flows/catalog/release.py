@@ -99,17 +99,17 @@ def mistakes(
         seen.setdefault(choice.stem, line)
         wrong = list(_missing(choice, catalog, names))
         near = nearest_possible(choice, catalog) if wrong else None
-        hint = f"; the nearest that is possible: {near.stem}" if near else ""
-        for key, what, fix in wrong:
+        nearest = f"; the nearest that is possible: {near.stem}" if near else ""
+        for key, what, hint in wrong:
             yield Mistake(
-                path, documents.line_of(node, ("profiles", index, key)), what, f"{fix}{hint}".removeprefix("; ")
+                path, documents.line_of(node, ("profiles", index, key)), what, f"{hint}{nearest}".removeprefix("; ")
             )
 
 
 def why_not(choice: Choice, catalog: Catalog) -> list[str]:
     """Why a profile can't be made, reason by reason; empty: it can."""
     names = {"ide": catalog.ides, "bundle": catalog.bundles, "os": catalog.bases}
-    return [f"{what} ({fix})" if fix else what for _, what, fix in _missing(choice, catalog, names)]
+    return [f"{what} ({hint})" if hint else what for _, what, hint in _missing(choice, catalog, names)]
 
 
 def nearest_possible(choice: Choice, catalog: Catalog) -> Choice | None:

@@ -134,11 +134,11 @@ def skeleton(kind: str, name: str, catalog: Catalog) -> dict[str, str]:
     """
     if not tag.is_name(name):
         raise RefitError(
-            f"{name!r} can't be the name of a recipe.", fix="take small letters and digits alone, 30 at most."
+            f"{name!r} can't be the name of a recipe.", hint="take small letters and digits alone, 30 at most."
         )
     known: Iterable[str] = {"bundle": catalog.bundles, "ide": catalog.ides, "base": catalog.bases}[kind]
     if name in known:
-        raise RefitError(f"There is a {kind} {name!r} already.", fix="take another name.")
+        raise RefitError(f"There is a {kind} {name!r} already.", hint="take another name.")
     return KINDS[kind](name, catalog)
 
 

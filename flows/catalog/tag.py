@@ -27,7 +27,7 @@ class IllegalTag(RefitError):
 
     def __init__(self, text: str, reason: str) -> None:
         super().__init__(
-            f"{text!r} can't be the tag of a profile's image.", why=reason, fix=f"a tag looks like {EXAMPLE}."
+            f"{text!r} can't be the tag of a profile's image.", why=reason, hint=f"a tag looks like {EXAMPLE}."
         )
 
 

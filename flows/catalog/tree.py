@@ -47,7 +47,7 @@ def require(root: Path) -> None:
     raise NoCatalog(
         f"{root} is no catalog.",
         why=why,
-        fix="go to the folder with base/, bundles/, ides/, snippets/ and releases/, or let REFIT_CATALOG name it.",
+        hint="go to the folder with base/, bundles/, ides/, snippets/ and releases/, or let REFIT_CATALOG name it.",
     )
 
 

@@ -114,7 +114,7 @@ def build(
     for name, why in report.unbuildable.items():
         err.print(f"{name} can't be built here: {why}", highlight=False, soft_wrap=True)
     if report.unbuildable:
-        err.print(f"To mend: {ELSEWHERE}", highlight=False)
+        err.print(f"Hint: {ELSEWHERE}", highlight=False)
 
 
 def nightly(
@@ -190,7 +190,9 @@ def _check_picture(file: Path) -> None:
         if new:
             file.unlink()
     except OSError as error:
-        raise RefitError(f"The picture can't be written to {file}.", why=str(error), fix="name another file.") from None
+        raise RefitError(
+            f"The picture can't be written to {file}.", why=str(error), hint="name another file."
+        ) from None
 
 
 def show_containerfile(

@@ -65,7 +65,7 @@ def release_gpu(
     sessions = Sessions.open(load())
     given = release_gpus(sessions, name)
     if not given:
-        raise RefitError(f"{name!r} has no GPU, and nobody holds one of that name.", fix="`refit gpu list` shows all.")
+        raise RefitError(f"{name!r} has no GPU, and nobody holds one of that name.", hint="`refit gpu list` shows all.")
     out.print(f"Free now: {', '.join(given)}.", highlight=False)
 
 

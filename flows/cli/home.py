@@ -223,7 +223,7 @@ def _target(settings: Settings, session: Session, to: str) -> str:
     if not digest:
         raise RefitError(
             f"There is no tested image of {session.profile} in release {session.release}.",
-            fix=f"`refit build {session.release}` makes it, or `--to` names another image.",
+            hint=f"`refit build {session.release}` makes it, or `--to` names another image.",
         )
     return digest
 

@@ -142,7 +142,7 @@ def _answering_json() -> int:
     except TyperException as error:  # words that are off
         said = str(getattr(error, "format_message", error.__str__)())
         show_error(said)
-        show_json_error(RefitError(said, fix="add `--help` to the command."))
+        show_json_error(RefitError(said, hint="add `--help` to the command."))
         return int(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort) as error:
         err.print("Cancelled.")

@@ -58,7 +58,7 @@ def remove(name: Person, yes: Yes = False) -> None:
     hub = HubClient(_settings())
     person = next((one for one in hub.people() if one.name == name), None)
     if person is None:
-        raise RefitError(f"Nobody called {name!r} has an account.", fix="`refit user list` shows who has one.")
+        raise RefitError(f"Nobody called {name!r} has an account.", hint="`refit user list` shows who has one.")
     if not yes:
         typer.confirm(f"Stop the sessions of {name!r} and remove the account?", abort=True)
     for server in [server for server, runs in person.servers.items() if runs]:
@@ -72,7 +72,7 @@ def _wait_until_stopped(hub: HubClient, name: str) -> None:
     deadline = time.monotonic() + _END_SECONDS
     while any(runs for one in hub.people() if one.name == name for runs in one.servers.values()):
         if time.monotonic() > deadline:
-            raise RefitError(f"A session of {name} doesn't stop.", fix="`refit session list` shows it; try again.")
+            raise RefitError(f"A session of {name} doesn't stop.", hint="`refit session list` shows it; try again.")
         time.sleep(_POLL_SECONDS)
 
 
@@ -87,6 +87,6 @@ def _settings() -> Settings:
         raise RefitError(
             "JupyterHub doesn't run here, so that nobody can log in.",
             why="The setting `hub` is off." if not settings.hub else "It needs the gateway, and `gateway` is off.",
-            fix="set `hub: true` in settings.yaml (REFIT_HUB=true), and run `refit up`.",
+            hint="set `hub: true` in settings.yaml (REFIT_HUB=true), and run `refit up`.",
         )
     return settings

@@ -85,7 +85,7 @@ def choose_release(recipes: Catalog, pick: Pick | None) -> str:
     """
     possible = [Option(name, f"{len(release.profiles)} profiles") for name, release in recipes.releases.items()]
     if not possible:
-        raise RefitError(f"{recipes.root} has no release yet.", fix="write releases/2026a.yaml, for instance.")
+        raise RefitError(f"{recipes.root} has no release yet.", hint="write releases/2026a.yaml, for instance.")
     return possible[0].name if len(possible) == 1 else _picked("release", "release", possible, pick)
 
 
@@ -94,7 +94,7 @@ def _picked(question: str, title: str, possible: Sequence[Option], pick: Pick | 
         raise RefitError(
             f"Which {title}? Nobody can be asked: this is no terminal.",
             why=f"Possible: {', '.join(option.name for option in possible)}.",
-            fix=f"say --{question} NAME.",
+            hint=f"say --{question} NAME.",
         )
     return pick(title, possible)
 
@@ -117,7 +117,7 @@ def stands_in(release: Release, profile: Profile) -> bool:
         raise RefitError(
             f"Release {release.name} has {there.stem} already, with CUDA {there.cuda_level}.",
             why=f"An image with CUDA {profile.cuda_level} would have the same tag.",
-            fix=f"choose --cuda {there.cuda_level}, or change that line of releases/{release.name}.yaml.",
+            hint=f"choose --cuda {there.cuda_level}, or change that line of releases/{release.name}.yaml.",
         )
     return there is not None
 

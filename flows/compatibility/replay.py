@@ -53,7 +53,7 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
             raise NotReplayed(
                 "What was installed by hand can't be installed in the new image.",
                 why=error.why,
-                fix=f"`refit session drift {made.session} --no-replay` lets it move without.",
+                hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
             ) from error
     there, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
     done = (f"installed again: {there}" if there else "", f"removed again: {gone}" if gone else "")

@@ -61,7 +61,7 @@ class ProgramMissing(RefitError):
     """The program is not installed."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"The program {name!r} is not installed.", fix="run `refit doctor`; it names the package.")
+        super().__init__(f"The program {name!r} is not installed.", hint="run `refit doctor`; it names the package.")
 
 
 class ProgramFailed(RefitError):
@@ -73,7 +73,7 @@ class ProgramFailed(RefitError):
         super().__init__(
             f"{self._brief}: + {redacted(shlex.join(argv))}",
             why=tail and "Its last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines()),
-            fix=f"the whole output is in {log}." if log else "",
+            hint=f"the whole output is in {log}." if log else "",
         )
 
     @property

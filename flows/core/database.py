@@ -71,7 +71,7 @@ def open_database(url: str) -> Engine:
         raise RefitError(
             f"Refit's database {engine.url.render_as_string(hide_password=True)} can't be opened.",
             why=str(getattr(error, "orig", error)),
-            fix="check `database_url` in settings.yaml, and that the server runs.",
+            hint="check `database_url` in settings.yaml, and that the server runs.",
         ) from None
     return engine
 
@@ -98,10 +98,10 @@ def _engine(url: str) -> Engine:
         raise RefitError(
             f"`database_url` needs {error.name or 'a driver'}, which is not installed.",
             why=str(error),
-            fix="for PostgreSQL: pip install 'refit[postgresql]', where Refit itself is installed.",
+            hint="for PostgreSQL: pip install 'refit[postgresql]', where Refit itself is installed.",
         ) from None
     except ArgumentError as error:
-        raise RefitError("`database_url` can't be used.", why=str(error), fix="write it as SQLAlchemy does.") from None
+        raise RefitError("`database_url` can't be used.", why=str(error), hint="write it as SQLAlchemy does.") from None
 
 
 def _set_up(connection: object, _: object) -> None:

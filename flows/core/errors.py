@@ -15,8 +15,8 @@ class RefitError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        self.what, self.why, self.fix = what, why, fix
+    def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
+        self.what, self.why, self.hint = what, why, hint
         super().__init__(what)
 
     @property
@@ -25,7 +25,7 @@ class RefitError(Exception):
         return self.what
 
     def __str__(self) -> str:
-        return "\n".join(part for part in (self.what, self.why, self.fix and f"To mend: {self.fix}") if part)
+        return "\n".join(part for part in (self.what, self.why, self.hint and f"Hint: {self.hint}") if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Prefect pickles exceptions; keyword arguments are lost by the default.
@@ -52,5 +52,5 @@ class UnknownName(RefitError):
         super().__init__(
             f"There is no {kind} {name!r}{f' in {where}' if where else ''}.",
             why=f"Known: {', '.join(choices)}." if choices else f"No {kind} is known yet.",
-            fix=f"Did you mean {near[0]!r}?" if near else "",
+            hint=f"Did you mean {near[0]!r}?" if near else "",
         )

@@ -110,7 +110,7 @@ class LeaseTaken(RefitError):
         super().__init__(
             f"{name!r} is being written by another run.",
             why=f"It still holds the lease after {wait:g} s.",
-            fix="wait for that run, or end it and try again.",
+            hint="wait for that run, or end it and try again.",
         )
 
 
@@ -121,7 +121,7 @@ class LeaseLost(RefitError):
         super().__init__(
             f"This run has lost its lease on {lease.name!r}.",
             why="It did not renew it in time, and another run has taken over.",
-            fix="nothing is lost: the other run brings the work to its end.",
+            hint="nothing is lost: the other run brings the work to its end.",
         )
 
 

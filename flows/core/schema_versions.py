@@ -77,11 +77,11 @@ def _foreign(version: str, why: str) -> RefitError:
         return RefitError(
             "Refit's database was made before the first release.",
             why="This Refit can't read its journal, and so can't resume the moves in it.",
-            fix="end all moves with the Refit that made it, and move the database away (its file, or another "
+            hint="end all moves with the Refit that made it, and move the database away (its file, or another "
             "`database_url`); then `refit up` records the sessions that it finds.",
         )
     return RefitError(
-        "Refit's database was written by a newer Refit.", why=why, fix="install that version, or a newer one."
+        "Refit's database was written by a newer Refit.", why=why, hint="install that version, or a newer one."
     )
 
 

@@ -81,10 +81,10 @@ class Facts:
 class NothingWorks(RefitError):
     """Everything that could be tried was tried, and failed."""
 
-    def __init__(self, what: str, tried: Mapping[str, str], fix: str) -> None:
+    def __init__(self, what: str, tried: Mapping[str, str], hint: str) -> None:
         self.tried = dict(tried)
         lines = "\n".join(f"  {name}: {problem}" for name, problem in tried.items())
-        super().__init__(what, why=f"Tried:\n{lines}", fix=fix)
+        super().__init__(what, why=f"Tried:\n{lines}", hint=hint)
 
 
 def podman(settings: Settings) -> list[str]:
@@ -338,7 +338,7 @@ def trial_tree(settings: Settings) -> Iterator[Path]:
         raise RefitError(
             "The program 'catatonit' is not installed.",
             why="It is process 1 of every container: it forwards signals and collects the dead.",
-            fix="run `refit doctor`; it names the package.",
+            hint="run `refit doctor`; it names the package.",
         )
     tree = Path(mkdtemp(prefix="trial-", dir=settings.folder()))
     try:

@@ -236,7 +236,7 @@ def _plain(stage: Stage, instruction: str) -> str:
         raise RefitError(
             f"The stage {stage.name!r} can't be shown as plain text.",
             why=f"{instruction.strip()!r} takes a file from a build context.",
-            fix="let its recipe COPY the file, and unpack it in a RUN where it is an archive.",
+            hint="let its recipe COPY the file, and unpack it in a RUN where it is an archive.",
         )
     return _copied(stage, instruction) if name.upper() == "COPY" else instruction
 

@@ -226,7 +226,7 @@ class Assembler:
         if twice := sorted(name for name in own if library_name(name) in there):
             raise RefitError(
                 f"{profile.stem} would have {', '.join(twice)} twice: in CUDA's level and among its Python packages.",
-                fix="write `cuda: driver` in the release: the libraries come with the Python packages.",
+                hint="write `cuda: driver` in the release: the libraries come with the Python packages.",
             )
 
     def _more_system(

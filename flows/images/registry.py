@@ -110,7 +110,7 @@ class Registry(Blobs):
             raise NoImage(
                 f"The registry {self.host} has no {repository}:{reference}.",
                 why="It was never pushed, or was deleted there.",
-                fix="build it with `refit build`.",
+                hint="build it with `refit build`.",
             )
         return manifest
 
@@ -180,7 +180,7 @@ class Registry(Blobs):
             raise RegistryError(
                 f"The image registry {self.host} doesn't let anything be deleted.",
                 why="It answers 405.",
-                fix="switch deleting on in its configuration (docker-registry: `storage.delete.enabled: true`).",
+                hint="switch deleting on in its configuration (docker-registry: `storage.delete.enabled: true`).",
             )
         if answer.status != 404:
             self._expect(answer, 202)

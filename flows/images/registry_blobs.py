@@ -61,7 +61,7 @@ class Blobs(RegistryConnection):
         return RegistryError(
             f"The registry {self.host} says that it has {digest} of {repository}, and doesn't give it.",
             why="It answers 200 to HEAD and 404 to GET: what it remembers isn't what its storage has.",
-            fix=f"let it forget that ({again}), then run `refit build`: it builds again what is not whole.",
+            hint=f"let it forget that ({again}), then run `refit build`: it builds again what is not whole.",
         )
 
     def _carrying(self, size: int) -> float:
@@ -184,7 +184,7 @@ class Blobs(RegistryConnection):
         return RegistryError(
             f"The image registry {self.host} did not keep {what} in {repository}.",
             why="It said that it has stored that. Somebody has deleted it since, or the registry loses what it gets.",
-            fix="look into the registry's log and storage (the embedded one's are `logs` and `registry` in Refit's "
+            hint="look into the registry's log and storage (the embedded one's are `logs` and `registry` in Refit's "
             "home), then run this again.",
         )
 

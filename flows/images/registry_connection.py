@@ -136,7 +136,7 @@ class RegistryConnection:
             raise RegistryError(
                 f"Another user's program answers at {self.host}, in the place of the embedded image registry.",
                 why="It asks for the registry's password, which it isn't told.",
-                fix="`sudo ss -ltnp` names it. End it and run `refit up`, or choose another `registry_port`.",
+                hint="`sudo ss -ltnp` names it. End it and run `refit up`, or choose another `registry_port`.",
             )
 
         def ask(realm: httpx.URL, headers: Mapping[str, str]) -> bytes:
@@ -150,7 +150,7 @@ class RegistryConnection:
             raise RegistryError(
                 f"The image registry {self.host} sends us to {realm} to log in.",
                 why="Your password goes to nobody but the registry itself and the token services that you name.",
-                fix=f"if this is the token service of your registry, set `registry_realms: ['{realm}']` in "
+                hint=f"if this is the token service of your registry, set `registry_realms: ['{realm}']` in "
                 "settings.yaml; it has to speak https if the registry does. Else don't use this registry.",
             ) from None
 
@@ -203,7 +203,7 @@ class RegistryConnection:
             raise NoAnswer(
                 f"The image registry {self.host} is busy.",
                 why=f"It answers {answer.status}, {number} times in {waited:.0f} s.{more} {answer.said}".rstrip(),
-                fix="wait, then run this again; `registry_wait` in settings.yaml says how long Refit waits for it.",
+                hint="wait, then run this again; `registry_wait` in settings.yaml says how long Refit waits for it.",
             )
         if seconds >= _WORTH_TELLING:
             logger.warning("%s answers %d: asking again in %.0f s", self._thing, answer.status, seconds)
@@ -234,8 +234,8 @@ class RegistryConnection:
             raise RegistryError(
                 f"The image registry {self.host} sends {what} to another address.",
                 why=f"It says {shown(place)}, where Refit speaks to {self._base.removesuffix('/v2/')}.",
-                fix="let the registry name its own address (docker-registry: `http.host` in its configuration; a proxy "
-                "in front has to hand on Host and X-Forwarded-Proto), or let `registry` and `registry_tls` in "
+                hint="let the registry name its own address (docker-registry: `http.host` in its configuration; a "
+                "proxy in front has to hand on Host and X-Forwarded-Proto), or let `registry` and `registry_tls` in "
                 "settings.yaml be what it says, if you trust that.",
             )
         return url
@@ -248,8 +248,8 @@ class RegistryConnection:
             raise RegistryError(
                 f"The image registry {self.host} refuses {request}.",
                 why=f"It answers {answer.status}. {said}".strip(),
-                fix="set `registry_user` and `registry_password` (REFIT_REGISTRY_PASSWORD) of an account that may; for "
-                "the embedded one, run `refit up`, which makes them up.",
+                hint="set `registry_user` and `registry_password` (REFIT_REGISTRY_PASSWORD) of an account that may; "
+                "for the embedded one, run `refit up`, which makes them up.",
             )
         if answer.status >= 500:
             raise self.broken(f"It answers {answer.status} to {request}: {said}")
@@ -266,7 +266,7 @@ class RegistryConnection:
         return NoAnswer(
             f"The image registry {self.host} doesn't answer.",
             why=f"{why[:1].upper()}{why[1:]}.",
-            fix="start the embedded one with `refit up`, or correct `registry` or `registry_port` in settings.yaml."
+            hint="start the embedded one with `refit up`, or correct `registry` or `registry_port` in settings.yaml."
             if self._embedded
             else "ask its owner whether it works, and look whether this machine reaches it; or correct `registry` in "
             "settings.yaml.",
@@ -278,7 +278,7 @@ class RegistryConnection:
         return RegistryError(
             f"The image registry {self.host} is {'full' if full else 'broken'}.",
             why=said,
-            fix="make space on the disk where the registry stores its images (the embedded one: `registry` in Refit's "
+            hint="make space on the disk where the registry stores its images (the embedded one: `registry` in Refit's "
             "home), then run this again."
             if full
             else "look into the registry's log (the embedded one's is in `logs` in Refit's home).",
@@ -289,7 +289,7 @@ class RegistryConnection:
         return RegistryError(
             f"There is no secure connection to the image registry {self.host}.",
             why=said,
-            fix="set `ca_bundle` to the certificates of the authority that signed the registry's, and `registry` to a "
+            hint="set `ca_bundle` to the certificates of the authority that signed the registry's, and `registry` to a "
             "name that stands in it; or set `registry_tls: false` if it speaks plain http.",
         )
 
@@ -297,7 +297,7 @@ class RegistryConnection:
         return RegistryError(
             f"{self.host} doesn't answer as an image registry does.",
             why=f"What was seen: {what}.",
-            fix="check `registry`, `registry_port` and `registry_tls` in settings.yaml: maybe something else listens "
+            hint="check `registry`, `registry_port` and `registry_tls` in settings.yaml: maybe something else listens "
             "there.",
         )
 

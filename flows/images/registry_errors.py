@@ -24,5 +24,5 @@ class BlobLost(RegistryError):
         super().__init__(
             f"The registry {host} has lost {digest} of {repository}.",
             why="A manifest there names it. It was deleted, or the registry's storage was damaged.",
-            fix="run `refit build`: it builds again what is not whole.",
+            hint="run `refit build`: it builds again what is not whole.",
         )

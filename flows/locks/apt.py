@@ -112,7 +112,7 @@ def mirror_error(why: str) -> RefitError:
     return RefitError(
         "The Debian mirror doesn't answer as it should.",
         why=why,
-        fix="check `debian_mirror`, `apt_proxy` and `ca_bundle` in settings.yaml (REFIT_DEBIAN_MIRROR, …).",
+        hint="check `debian_mirror`, `apt_proxy` and `ca_bundle` in settings.yaml (REFIT_DEBIAN_MIRROR, …).",
     )
 
 
@@ -121,4 +121,4 @@ def _explained(base: Base, error: command.ProgramFailed) -> RefitError:
         return mirror.missing(base, missing)
     if re.search(r"Failed to fetch|Could not (connect|resolve)|Connection (timed out|failed)|certificate", error.tail):
         return mirror_error(error.tail)
-    return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, fix=error.fix)
+    return RefitError(f"The system packages of {base.name!r} can't be resolved.", why=error.why, hint=error.hint)

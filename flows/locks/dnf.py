@@ -111,7 +111,7 @@ def _mirror_error(base: Base, why: str) -> RefitError:
     return RefitError(
         f"A mirror of {base.name!r} doesn't answer as it should.",
         why=why,
-        fix=f"check `repositories` in {base.folder / 'base.yaml'}, and `apt_proxy` and `ca_bundle` in settings.yaml.",
+        hint=f"check `repositories` in {base.folder / 'base.yaml'}, and `apt_proxy` and `ca_bundle` in settings.yaml.",
     )
 
 

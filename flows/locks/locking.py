@@ -86,14 +86,14 @@ def lock(
     if pipfile.python not in ("", python):
         raise RefitError(
             f"{pipfile.path} is for Python {pipfile.python}, but the base has Python {python}.",
-            fix="set python_version in its [requires], or move it to the folder of the other Python.",
+            hint="set python_version in its [requires], or move it to the folder of the other Python.",
         )
     made = with_wheels(cutoff.settle(json.loads(text), pipfile, until, settings), _wheels(settings.wheel_folders))
     if wrong := problems(made, pipfile):
         raise RefitError(
             f"The lock of {pipfile.path} can't be used.",
             why="\n".join(f"  {line}" for line in wrong),
-            fix="take out what this base can't install (a marker that is false here), or give it another version.",
+            hint="take out what this base can't install (a marker that is false here), or give it another version.",
         )
     if unwanted := unlocked(made, pipfile):
         raise Mistakes(unwanted)
@@ -196,20 +196,20 @@ def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
         return Unresolvable(
             f"{pipfile.path} can't be locked: the index has no wheel of {', '.join(missing)} for this Python.",
             why="\n".join(conflict),
-            fix="check name and version; let a package that is published as source only stand in "
+            hint="check name and version; let a package that is published as source only stand in "
             f"{sources_file(pipfile.path.parents[1])}, and Refit makes its wheel.",
         )
     if failed := [m for line in said if (m := re.match(r"ERROR: (Failed to build '?([\w.-]+).*)", line))]:
         return Unresolvable(
             f"{pipfile.path} can't be locked: the source of {failed[0][2]} doesn't tell what it depends on.",
             why=f"{failed[0][1]}. Locks are made in the base, which has no compilers.",
-            fix="take another version, or build its wheel and put that into a folder of the setting wheel_folders.",
+            hint="take another version, or build its wheel and put that into a folder of the setting wheel_folders.",
         )
     if conflict:
         return Unresolvable(
             f"{pipfile.path} can't be locked: what it asks for contradicts itself.",
             why="\n".join(conflict),
-            fix="loosen or change one of these versions in the Pipfile.",
+            hint="loosen or change one of these versions in the Pipfile.",
         )
     return None
 

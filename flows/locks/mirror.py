@@ -47,7 +47,7 @@ def missing(base: Base, packages: Iterable[str]) -> RefitError:
     return RefitError(
         f"{base.config.suite} has no package {', '.join(map(repr, packages))}.",
         why=f"It is named in the packages of the base {base.name!r}.",
-        fix=f"correct {base.folder / 'os-packages.txt'}.",
+        hint=f"correct {base.folder / 'os-packages.txt'}.",
     )
 
 

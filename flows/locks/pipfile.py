@@ -200,8 +200,8 @@ def _misshapen(path: Path, text: str, data: Mapping[str, Any]) -> Iterator[Mista
     for section, values in data.items():
         if section == "source":
             if not isinstance(values, list) or not all(_is_source(source) for source in values):
-                fix = "write `[[source]]` with name and url"
-                yield Mistake(path, _line(text, section), "source: each needs a name and a url", fix)
+                hint = "write `[[source]]` with name and url"
+                yield Mistake(path, _line(text, section), "source: each needs a name and a url", hint)
         elif not isinstance(values, dict):
             what = f"{section}: this is not a table{'' if section in _OTHER_SECTIONS else ' of packages'}"
             yield Mistake(path, _line(text, section), what, f"write it below `[{section}]`")
@@ -209,8 +209,8 @@ def _misshapen(path: Path, text: str, data: Mapping[str, Any]) -> Iterator[Mista
             for key, value in values.items():
                 fits = _is_plain(value) if section in _OTHER_SECTIONS else _is_asked(value)
                 if not fits or (section == "requires" and not isinstance(value, str)):
-                    fix = 'write it like `python_version = "3.11"`' if section in _OTHER_SECTIONS else _WRITE
-                    yield Mistake(path, _line(text, section, key), f"{key}: this has no type that pipenv reads", fix)
+                    hint = 'write it like `python_version = "3.11"`' if section in _OTHER_SECTIONS else _WRITE
+                    yield Mistake(path, _line(text, section, key), f"{key}: this has no type that pipenv reads", hint)
 
 
 def _is_source(value: object) -> bool:

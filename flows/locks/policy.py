@@ -140,7 +140,7 @@ def check(bounds: Bounds, now: Mapping[str, str]) -> None:
     raise Forbidden(
         f"Release {bounds.release} forbids this lock: inside a release only patches move.",
         why="\n".join(lines),
-        fix="\n".join(
+        hint="\n".join(
             (
                 f"change the Pipfile; or except it in releases/{bounds.release}.yaml, with a reason and a last day:",
                 "exceptions:",

@@ -107,7 +107,7 @@ def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Upload
         raise RefitError(
             f"{next(iter(wanted.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",
             why=f"A release with a `cutoff` needs to know that of {', '.join(silent[:8])}.",
-            fix="take an index that answers in JSON with `upload-time` (PEP 700), as PyPI does, or no `cutoff`.",
+            hint="take an index that answers in JSON with `upload-time` (PEP 700), as PyPI does, or no `cutoff`.",
         )
     return found
 

@@ -43,8 +43,8 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
     found: dict[NormalizedName, tuple[Path, int]] = {}
     mistakes = [mistake for file in files for mistake in _read(file, found, packages.get(BUILDER, ()))]
     if found and BUILDER not in packages:
-        fix = "let it ask for what those in builder/sources.txt are built with, e.g. setuptools"
-        mistakes.append(Mistake(pipfile, 1, f"it has no section [{BUILDER}]", fix))
+        hint = "let it ask for what those in builder/sources.txt are built with, e.g. setuptools"
+        mistakes.append(Mistake(pipfile, 1, f"it has no section [{BUILDER}]", hint))
     if mistakes:
         raise Mistakes(mistakes)
     return found

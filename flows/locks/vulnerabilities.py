@@ -116,7 +116,7 @@ def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Reco
         raise Unasked(
             f"{settings.osv_service} doesn't say which packages have known vulnerabilities.",
             why=why,
-            fix="let `osv_file` in settings.yaml name the archive of PyPI that OSV publishes.",
+            hint="let `osv_file` in settings.yaml name the archive of PyPI that OSV publishes.",
         ) from None
 
 

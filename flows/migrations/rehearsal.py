@@ -219,11 +219,11 @@ def _tried(name: str, attempt: Callable[[], str], was_starved: Callable[[], bool
         passed, seen = True, attempt()
     except CommandTimeout as error:  # Podman itself
         if name == "start":
-            raise TooSlow(_TOO_SLOW, why=error.what, fix=_WAIT) from error
+            raise TooSlow(_TOO_SLOW, why=error.what, hint=_WAIT) from error
         raise
     except _Late as error:
         if was_starved():
-            raise TooSlow(_TOO_SLOW, why=error.what, fix=_WAIT) from error
+            raise TooSlow(_TOO_SLOW, why=error.what, hint=_WAIT) from error
         passed, seen = False, error.what
     except ProgramFailed as error:
         passed, seen = False, error.tail or error.what

@@ -74,4 +74,4 @@ class NotResumed(RefitError):
     def __init__(self, problems: Mapping[str, str], results: tuple[Result, ...] = ()) -> None:
         self.problems, self.results = dict(problems), results
         why = "\n".join(f"{name}: {problem}" for name, problem in self.problems.items())
-        super().__init__("Not every move could be resumed.", why=why, fix="try again: `refit migrate recover`.")
+        super().__init__("Not every move could be resumed.", why=why, hint="try again: `refit migrate recover`.")

@@ -55,7 +55,7 @@ def _approve(rollout: RolloutState, wave: str, database: Engine, settings: Setti
         after = f" after the wave {wave}" if wave else ""
         raise RefitError(
             f"The rollout of {short(rollout.image)} doesn't wait for an approval{after}.",
-            fix="`refit migrate status` shows what it waits for.",
+            hint="`refit migrate status` shows what it waits for.",
         )
     title = titles[max(waiting)]
     rollouts.approve(rollout.image, max(waiting), by, title)

@@ -134,14 +134,14 @@ class Rollouts:
         }
         digits = text.removeprefix("sha256:")
         if text and len(digits) < _LEAST_DIGITS:
-            raise RefitError(f"{text!r} is too short.", fix="give the first twelve digits: `refit migrate status`.")
+            raise RefitError(f"{text!r} is too short.", hint="give the first twelve digits: `refit migrate status`.")
         meant = {i: one for i, one in known.items() if i.startswith(f"sha256:{digits}")} if text else open_ones
         if len(meant) == 1:
             return next(iter(meant.values()))
         if text:
             raise UnknownName("rollout of an image", text, known)
         names = ", ".join(sorted(image[7:19] for image in meant)) or "none"
-        raise RefitError(f"Which rollout is meant? There are: {names}.", fix="name its image: `refit migrate status`.")
+        raise RefitError(f"Which rollout is meant? There are: {names}.", hint="name its image: `refit migrate status`.")
 
     def _begin(self, key: ImageKey, image: str, canary: str, by: str, transaction: Transaction) -> None:
         profile, release = key

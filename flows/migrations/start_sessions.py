@@ -34,7 +34,7 @@ def newest_image(settings: Settings, profile: Profile) -> str:
     if digest is None:
         raise RefitError(
             f"There is no image of {profile.stem} in release {profile.release} yet.",
-            fix=f"`refit build {profile.release} --profile {profile.stem}` makes it.",
+            hint=f"`refit build {profile.release} --profile {profile.stem}` makes it.",
         )
     return digest
 

@@ -47,7 +47,7 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
     if image is None:
         raise RefitError(
             f"There is no tested image of {chosen.stem} in release {release}.",
-            fix=f"`refit build {release} --profile {chosen.stem}` makes it.",
+            hint=f"`refit build {release} --profile {chosen.stem}` makes it.",
         )
     return _move(settings, planning, session, image, force, lambda after: of_profile(after, chosen))
 
@@ -90,7 +90,7 @@ def _move(
         raise RefitError(
             f"What is in the home of {name!r} doesn't go together with the image {image}.",
             why=why,
-            fix="mend it first, or say `--force`.",
+            hint="mend it first, or say `--force`.",
         )
     decision = planning.to_image(name, image)
     changes = evidence.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))

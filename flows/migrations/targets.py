@@ -120,7 +120,7 @@ def targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping
         raise RefitError(
             f"The image {to!r} is not for any of these sessions.",
             why=f"It is {made_for[0]} of release {made_for[1]}." if all(made_for) else "`refit build` didn't make it.",
-            fix="choose an image of the profile and release that the session has; `refit session list` shows them.",
+            hint="choose an image of the profile and release that the session has; `refit session list` shows them.",
         )
     publications.require(image.digest)
     return {made_for: image.digest}

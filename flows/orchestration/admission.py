@@ -140,7 +140,7 @@ def _leave(share: Share, request: Request, parameters: Mapping[str, object]) -> 
         raise RefitError(
             f"Nothing was built for {_names(share.left)}.",
             why="; ".join(f"{system}: {why}" for system, why in share.left.items()) + ".",
-            fix=f"`refit queue resume {next(iter(share.left))}` if it is paused; `--force` builds in spite of it.",
+            hint=f"`refit queue resume {next(iter(share.left))}` if it is paused; `--force` builds in spite of it.",
         )
 
 
@@ -150,7 +150,7 @@ def _hand_over(deployment: str, parameters: Mapping[str, object]) -> None:
         try:
             found = client.read_deployment_by_name(deployment)
         except ObjectNotFound:
-            raise RefitError(f"There is no deployment {deployment}.", fix="`refit serve` makes it.") from None
+            raise RefitError(f"There is no deployment {deployment}.", hint="`refit serve` makes it.") from None
         client.create_flow_run_from_deployment(
             found.id,
             parameters=dict(parameters),

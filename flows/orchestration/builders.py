@@ -54,7 +54,7 @@ def _deployment(client: SyncPrefectClient) -> UUID:
     try:
         return client.read_deployment_by_name("build-stages/refit").id
     except ObjectNotFound:
-        raise RefitError("There is no deployment build-stages/refit.", fix="`refit serve` makes it.") from None
+        raise RefitError("There is no deployment build-stages/refit.", hint="`refit serve` makes it.") from None
 
 
 def clear_away(flow: Any, flow_run: Any, state: Any) -> None:

@@ -79,5 +79,5 @@ def _refused(why: str) -> Refused:
     return Refused(
         "The worker doesn't run this: it runs Refit's own flows alone.",
         why=why,
-        fix="start a deployment that `refit serve` has made; `refit serve` also mends one that was changed.",
+        hint="start a deployment that `refit serve` has made; `refit serve` also mends one that was changed.",
     )

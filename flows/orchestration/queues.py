@@ -237,7 +237,7 @@ def drain(system: str, limit: float) -> None:
                 raise RefitError(
                     f"{system} is paused, but not drained after {limit:g} s.",
                     why=f"Still running: {', '.join(names)}.",
-                    fix=f"give it more time with --timeout, or cancel them; `refit queue resume {system}` reopens it.",
+                    hint=f"give it more time with --timeout, or cancel them; `refit queue resume {system}` reopens it.",
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -85,7 +85,7 @@ class ChecksFailed(RefitError):
         super().__init__(
             f"{image} fails the check {', '.join(repr(f.check) for f in failed)}; its tags stay where they are.",
             why="\n".join(f"{finding.check}: {finding.seen}" for finding in failed),
-            fix="correct the recipe or its lock, and build again.",
+            hint="correct the recipe or its lock, and build again.",
         )
 
 

@@ -311,7 +311,7 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
             raise RegistryError(
                 f"The registry {registry.host} did not keep {repository}:{tag}.",
                 why="Something else than Refit writes this tag too.",
-                fix="run it again.",
+                hint="run it again.",
             )
 
 

@@ -143,7 +143,7 @@ def access_of(image: str, registry: Registry) -> Access | None:
         raise RefitError(
             f"The label {_ACCESS} of the image {image} can't be understood.",
             why=str(error),
-            fix="bring Refit to the version that built the image, or build it with this one.",
+            hint="bring Refit to the version that built the image, or build it with this one.",
         ) from None
 
 
@@ -246,6 +246,6 @@ def _point(registry: Registry, name: str, image: Manifest) -> bool:
         raise RegistryError(
             f"The tag {name} in the registry {registry.host} is not where it was put.",
             why="Something else than Refit writes the tags of this repository too, or the registry doesn't keep them.",
-            fix="find out what, and run it again.",
+            hint="find out what, and run it again.",
         )
     return True

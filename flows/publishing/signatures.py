@@ -96,7 +96,7 @@ class Refusal:
         return f"{_TEXTS[self.doubt][0]}{f' The key: {self.key[:16]}.' if self.key else ''}"
 
     @property
-    def fix(self) -> str:
+    def hint(self) -> str:
         """What a person can do."""
         return _TEXTS[self.doubt][1]
 
@@ -109,7 +109,9 @@ class NotPublished(RefitError):
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal
-        super().__init__(f"The image {refusal.digest} is not used ({refusal.doubt}).", why=refusal.why, fix=refusal.fix)
+        super().__init__(
+            f"The image {refusal.digest} is not used ({refusal.doubt}).", why=refusal.why, hint=refusal.hint
+        )
 
 
 class Publications:

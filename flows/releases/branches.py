@@ -130,7 +130,7 @@ def check_out(catalog: Path, release: str, folder: Path) -> Path:
             raise RefitError(
                 f"The branch {release} and the one of {REMOTE} have gone different ways.",
                 why=error.tail,
-                fix=f"`git -C {folder} rebase {REMOTE}/{release}`, then `refit lock {release}` there.",
+                hint=f"`git -C {folder} rebase {REMOTE}/{release}`, then `refit lock {release}` there.",
             ) from None
     return folder / _below(catalog)
 
@@ -142,12 +142,12 @@ def create(catalog: Path, release: str, start: str, folder: Path) -> Path:
         RefitError: there is such a branch, or no such start.
     """
     if release in {branch.release for branch in branches(catalog)}:
-        raise RefitError(f"There is a branch {release!r} already.", fix="`refit release list` shows all releases.")
+        raise RefitError(f"There is a branch {release!r} already.", hint="`refit release list` shows all releases.")
     commit = _commit(catalog, start)
     if not commit:
         raise RefitError(
             f"The repository of {catalog} has no commit {start!r} to begin a release with.",
-            fix="a catalog has to lie in a git repository; name a branch, a tag or a commit of it.",
+            hint="a catalog has to lie in a git repository; name a branch, a tag or a commit of it.",
         )
     _git(catalog, "worktree", "prune")
     _git(catalog, "worktree", "add", "--quiet", "-b", release, folder, commit)
@@ -212,7 +212,7 @@ def _add(catalog: Path, release: str, folder: Path) -> None:
         raise RefitError(
             f"The branch {release} can't be checked out into {folder}.",
             why=error.tail,
-            fix="if it is checked out elsewhere, check out another branch there, or detach it: `git switch --detach`.",
+            hint="if it is checked out elsewhere, check out another branch there, or detach it: `git switch --detach`.",
         ) from None
 
 

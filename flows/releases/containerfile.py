@@ -53,7 +53,7 @@ def show(profile: Profile, recipes: Catalog, settings: Settings, *, unbuilt: boo
         raise RefitError(
             f"{profile.stem!r} can't be shown: its base {chain[0].name!r} is not in the registry {registry.host}.",
             why="It was never built, or a new version of it is due.",
-            fix=f"run `refit build {profile.release} --profile {profile.stem}`.",
+            hint=f"run `refit build {profile.release} --profile {profile.stem}`.",
         )
     base_name = f"{registry.host}/{registry.stages}@{base}" if base else chain[0].name
     return containerfile_export.containerfile(profile.stem, profile.release, chain, base_name, secure=registry.secure)

@@ -116,7 +116,7 @@ def within(text: str, made: str) -> str:
     _, end, after = rest.partition(END)
     if not end:
         raise RefitError(
-            "There is no place for the table.", fix=f"write these two lines where it belongs:\n{MARK}\n{END}"
+            "There is no place for the table.", hint=f"write these two lines where it belongs:\n{MARK}\n{END}"
         )
     return f"{before}{mark}\n\n{made}\n{end}{after}"
 

@@ -66,7 +66,7 @@ class NotBuildable(RefitError):
         super().__init__(
             f"{len(problems)} of {len(problems) + buildable} profiles can't be built here.",
             why="\n".join(f"{stem}: {why}" for stem, why in problems.items()),
-            fix=ELSEWHERE if planned.unbuildable else "",
+            hint=ELSEWHERE if planned.unbuildable else "",
         )
 
 
@@ -152,7 +152,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
         stem: RefitError(
             "Something that its recipe takes can't be had here.",
             why="\n".join(f"{url}: {no_way[url]}" for url in missing),
-            fix=ELSEWHERE,
+            hint=ELSEWHERE,
         )
         for stem, urls in wanted.items()
         if (missing := [url for url in urls if url in no_way])
@@ -267,7 +267,7 @@ def assemble(
                 raise error
             hold(profile.release, profile.bundle.name, profile.python)
             if recipes.cuda and profile.cuda_level and (why := foreign(*recipes.cuda.machines)):
-                raise RefitError("Its CUDA can't be had for this machine.", why=why, fix="build it on such a machine.")
+                raise RefitError("Its CUDA can't be had for this machine.", why=why, hint="build it on such a machine.")
             chains[profile.stem] = assembler.chain(profile)
         except RefitError as error:
             problems[profile.stem] = error

@@ -51,7 +51,7 @@ class BuildFailed(RefitError):
         super().__init__(
             f"{len(wrong)} of {len(reasons) + len(report.images)} profiles {how}.",
             why="\n".join(f"{profile}: {reason}" for profile, reason in reasons.items()),
-            fix=ELSEWHERE if report.unbuildable else "",
+            hint=ELSEWHERE if report.unbuildable else "",
         )
 
 

@@ -115,7 +115,7 @@ def require(settings: Settings) -> None:
             why="; ".join(
                 f"{s.title}: {'running, log: ' + str(s.log) if s.running else 'not running'}" for s in silent
             ),
-            fix="run `refit up`.",
+            hint="run `refit up`.",
         )
 
 

@@ -65,12 +65,12 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
             status = client.fetch("HEAD", without_login(url), Bounds(0, INDEX_SECONDS), private=login(url)).status
     except (httpx.RequestError, httpx.InvalidURL) as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            fix = "let REFIT_CA_BUNDLE name the PEM file with the authority of your network."
-            return Finding(thing, False, "its certificate is signed by nobody that is trusted", fix)
-        fix = "check the network and its proxy, or let REFIT_PIP_INDEX_URL name an index that can be reached."
-        return Finding(thing, False, f"doesn't answer: {error or type(error).__name__}", fix)
-    fix = "check REFIT_PIP_INDEX_URL: the address, user and password."
-    return Finding(thing, status < 400, f"answers with status {status}", fix)
+            hint = "let REFIT_CA_BUNDLE name the PEM file with the authority of your network."
+            return Finding(thing, False, "its certificate is signed by nobody that is trusted", hint)
+        hint = "check the network and its proxy, or let REFIT_PIP_INDEX_URL name an index that can be reached."
+        return Finding(thing, False, f"doesn't answer: {error or type(error).__name__}", hint)
+    hint = "check REFIT_PIP_INDEX_URL: the address, user and password."
+    return Finding(thing, status < 400, f"answers with status {status}", hint)
 
 
 # --- What is Refit's own --------------------------------------------------------------------------------------------

@@ -40,17 +40,17 @@ def containers(settings: Settings) -> Iterable[Finding]:
     try:
         facts = tools.facts(settings)
     except RefitError as error:
-        yield Finding("containers", False, f"{error.what} {error.why}".strip(), error.fix)
+        yield Finding("containers", False, f"{error.what} {error.why}".strip(), error.hint)
         return
     runtime = Program(facts.runtime, "runs containers")
     version = judge_program(runtime, _says(runtime)).seen
     works = f"{facts.runtime} {version} with {facts.cgroup_manager}; builds in {facts.isolation}"
     yield Finding("runtime", True, works)
     if tools.program("dnf"):
-        fix = "dnf install netavark aardvark-dns"
+        hint = "dnf install netavark aardvark-dns"
     else:
-        fix = "apt-get install --no-install-recommends containernetworking-plugins iptables"
-    yield Finding("network", not facts.network_problem, facts.network_problem or "containers reach a bridge", fix)
+        hint = "apt-get install --no-install-recommends containernetworking-plugins iptables"
+    yield Finding("network", not facts.network_problem, facts.network_problem or "containers reach a bridge", hint)
     yield judge_open_files(facts.open_files)
     yield judge_limits(facts.limits_problem)
     yield judge_call_filter(facts.seccomp_problem)
@@ -58,22 +58,22 @@ def containers(settings: Settings) -> Iterable[Finding]:
 
 def judge_limits(problem: str) -> Finding:
     """Whether sessions can be held to limits of memory and CPU, as this problem of an attempt says."""
-    fix = "let the kernel account for memory and CPU of groups (cgroup_enable=memory on its command line)."
+    hint = "let the kernel account for memory and CPU of groups (cgroup_enable=memory on its command line)."
     seen = f"a session may take all of the machine's memory: {problem}" if problem else "hold a container"
-    return Finding("limits", not problem, seen, fix)
+    return Finding("limits", not problem, seen, hint)
 
 
 def judge_call_filter(problem: str) -> Finding:
     """Whether sessions can be kept from making user namespaces, as this problem of an attempt says."""
-    fix = "install the package with Podman's seccomp profile (containers-common, golang-github-containers-common)."
+    hint = "install the package with Podman's seccomp profile (containers-common, golang-github-containers-common)."
     seen = f"sessions can make user namespaces: {problem}" if problem else "sessions can make no user namespaces"
-    return Finding("call filter", not problem, seen, fix)
+    return Finding("call filter", not problem, seen, hint)
 
 
 def judge_open_files(limit: int) -> Finding:
     """Whether this hard limit of open files is enough for sessions."""
-    fix = f"raise the hard limit of open files to {OPEN_FILES} or more, e.g. in /etc/security/limits.d/."
-    return Finding("open files", limit >= OPEN_FILES, f"hard limit {limit}", fix)
+    hint = f"raise the hard limit of open files to {OPEN_FILES} or more, e.g. in /etc/security/limits.d/."
+    return Finding("open files", limit >= OPEN_FILES, f"hard limit {limit}", hint)
 
 
 def kernel(settings: Settings) -> Iterable[Finding]:
@@ -84,8 +84,8 @@ def kernel(settings: Settings) -> Iterable[Finding]:
     yield Finding("overlay", overlay, "in the kernel" if overlay else "not in the kernel", "modprobe overlay")
     file = Path("/proc/sys/user/max_user_namespaces")
     spaces = int(file.read_text()) if file.exists() else 0
-    fix = "sysctl user.max_user_namespaces=15000, and keep it in /etc/sysctl.d/."
-    yield Finding("user namespaces", spaces > 0, f"at most {spaces}", fix)
+    hint = "sysctl user.max_user_namespaces=15000, and keep it in /etc/sysctl.d/."
+    yield Finding("user namespaces", spaces > 0, f"at most {spaces}", hint)
 
 
 def enclosure(_: Settings) -> Iterable[Finding]:
@@ -94,9 +94,9 @@ def enclosure(_: Settings) -> Iterable[Finding]:
         problem = enclosed.unusable()
     except ProgramMissing as error:
         problem = error.what
-    fix = "in a container, let it make namespaces of mounts (CAP_SYS_ADMIN, and a seccomp profile that lets it mount)."
+    hint = "in a container, let it make namespaces of mounts (CAP_SYS_ADMIN, and a seccomp profile that lets it mount)."
     seen = f"no session can be moved, and no home removed: {problem[-200:]}" if problem else "bwrap works"
-    yield Finding("touching homes", not problem, seen, fix)
+    yield Finding("touching homes", not problem, seen, hint)
 
 
 def doors(_: Settings) -> Iterable[Finding]:
@@ -109,8 +109,8 @@ def doors(_: Settings) -> Iterable[Finding]:
         yield Finding("closing sessions", True, "iptables works in a container's network")
     except (ProgramFailed, ProgramMissing) as error:
         said = error.tail.strip() if isinstance(error, ProgramFailed) else error.what
-        fix = "modprobe -a ip_tables iptable_filter xt_multiport, or install the iptables that fits the kernel."
-        yield Finding("closing sessions", False, f"no session can be moved: {said[-200:]}", fix)
+        hint = "modprobe -a ip_tables iptable_filter xt_multiport, or install the iptables that fits the kernel."
+        yield Finding("closing sessions", False, f"no session can be moved: {said[-200:]}", hint)
 
 
 def walls(settings: Settings) -> Iterable[Finding]:
@@ -123,5 +123,5 @@ def walls(settings: Settings) -> Iterable[Finding]:
             command.run(["unshare", "--net", "--", nft, "--file", "-"], root=True, stdin=rules, limit=10)
             yield Finding("walls", True, "nftables works")
         except ProgramFailed as error:
-            fix = "`modprobe -a nf_tables nf_conntrack`, or `walls: false` in settings.yaml."
-            yield Finding("walls", False, f"no session can start: {error.tail.strip()[-200:]}", fix)
+            hint = "`modprobe -a nf_tables nf_conntrack`, or `walls: false` in settings.yaml."
+            yield Finding("walls", False, f"no session can start: {error.tail.strip()[-200:]}", hint)

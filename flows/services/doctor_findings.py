@@ -15,12 +15,12 @@ class Finding:
     thing: str
     ok: bool
     seen: str
-    fix: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         if self.ok:
             return f"[ok] {self.thing}: {self.seen}"
-        return f"[todo] {self.thing}: {self.seen}" + (f"\n       To mend: {self.fix}" if self.fix else "")
+        return f"[todo] {self.thing}: {self.seen}" + (f"\n       Hint: {self.hint}" if self.hint else "")
 
 
 Check = Callable[[Settings], Iterable[Finding]]

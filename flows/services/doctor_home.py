@@ -28,8 +28,8 @@ def disk(settings: Settings) -> Iterable[Finding]:
 
 def judge_disk(free: int, home: Path) -> Finding:
     """Whether so many free bytes are enough."""
-    fix = "make room, or let REFIT_HOME name a folder on a larger disk."
-    return Finding("disk", free >= FREE_GIGABYTES * 10**9, f"{free / 10**9:.0f} GB are free for {home}", fix)
+    hint = "make room, or let REFIT_HOME name a folder on a larger disk."
+    return Finding("disk", free >= FREE_GIGABYTES * 10**9, f"{free / 10**9:.0f} GB are free for {home}", hint)
 
 
 def home(settings: Settings) -> Iterable[Finding]:
@@ -39,8 +39,8 @@ def home(settings: Settings) -> Iterable[Finding]:
 
 def judge_home(home: Path, objections: Sequence[str]) -> Finding:
     """Whether a home that this is to be said about is its owner's alone."""
-    fix = "`refit up` makes it private; folders above it are to be root's or yours, and `chmod go-w`."
-    return Finding("home", not objections, "; ".join(objections) or f"{home} is its owner's alone", fix)
+    hint = "`refit up` makes it private; folders above it are to be root's or yours, and `chmod go-w`."
+    return Finding("home", not objections, "; ".join(objections) or f"{home} is its owner's alone", hint)
 
 
 def ports(settings: Settings) -> Iterable[Finding]:
@@ -63,20 +63,20 @@ def ports(settings: Settings) -> Iterable[Finding]:
 
 
 def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> Finding:
-    thing, fix = f"port {port}", f"end that program, or set REFIT_{setting.upper()} to another port."
+    thing, hint = f"port {port}", f"end that program, or set REFIT_{setting.upper()} to another port."
     if not taken:
         return Finding(thing, True, "is free")
     if pid is None:
-        return Finding(thing, False, "is held by a program of another user", fix)
+        return Finding(thing, False, "is held by a program of another user", hint)
     try:
         process = psutil.Process(pid)
         words = [*process.cmdline(), *process.environ().values()]
         holder = f"{Path(process.exe()).name} (pid {pid})"  # a process may call itself what it likes
     except psutil.Error:
-        return Finding(thing, False, f"is held by pid {pid}", fix)
+        return Finding(thing, False, f"is held by pid {pid}", hint)
     if any(str(home) in word for word in words):
         return Finding(thing, True, f"is Refit's own: {holder}")
-    return Finding(thing, False, f"is held by {holder}", fix)
+    return Finding(thing, False, f"is held by {holder}", hint)
 
 
 def gateway(settings: Settings) -> Iterable[Finding]:
@@ -86,8 +86,8 @@ def gateway(settings: Settings) -> Iterable[Finding]:
     try:
         version = command.run([NODE, "--version"], limit=10).stdout.strip()
     except (ProgramFailed, ProgramMissing) as error:
-        fix = "run scripts/setup again. With REFIT_GATEWAY=false, sessions are reached from this machine alone."
-        yield Finding("gateway", False, f"Node doesn't start: {error.what}", fix)
+        hint = "run scripts/setup again. With REFIT_GATEWAY=false, sessions are reached from this machine alone."
+        yield Finding("gateway", False, f"Node doesn't start: {error.what}", hint)
         return
     fetched = (settings.home / "services" / "gateway" / "installed").exists()
     seen = "is installed" if fetched else "is fetched from npm's registry by the first `refit up`"
@@ -102,8 +102,8 @@ def hub(settings: Settings) -> Iterable[Finding]:
         yield Finding("hub", False, "JupyterHub needs the gateway, which doesn't run here", "set `gateway` to true.")
         return
     missing = [name for name in ("jupyterhub", "nativeauthenticator") if importlib.util.find_spec(name) is None]
-    fix = "install Refit with its extra: `uv pip install 'refit[hub]'`."
+    hint = "install Refit with its extra: `uv pip install 'refit[hub]'`."
     if missing:
-        yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", fix)
+        yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", hint)
     else:
         yield Finding("hub", True, f"JupyterHub {importlib.metadata.version('jupyterhub')}")

@@ -31,7 +31,7 @@ def pool(settings: Settings) -> Iterable[Finding]:
         if homes.ready():
             yield judge_pool(homes.room())
     except RefitError as error:
-        yield Finding("pool", False, f"{error.what} {error.why}".strip(), error.fix)
+        yield Finding("pool", False, f"{error.what} {error.why}".strip(), error.hint)
 
 
 def bounds(settings: Settings) -> Iterable[Finding]:
@@ -51,17 +51,17 @@ def judge_bounds(in_folders: Sequence[str], pool_has_limits: bool) -> Finding:
     told = [f"homes in folders have no limit of room: {', '.join(in_folders)}"] if in_folders else []
     told += [] if pool_has_limits else ["homes in the pool have no limit of room"]
     told += ["what a session writes outside its home has none"] if told else []
-    fixes = ["`refit home pool create` and `refit home pool add` give them one"] if in_folders else []
-    fixes += [] if pool_has_limits else ["a kernel from 6.7 on has limits for the pool"]
+    hints = ["`refit home pool create` and `refit home pool add` give them one"] if in_folders else []
+    hints += [] if pool_has_limits else ["a kernel from 6.7 on has limits for the pool"]
     seen = "; ".join(told) or "all homes have a limit of room; what sessions write outside them has none"
-    return Finding("room of sessions", not told, seen, "; ".join(fixes) + ".")
+    return Finding("room of sessions", not told, seen, "; ".join(hints) + ".")
 
 
 def judge_pool(room: Room) -> Finding:
     """Whether so much room is enough for homes that grow, and for their snapshots."""
     seen = f"{room.free / 1e9:.1f} of {room.size / 1e9:.1f} GB are free"
-    fix = "`refit home pool grow --size …`, or remove homes that were kept and nobody needs (`refit home list`)."
-    return Finding("pool", not room.short, seen, fix)
+    hint = "`refit home pool grow --size …`, or remove homes that were kept and nobody needs (`refit home list`)."
+    return Finding("pool", not room.short, seen, hint)
 
 
 def moves(settings: Settings) -> Iterable[Finding]:
@@ -73,7 +73,7 @@ def moves(settings: Settings) -> Iterable[Finding]:
         left = [move.before.name for move in interrupted(journal)]
         held = [name for name, move in journal.latest().items() if move.state is State.held]
     except RefitError as error:
-        yield Finding("database", False, f"{error.what} {error.why}".strip(), error.fix)
+        yield Finding("database", False, f"{error.what} {error.why}".strip(), error.hint)
         return
     yield judge_moves(left, held)
 
@@ -84,9 +84,9 @@ def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
         return Finding("moves", True, "none was interrupted, none is held")
     told = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
     told += [f"of {', '.join(held)}: held, nothing more happens by itself"] if held else []
-    fixes = ["`refit migrate recover` ends what was interrupted"] if interrupted else []
-    fixes += [f"`refit migrate history {held[0]}` says what to do"] if held else []
-    return Finding("moves", False, "; ".join(told), "; ".join(fixes) + ".")
+    hints = ["`refit migrate recover` ends what was interrupted"] if interrupted else []
+    hints += [f"`refit migrate history {held[0]}` says what to do"] if held else []
+    return Finding("moves", False, "; ".join(told), "; ".join(hints) + ".")
 
 
 def records(settings: Settings) -> Iterable[Finding]:
@@ -99,7 +99,7 @@ def records(settings: Settings) -> Iterable[Finding]:
         lost = [family[0].session for family in without_record(Podman(settings).containers(), known)]
         homes = homes_without_record(LocalHomes(settings).owners(), {*(store.homes() if store else ()), *lost})
     except RefitError as error:
-        yield Finding("records", False, f"{error.what} {error.why}".strip(), error.fix)
+        yield Finding("records", False, f"{error.what} {error.why}".strip(), error.hint)
         return
     yield judge_records(lost, [*homes])
 
@@ -132,8 +132,8 @@ def judge_aliases(wrong: Mapping[str, str]) -> Finding:
     if not wrong:
         return Finding("aliases", True, "all point at what was published")
     told = "; ".join(f"{alias} ({doubt})" for alias, doubt in sorted(wrong.items()))
-    fix = "`refit build` publishes these images again; `refit images sign` shows them, and signs those that you know."
-    return Finding("aliases", False, f"point at what nobody published: {told}", fix)
+    hint = "`refit build` publishes these images again; `refit images sign` shows them, and signs those that you know."
+    return Finding("aliases", False, f"point at what nobody published: {told}", hint)
 
 
 def _has_database(settings: Settings) -> bool:

@@ -217,7 +217,7 @@ def htpasswd(written: Path, user: str, password: str) -> str:
         raise RefitError(
             "`registry_password` can't be the embedded registry's.",
             why="bcrypt, by which that one knows passwords, takes at most 72 bytes and no zero byte.",
-            fix="choose a shorter one, or leave `registry_user` and `registry_password` out: then they are made up.",
+            hint="choose a shorter one, or leave `registry_user` and `registry_password` out: then they are made up.",
         ) from None
 
 

@@ -33,7 +33,7 @@ def collect(settings: Settings) -> None:
             raise RefitError(
                 "The image registry was not started by `refit up`: its garbage is not collected.",
                 why="Whoever starts it would start it again meanwhile.",
-                fix="stop it (`systemctl stop refit-registry`), then `refit up` and `refit prune` again.",
+                hint="stop it (`systemctl stop refit-registry`), then `refit up` and `refit prune` again.",
             )
         try:
             _sweep(_reading_only(normal, settings))

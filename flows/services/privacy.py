@@ -29,7 +29,7 @@ def close(settings: Settings) -> None:
         raise RefitError(
             f"{home} belongs to uid {owner}, and this is uid {me}.",
             why="Its owner could exchange what Refit runs and trusts, and read the keys to all sessions.",
-            fix=f"run Refit as its owner, or give the folder away: chown {me} {home} (and look at what is in it).",
+            hint=f"run Refit as its owner, or give the folder away: chown {me} {home} (and look at what is in it).",
         )
     _restrict(home, stat.S_IRWXU)
     for name in _FOLDERS:

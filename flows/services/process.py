@@ -76,7 +76,7 @@ def refuse_taken_port(service: Service) -> None:
     raise RefitError(
         f"Port {service.port} is taken: the {service.title} can't start.",
         why=f"It is held by {holder}.",
-        fix=f"end that program, or choose another port: `{service.setting}` in settings.yaml, "
+        hint=f"end that program, or choose another port: `{service.setting}` in settings.yaml, "
         f"or REFIT_{service.setting.upper()}=….",
     )
 
@@ -93,7 +93,7 @@ def _is_free(address: str, port: int) -> bool:
             raise RefitError(
                 f"Nothing can listen on {address}:{port}.",
                 why=str(error.strerror),
-                fix="check `listen` in settings.yaml.",
+                hint="check `listen` in settings.yaml.",
             ) from None
     return True
 
@@ -140,7 +140,7 @@ def _install(service: Service) -> None:
         raise RefitError(
             f"The {service.title} can't be installed.",
             why=error.tail,
-            fix="check the network and its proxy, and `npm_registry` and `ca_bundle` in settings.yaml; "
+            hint="check the network and its proxy, and `npm_registry` and `ca_bundle` in settings.yaml; "
             f"`{service.name}: false` there goes without.",
         ) from None
     done.touch(mode=0o600)
@@ -202,8 +202,8 @@ def _failed(service: Service, problem: str) -> RefitError:
     with suppress(OSError):
         lines = service.log.read_text(errors="replace").splitlines()[-_TAIL:]
         tail = "Its last words:\n" + "\n".join(f"  {program_output.redacted(line)}" for line in lines)
-        return RefitError(f"The {service.title} {problem}.", why=tail, fix=f"the whole log is {service.log}.")
-    return RefitError(f"The {service.title} {problem}.", fix="run `refit up`.")
+        return RefitError(f"The {service.title} {problem}.", why=tail, hint=f"the whole log is {service.log}.")
+    return RefitError(f"The {service.title} {problem}.", hint="run `refit up`.")
 
 
 def end(service: Service) -> bool:

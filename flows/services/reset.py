@@ -65,7 +65,7 @@ def reset(settings: Settings, names: Collection[str]) -> None:
         raise RefitError(
             "Homes can't stay when the database goes.",
             why="Only the database knows whose they are and which uid owns their files.",
-            fix="remove both, or neither.",
+            hint="remove both, or neither.",
         )
     if (settings.home / "services").exists():
         with process.alone(settings):

@@ -48,7 +48,7 @@ class NotStarted(RefitError):
         super().__init__(
             f"The session {name!r} didn't start. It is there, stopped, with its home.",
             why="\n".join(filter(None, (problem.what, problem.why, said and f"The last lines that it wrote:\n{said}"))),
-            fix=f"`refit session start {name}` tries again; `refit session rm {name}` removes it and keeps its home.",
+            hint=f"`refit session start {name}` tries again; `refit session rm {name}` removes it and keeps its home.",
         )
 
 
@@ -335,7 +335,7 @@ class Sessions(SessionAccess):
         """
         session = self.store.session(name)
         if self.running(session) is not Running.running:
-            raise RefitError(f"The session {name!r} doesn't run.", fix=f"start it: `refit session start {name}`.")
+            raise RefitError(f"The session {name!r} doesn't run.", hint=f"start it: `refit session start {name}`.")
         return session
 
     def that_run(self, name: str = "") -> list[Session]:
@@ -355,7 +355,7 @@ class Sessions(SessionAccess):
             raise RefitError(
                 f"The session {session.name!r} runs in another container: {', '.join(sorted(others))}.",
                 why="A move of it was not finished; two containers must never write into one home.",
-                fix="finish it: `refit migrate recover`.",
+                hint="finish it: `refit migrate recover`.",
             )
         with reported(session.name, "starting"):
             self.store.want(session.name, True)

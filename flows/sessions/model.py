@@ -35,7 +35,7 @@ class IllegalName(RefitError):
         super().__init__(
             f"{name!r} can't be the name of a session.",
             why=f"A name has a-z, 0-9 and hyphens, begins with a letter, and has at most {LONGEST_NAME} characters.",
-            fix=f"take {near!r}, for instance." if near else "choose another name.",
+            hint=f"take {near!r}, for instance." if near else "choose another name.",
         )
 
 

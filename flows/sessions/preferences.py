@@ -70,7 +70,7 @@ def chosen_mode(mode: str, day: str) -> dict[str, Any]:
     if dated != bool(day):
         what = f"{mode!r} needs a date." if dated else f"{mode!r} has no date."
         raise RefitError(
-            what, fix=f"`refit session updates mode NAME {mode}{' 2026-12-31' if dated else ''}`, for instance."
+            what, hint=f"`refit session updates mode NAME {mode}{' 2026-12-31' if dated else ''}`, for instance."
         )
     return {"mode": chosen, "until": _read_date(day) if day else None, "agreed": ""}
 
@@ -79,7 +79,7 @@ def _read_date(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise RefitError(f"{text!r} is no date.", fix="write it as 2026-12-31.") from None
+        raise RefitError(f"{text!r} is no date.", hint="write it as 2026-12-31.") from None
 
 
 def chosen_hours(quiet: tuple[str, ...] | None, time_zone: str | None) -> dict[str, Any]:
@@ -106,5 +106,5 @@ def read_duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text.strip())
     days, hours, minutes = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (length := timedelta(days=days, hours=hours, minutes=minutes)):
-        raise RefitError(f"{text!r} is no length of time.", fix="write 30m, 2h or 1d12h, for instance.")
+        raise RefitError(f"{text!r} is no length of time.", hint="write 30m, 2h or 1d12h, for instance.")
     return length

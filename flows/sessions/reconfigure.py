@@ -88,7 +88,7 @@ def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
         RefitError: it runs, there is no pool, or the pool has no room.
     """
     if not homes.pool.exists:
-        raise RefitError("There is no pool.", fix="`refit home pool create --size …` makes one.")
+        raise RefitError("There is no pool.", hint="`refit home pool create --size …` makes one.")
     with sessions.alone(name), reported(name, "putting its home into the pool"):
         session = sessions.store.session(name)
         _refuse_running(sessions, name, f"stop it first: `refit session stop {name}`.")
@@ -102,6 +102,6 @@ def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
     return session
 
 
-def _refuse_running(sessions: Sessions, name: str, fix: str) -> None:
+def _refuse_running(sessions: Sessions, name: str, hint: str) -> None:
     if any(found.running is Running.running for found in sessions.engine.containers(name)):
-        raise RefitError(f"The session {name!r} runs.", fix=fix)
+        raise RefitError(f"The session {name!r} runs.", hint=hint)

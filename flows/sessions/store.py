@@ -61,7 +61,7 @@ class NameTaken(RefitError):
     def __init__(self, name: str) -> None:
         super().__init__(
             f"There is a session {name!r} already.",
-            fix=f"choose another name, or remove it: `refit session rm {name}` keeps its home.",
+            hint=f"choose another name, or remove it: `refit session rm {name}` keeps its home.",
         )
 
 
@@ -72,7 +72,7 @@ class HomeTaken(RefitError):
         super().__init__(
             f"The home {name!r} isn't {person}'s.",
             why="It was kept when its session was removed.",
-            fix=f"choose another name; an operator hands it over: `refit home owner {name} {person}`.",
+            hint=f"choose another name; an operator hands it over: `refit home owner {name} {person}`.",
         )
 
 
@@ -82,7 +82,7 @@ class Exhausted(RefitError):
     def __init__(self, what: str, span: Span, setting: str) -> None:
         super().__init__(
             f"Every {what} from {span.first} to {span.last} is in use.",
-            fix=f"remove a session that nobody needs, or widen `{setting}` in settings.yaml.",
+            hint=f"remove a session that nobody needs, or widen `{setting}` in settings.yaml.",
         )
 
 
@@ -128,7 +128,7 @@ class Store:
             # Uniqueness is the database's to guard: who chose a number that another run took meanwhile looks again.
             with suppress(IntegrityError):
                 return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid, owner))
-        raise RefitError(f"Other runs kept taking the uids for {name!r}.", fix="try again.")
+        raise RefitError(f"Other runs kept taking the uids for {name!r}.", hint="try again.")
 
     def bring_back(self, session: Session, *, wanted: bool) -> None:
         """Record a session again whose record was lost, as it is.
@@ -167,7 +167,7 @@ class Store:
             raise RefitError(
                 f"The uid of the home {name!r} belongs to another: {uid}.",
                 why="That one was made after the record of this one was lost.",
-                fix="remove the other one, or move this home elsewhere.",
+                hint="remove the other one, or move this home elsewhere.",
             ) from None
 
     def session(self, name: str) -> Session:
@@ -264,7 +264,7 @@ def _belongs_elsewhere(session: Session) -> RefitError:
     return RefitError(
         f"The uid of the session {session.name!r} belongs to another: {session.uid}.",
         why="That one was made after the record of this one was lost.",
-        fix="remove the other one, or this one's container, whose home stays.",
+        hint="remove the other one, or this one's container, whose home stays.",
     )
 
 

@@ -35,8 +35,8 @@ _PEM = "-----BEGIN "
 class BadKey(RefitError):
     """A key of the settings that can't be used."""
 
-    def __init__(self, setting: str, why: str, fix: str) -> None:
-        super().__init__(f"A key that `{setting}` names can't be used.", why=why, fix=fix)
+    def __init__(self, setting: str, why: str, hint: str) -> None:
+        super().__init__(f"A key that `{setting}` names can't be used.", why=why, hint=hint)
 
 
 class Keys:
@@ -135,8 +135,8 @@ def _public(pem: bytes) -> Key:
     try:
         return SSlibKey.from_crypto(load_pem_public_key(pem))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        fix = "give a public key of ed25519, ECDSA or RSA as PEM; `refit images keys` prints a Refit's own."
-        raise BadKey("trusted_keys", str(error), fix) from None
+        hint = "give a public key of ed25519, ECDSA or RSA as PEM; `refit images keys` prints a Refit's own."
+        raise BadKey("trusted_keys", str(error), hint) from None
 
 
 def _read_private(file: Path) -> Signer:
@@ -156,8 +156,8 @@ def _hardware(uri: str) -> Signer:
     """The key that a PKCS#11 URI (RFC 7512) names; its PIN is in the file that `pin-source` names."""
     parts = _parts(uri)
     if not (parts.get("module-path") and parts.get("pin-source") and parts.get("id")):
-        fix = "write it as pkcs11:token=NAME;id=%02?module-path=/…/module.so&pin-source=/…/file."
-        raise BadKey("signing_key", "The URI has no `id`, `module-path` or `pin-source`.", fix)
+        hint = "write it as pkcs11:token=NAME;id=%02?module-path=/…/module.so&pin-source=/…/file."
+        raise BadKey("signing_key", "The URI has no `id`, `module-path` or `pin-source`.", hint)
     # Where the library looks for the module; no option of its own says it.
     os.environ["PYKCS11LIB"] = parts["module-path"]
     number = int.from_bytes(parts["id"].encode("latin-1"), "big")
@@ -171,11 +171,11 @@ def _hardware(uri: str) -> Signer:
         found, public = HSMSigner.import_(number, parts.get("token"), pin)
         return HSMSigner.from_priv_key_uri(found, public, pin)
     except UnsupportedLibraryError as error:
-        fix = "pip install 'refit[pkcs11]', where Refit itself is installed."
-        raise BadKey("signing_key", str(error), fix) from None
+        hint = "pip install 'refit[pkcs11]', where Refit itself is installed."
+        raise BadKey("signing_key", str(error), hint) from None
     except (OSError, ValueError, RuntimeError) as error:
-        fix = "check that the token is there, and holds an ECDSA key (P-256 or P-384) with this `id`."
-        raise BadKey("signing_key", str(error) or type(error).__name__, fix) from None
+        hint = "check that the token is there, and holds an ECDSA key (P-256 or P-384) with this `id`."
+        raise BadKey("signing_key", str(error) or type(error).__name__, hint) from None
 
 
 def _parts(uri: str) -> Mapping[str, str]:

@@ -104,7 +104,7 @@ class Trust:
             raise RefitError(
                 f"The key {found.public_key.keyid[:16]}, by which Refit signs here, was revoked.",
                 why="Its signatures count nowhere.",
-                fix="`refit images keys --new` makes up another one; or let `signing_key` name one.",
+                hint="`refit images keys --new` makes up another one; or let `signing_key` name one.",
             )
         return found
 
@@ -123,8 +123,8 @@ class Trust:
         try:
             envelope.sign(self.signer)
         except (ValueError, RuntimeError, OSError) as error:  # of hardware
-            fix = "check that the token is there, and that the file of `pin-source` holds its PIN."
-            raise BadKey("signing_key", str(error) or type(error).__name__, fix) from None
+            hint = "check that the token is there, and that the file of `pin-source` holds its PIN."
+            raise BadKey("signing_key", str(error) or type(error).__name__, hint) from None
         return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     def opened(self, envelope: bytes) -> Signed:

@@ -202,7 +202,7 @@ def test_a_step_that_fails_is_named_with_its_last_words(base: Built, builder: Bu
     error = caught.value
     assert "STEP 3/3: RUN echo so far" in error.what
     assert "the reason" in error.why
-    log = Path(error.fix.removeprefix("the whole output is in ").removesuffix("."))
+    log = Path(error.hint.removeprefix("the whole output is in ").removesuffix("."))
     assert "the reason" in log.read_text()
     assert reports[-1].state is progress.State.failed
     assert_clean(shared)

@@ -118,7 +118,7 @@ def test_an_index_that_says_nothing_new_changes_no_key(repository: Repository, s
 def test_packages_that_do_not_exist_are_named(repository: Repository, settings: Settings) -> None:
     with pytest.raises(RefitError, match="9-stream has no package 'nonesuch', 'nothing'") as caught:
         system.resolve(base_on(repository.url, "nonesuch", "editor", "nothing"), settings)
-    assert "os-packages.txt" in caught.value.fix
+    assert "os-packages.txt" in caught.value.hint
 
 
 def test_what_a_package_needs_and_nobody_has_is_said(repository: Repository, settings: Settings) -> None:
@@ -135,7 +135,7 @@ def test_a_mirror_that_is_none_is_said(spoil: str, repository: Repository, setti
     with pytest.raises(RefitError, match="mirror of 'c9s' doesn't answer") as caught:
         system.resolve(base_on(url, "editor"), settings)
     assert url in caught.value.why
-    assert "base.yaml" in caught.value.fix
+    assert "base.yaml" in caught.value.hint
 
 
 def test_lists_that_are_lost_are_said(repository: Repository, settings: Settings) -> None:
@@ -191,7 +191,7 @@ def test_a_base_gets_exactly_what_was_resolved_and_a_version_that_has_gone_is_re
     with pytest.raises(Vanished, match="no longer what stage 'base-c9s-py311' was resolved to") as caught:
         builder.build(gone, None)
     assert caught.value.why == "editor-2:1.1-1.el9.noarch"
-    assert "resolves them anew" in caught.value.fix
+    assert "resolves them anew" in caught.value.hint
 
     stage = foundation(catalog, public_image, signed, shared)
     built = builder.build(stage, None)
@@ -227,7 +227,7 @@ def test_a_public_image_that_is_not_reached_is_said(
     stage = foundation(catalog, f"{place}/os@sha256:{'0' * 64}", signed, shared)
     with pytest.raises(RefitError, match="public image of stage 'base-c9s-py311' can't be had") as caught:
         builder.build(stage, None)
-    assert f"check that {place} is reached" in caught.value.fix
+    assert f"check that {place} is reached" in caught.value.hint
 
 
 def test_a_key_that_is_not_the_recipes_is_refused(

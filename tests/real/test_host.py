@@ -72,7 +72,7 @@ def test_no_runtime_works(fresh: Settings, tmp_path: Path) -> None:
     settings = fresh.model_copy(update={"oci_runtime": str(tmp_path / "broken")})
     with pytest.raises(tools.NothingWorks) as caught:
         tools.podman(settings)
-    assert "no such luck" in str(caught.value) and "REFIT_OCI_RUNTIME" in caught.value.fix
+    assert "no such luck" in str(caught.value) and "REFIT_OCI_RUNTIME" in caught.value.hint
     assert not (fresh.home / "host.json").exists()
     findings = {finding.thing: finding for finding in doctor.examine(settings)}
     assert not findings["containers"].ok and "no such luck" in findings["containers"].seen

@@ -88,7 +88,7 @@ def test_a_mirror_by_https_with_an_authority_of_its_own(
     unknown = there.model_copy(update={"ca_bundle": None, "home": tmp_path / "another"})
     with pytest.raises(RefitError, match="mirror doesn't answer") as caught:
         system.resolve(small, unknown)
-    assert "ca_bundle" in caught.value.fix
+    assert "ca_bundle" in caught.value.hint
     with pytest.raises(RefitError, match="mirror doesn't answer"):
         apt.simulate(small, unknown)
 

@@ -185,7 +185,7 @@ def test_a_home_that_has_more_files_than_anybody_could_wait_for_is_refused_befor
     (session.home / "one more").touch()
     with pytest.raises(RefitError, match="more than 100 files") as refused:
         homes.check_room(session)
-    assert "home_files" in refused.value.fix
+    assert "home_files" in refused.value.hint
 
 
 def test_a_thousand_differences_are_told_and_no_more(homes: LocalHomes, session: Session) -> None:
@@ -335,7 +335,7 @@ def test_a_disk_that_fills_up_under_a_copy_is_left_without_half_of_it(
         patch.setattr(homes, "_extent", lambda _: Extent(1 << 20, 1))
         with pytest.raises(NoRoom, match="can't be copied any further") as refused:
             homes.copy(session, "move")
-    assert "make room" in refused.value.fix and not homes.has_snapshot("ana", "move")
+    assert "make room" in refused.value.hint and not homes.has_snapshot("ana", "move")
     usage = os.statvfs(tmp_path / "refit/snapshots")
     assert usage.f_bavail * usage.f_frsize > 450 << 20
     os.truncate(session.home / "log", 10 << 20)
@@ -408,10 +408,10 @@ def test_copies_and_comparisons_have_their_minutes(tmp_path: Path) -> None:
     hasty = LocalHomes(Settings(home=tmp_path / "refit", copy_limit=0.0001, compare_limit=0.0001))
     with pytest.raises(NobodyKnows, match=r"0\.0001 minutes") as unknown:
         hasty.differences(session, "move")
-    assert "compare_limit" in unknown.value.fix
+    assert "compare_limit" in unknown.value.hint
     with pytest.raises(RefitError, match=r"longer than 0\.0001 minutes") as slow:
         hasty.copy(session, "another")
-    assert "copy_limit" in slow.value.fix and not homes.has_snapshot("ana", "another")
+    assert "copy_limit" in slow.value.hint and not homes.has_snapshot("ana", "another")
 
 
 def test_a_program_that_is_enclosed_sees_what_it_is_given_and_nothing_else(tmp_path: Path) -> None:

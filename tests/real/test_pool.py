@@ -133,7 +133,7 @@ def test_what_the_kernel_refuses_is_told_in_words(settings: Settings, monkeypatc
     for verb in (homes.copy, homes.delta):
         with pytest.raises(RefitError, match="The pool can't have a copy of") as refused:
             verb(session, "move")
-        assert "quota" in refused.value.why and "grow" in refused.value.fix
+        assert "quota" in refused.value.why and "grow" in refused.value.hint
     monkeypatch.undo()
     homes.delta(session, "move")
     subvolumes.create(homes.pool.homes / ".ana.next")  # in the way, and not to be deleted
@@ -274,7 +274,7 @@ def test_doctor_says_which_homes_have_no_limit(bounded: LocalHomes, settings: Se
     assert found.ok, found.seen
     command.run(["install", "-d", "-o", str(UID + 1), settings.folder("homes") / "early"], root=True)
     (found,) = doctor_sessions.bounds(settings)
-    assert not found.ok and "early" in found.seen and "refit home pool add" in found.fix
+    assert not found.ok and "early" in found.seen and "refit home pool add" in found.hint
 
 
 def test_who_makes_subvolumes_in_their_home_has_no_more_room(bounded: LocalHomes) -> None:

@@ -90,12 +90,12 @@ class Scene:
             with pytest.raises(NotPublished) as caught:
                 attempt()
             assert caught.value.refusal.doubt is doubt, what
-            assert str(doubt) in str(caught.value) and caught.value.fix
+            assert str(doubt) in str(caught.value) and caught.value.hint
         assert "eve" not in sessions.store.homes()
         (line,) = planning.plan([], "", begin=True)
         assert (line.action, line.reason, line.new) == (Action.skip, Reason.refused, "") and str(doubt) in line.detail
         [finding] = doctor_sessions.aliases(self.settings)
-        assert not finding.ok and f"{ALIAS} ({doubt})" in finding.seen and "refit images sign" in finding.fix
+        assert not finding.ok and f"{ALIAS} ({doubt})" in finding.seen and "refit images sign" in finding.hint
 
 
 @pytest.fixture(scope="module")

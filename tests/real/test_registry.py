@@ -100,7 +100,7 @@ def chosen(settings: Settings) -> dict[str, object]:
 def test_a_wrong_password_or_none(locked: Settings, wrong: dict[str, object]) -> None:
     with pytest.raises(RegistryError, match="refuses") as caught:
         but(locked, **wrong).find(locked.repository, "latest")
-    assert "registry_password" in caught.value.fix
+    assert "registry_password" in caught.value.hint
     image = f"docker://{locked.registry_host}/{locked.repository}/stages:none"
     with pytest.raises(ProgramFailed, match=r"unauthorized|authentication required"):
         containers.pull(locked.model_copy(update=wrong), image)
@@ -111,16 +111,16 @@ def test_an_authority_that_nobody_told_of(locked: Settings, tmp_path: Path) -> N
     for bundle in (None, other.bundle):
         with pytest.raises(RegistryError, match="no secure connection") as caught:
             but(locked, ca_bundle=bundle).ping()
-        assert "ca_bundle" in caught.value.fix
+        assert "ca_bundle" in caught.value.hint
 
 
 def test_plain_http_to_a_registry_with_tls_and_the_other_way_round(locked: Settings, tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="doesn't answer as an image registry") as caught:
         but(locked, registry_tls=False).ping()
-    assert "registry_tls" in caught.value.fix
+    assert "registry_tls" in caught.value.hint
     with serve_registry(tmp_path / "plain") as plain, pytest.raises(RegistryError, match="no secure") as caught:
         but(locked, registry_port=plain.port).ping()
-    assert "registry_tls" in caught.value.fix
+    assert "registry_tls" in caught.value.hint
 
 
 def test_what_the_registry_has_lost(locked: Settings) -> None:

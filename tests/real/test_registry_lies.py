@@ -488,11 +488,11 @@ def test_the_mend_is_that_of_the_registry(scene: Scene, settings: Settings) -> N
     elsewhere = client(settings, 1, registry=f"127.0.0.1:{scene.liar.port}", registry_tls=False, registry_wait=0.0)
     with pytest.raises(NoAnswer) as caught:
         find(elsewhere)
-    assert "registry_wait" in caught.value.fix and "refit up" not in caught.value.fix
+    assert "registry_wait" in caught.value.hint and "refit up" not in caught.value.hint
     gone = client(settings, 1, registry=f"127.0.0.1:{free_port()}", registry_tls=False)
     with pytest.raises(NoAnswer) as caught:
         find(gone)
-    assert "refit up" not in caught.value.fix
+    assert "refit up" not in caught.value.hint
 
 
 # --- A registry that sends us elsewhere ---------------------------------------------------------------------------
@@ -585,7 +585,7 @@ def test_realm_at_another_host(truthful: RegistryServer, elsewhere: Eavesdropper
     with TokenLiar(truthful.port, bearer(elsewhere.url)).serve() as liar:
         with pytest.raises(RegistryError, match="sends us to") as caught:
             find(client(settings, liar.port))
-        assert f"registry_realms: ['{elsewhere.url}']" in caught.value.fix
+        assert f"registry_realms: ['{elsewhere.url}']" in caught.value.hint
         assert not elsewhere.told
         elsewhere.reply = lambda _: Said(200, {"content-length": "17"}, b'{"token":"t0ken"}')
         assert find(client(settings, liar.port, registry_realms=(elsewhere.url,)))

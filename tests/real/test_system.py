@@ -31,7 +31,7 @@ def test_all_packages_are_resolved_once(base_recipe: Base, shared: Settings, cap
 def test_a_package_that_does_not_exist_is_named(base_recipe: Base, shared: Settings) -> None:
     with pytest.raises(RefitError, match="bookworm has no package 'nonesuch'") as caught:
         system.resolve(replace(base_recipe, packages=("tmux", "nonesuch")), shared)
-    assert "os-packages.txt" in caught.value.fix
+    assert "os-packages.txt" in caught.value.hint
 
 
 @pytest.mark.parametrize("mirror", ["down", "another server"])
@@ -41,4 +41,4 @@ def test_a_mirror_that_is_none_is_said(base_recipe: Base, shared: Settings, mirr
     with pytest.raises(RefitError, match="mirror doesn't answer") as caught:
         system.resolve(base_recipe, elsewhere)
     assert str(port) in caught.value.why
-    assert "debian_mirror" in caught.value.fix
+    assert "debian_mirror" in caught.value.hint

@@ -105,7 +105,7 @@ class DatabaseContract:
             connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
         with pytest.raises(RefitError, match="before the first release") as refused:
             database.open_database(url)
-        assert "end all moves" in refused.value.fix and "refit reset" not in refused.value.fix  # that keeps it
+        assert "end all moves" in refused.value.hint and "refit reset" not in refused.value.hint  # that keeps it
         assert schema_versions.revision(engine) == revision
 
     def test_the_history_is_one_chain_whoever_writes(self, engine: Engine) -> None:
@@ -295,7 +295,7 @@ class DatabaseContract:
                     pass
                 with pytest.raises(LeaseLost):
                     jobs.end("high", Outcome(), "late", replace(mine, fence=mine.fence - 1))
-                jobs.end("high", Outcome(problem=("what", "why", "fix")), "failed on host", mine)
+                jobs.end("high", Outcome(problem=("what", "why", "hint")), "failed on host", mine)
             assert jobs.work("high") is None and [*jobs.ready(["deb12"])] == ["low"]
             [ended] = [state for state in jobs.states() if state.outcome]
             assert (ended.stage, ended.taken, ended.note) == ("high", False, "failed on host")

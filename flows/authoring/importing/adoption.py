@@ -34,17 +34,17 @@ def adopt(checkout: Path, target: Path, own: Catalog, cuda: str = "") -> Adoptio
         RefitError: the checkout is none, or the target has something in it.
     """
     if cuda and cuda not in (levels := own.cuda.levels if own.cuda else {}):
-        raise RefitError(f"Refit's CUDA has no level {cuda!r}.", fix=f"name one of {', '.join(levels)}.")
+        raise RefitError(f"Refit's CUDA has no level {cuda!r}.", hint=f"name one of {', '.join(levels)}.")
     made = Adoption(target)
     theirs = Checkout(checkout, made)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RefitError(f"{target} is there already, and not empty.", fix="name a folder that isn't there yet.")
+        raise RefitError(f"{target} is there already, and not empty.", hint="name a folder that isn't there yet.")
     try:
         _adopt(theirs, target, own, cuda, made)
         made.write_report()
     except OSError as error:
-        fix = "name another folder."
-        raise RefitError(f"The catalog can't be made in {target}.", why=str(error), fix=fix) from None
+        hint = "name another folder."
+        raise RefitError(f"The catalog can't be made in {target}.", why=str(error), hint=hint) from None
     return made
 
 

@@ -113,7 +113,7 @@ def _shipped(catalog: Catalog, impossible: Mapping[tuple[str, str], RefitError])
         for number, profile in enumerate(release.profiles):
             if error := impossible.get((profile.stem, profile.cuda_level)):
                 line = documents.line_of(node, ("profiles", number))
-                yield Mistake(file, line, " ".join(filter(None, (error.what, error.why))), error.fix)
+                yield Mistake(file, line, " ".join(filter(None, (error.what, error.why))), error.hint)
 
 
 def _unresolved(base: Base) -> tuple[str, ...]:

@@ -112,9 +112,9 @@ def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
     for found in _unchecked(step.text):
         what = "what this downloads is checked by nothing"
         yield Mistake(file, step.line_of(found), what, "check its sha256sum right there, each one's by itself")
-    for pattern, fix in _INSTALLS:
+    for pattern, hint in _INSTALLS:
         for found in pattern.finditer(step.text):
-            yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", fix)
+            yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", hint)
 
 
 def _unchecked(text: str) -> list[re.Match[str]]:

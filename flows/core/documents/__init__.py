@@ -45,11 +45,11 @@ class Mistake:
     file: Path
     line: int
     what: str
-    fix: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else str(self.file)
-        return f"{place}: {self.what}{f' ({self.fix})' if self.fix else ''}"
+        return f"{place}: {self.what}{f' ({self.hint})' if self.hint else ''}"
 
 
 class Mistakes(RefitError):
@@ -91,10 +91,10 @@ def text_of(path: Path, limit: int = bounds.TEXT) -> str:
         raise Mistakes([unreadable(path, error)]) from None
 
 
-def unreadable(path: Path, error: Exception, fix: str = "") -> Mistake:
+def unreadable(path: Path, error: Exception, hint: str = "") -> Mistake:
     """That a file can't be read, with the line where its text ends to be one."""
     line = error.object.count(b"\n", 0, error.start) + 1 if isinstance(error, UnicodeDecodeError) else 0
-    return Mistake(path, line, f"this file can't be read: {error}", fix)
+    return Mistake(path, line, f"this file can't be read: {error}", hint)
 
 
 def parse(text: str, path: Path, model: type[Model]) -> Model:
@@ -176,24 +176,26 @@ def _deepest(text: str) -> int:
     return counts.index(max(counts)) + 1
 
 
-def parse_json(text: str, path: Path, model: type[BaseModel], fix: str = "") -> dict[str, Any]:
+def parse_json(text: str, path: Path, model: type[BaseModel], hint: str = "") -> dict[str, Any]:
     """JSON text that came from `path` as plain data, which fits `model`. Lines are looked for only if it doesn't.
 
     Raises:
         Mistakes: it is not JSON, or does not fit the model; one mistake each, with its line.
     """
-    data = parse_plain_json(text, path, fix)
+    data = parse_plain_json(text, path, hint)
     try:
         model.model_validate(data)
     except ValidationError as error:
         node: yaml.Node | None = None
         with suppress(Mistakes):
             node = compose(text, path)
-        raise Mistakes(replace(one, fix=one.fix or fix) for one in _model_mistakes(path, node, model, error)) from None
+        raise Mistakes(
+            replace(one, hint=one.hint or hint) for one in _model_mistakes(path, node, model, error)
+        ) from None
     return dict(data)
 
 
-def parse_plain_json(text: str, path: Path, fix: str = "") -> Any:
+def parse_plain_json(text: str, path: Path, hint: str = "") -> Any:
     """JSON text that came from `path` as plain data.
 
     Raises:
@@ -203,9 +205,9 @@ def parse_plain_json(text: str, path: Path, fix: str = "") -> Any:
         bounds.check_json(text)
         return json.loads(text)
     except OutOfBounds as error:
-        raise Mistakes([Mistake(path, error.line, str(error), fix)]) from None
+        raise Mistakes([Mistake(path, error.line, str(error), hint)]) from None
     except ValueError as error:
-        raise Mistakes([Mistake(path, getattr(error, "lineno", 1), f"this is not valid JSON: {error}", fix)]) from None
+        raise Mistakes([Mistake(path, getattr(error, "lineno", 1), f"this is not valid JSON: {error}", hint)]) from None
 
 
 def _yaml_mistake(path: Path, text: str, node: yaml.Node | None, error: Exception) -> Mistake:
@@ -268,13 +270,13 @@ def _model_mistakes(
         location: Sequence[Key] = detail["loc"]
         name = ".".join(str(key) for key in location)
         what = f"{name}: {detail['msg']}" if name else detail["msg"]
-        fix = ""
+        hint = ""
         if detail["type"] == "extra_forbidden":
             near = get_close_matches(str(location[-1]), list(_fields(model)), n=1)
-            what, fix = f"{name}: unknown key", f"did you mean {near[0]!r}?" if near else ""
+            what, hint = f"{name}: unknown key", f"did you mean {near[0]!r}?" if near else ""
         elif detail["type"] == "missing":
             what = f"{name}: this key is missing"
-        yield Mistake(path, line_of(root, location), what, fix)
+        yield Mistake(path, line_of(root, location), what, hint)
 
 
 def _fields(model: type[BaseModel]) -> Iterable[str]:

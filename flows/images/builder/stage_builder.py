@@ -312,7 +312,7 @@ def _unlike(stage: Stage, differing: Sequence[str]) -> Vanished:
     return Vanished(
         f"The system packages of stage {stage.name!r} are not those that were resolved.",
         why=f"They differ in {', '.join(differing[:10])}: the mirror changed meanwhile.",
-        fix="run it again; it resolves them anew.",
+        hint="run it again; it resolves them anew.",
     )
 
 
@@ -356,21 +356,21 @@ def _failure(settings: Settings, stage: Stage, step: str, error: command.Program
             f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
             f"was ended after {settings.build_limit:g} s.",
             why=error.why,
-            fix=f"see in {log} what it waits for, or raise `build_limit` in settings.yaml.",
+            hint=f"see in {log} what it waits for, or raise `build_limit` in settings.yaml.",
         )
     vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
     if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
         return Vanished(
             f"The mirror has no longer what stage {stage.name!r} was resolved to.",
             why=", ".join(vanished),
-            fix="run it again; it resolves them anew.",
+            hint="run it again; it resolves them anew.",
         )
     if differing := _UNLIKE.search(error.tail):
         return _unlike(stage, differing[1].split())
     return RefitError(
         f"Stage {stage.name!r} can't be built: {step or Path(error.argv[0]).name} failed.",
         why=error.why,
-        fix=f"the whole output is in {log}.",
+        hint=f"the whole output is in {log}.",
     )
 
 
@@ -378,7 +378,7 @@ def _no_image(stage: Stage, error: command.ProgramFailed) -> RefitError:
     return RefitError(
         f"The public image of stage {stage.name!r} can't be had.",
         why=error.why,
-        fix=f"check that {stage.image.partition('/')[0]} is reached from here, or let the base's `image` name a copy.",
+        hint=f"check that {stage.image.partition('/')[0]} is reached from here, or let the base's `image` name a copy.",
     )
 
 
@@ -387,5 +387,5 @@ def _disk_full(settings: Settings, stage: Stage, said: str) -> RefitError:
     return RefitError(
         f"The disk is full: stage {stage.name!r} can't be built.",
         why=f"{settings.home} has {free / 1e6:.0f} MB left. {said.strip()}",
-        fix="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
+        hint="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
     )

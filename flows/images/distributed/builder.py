@@ -36,7 +36,7 @@ class Unlike(RefitError):
         super().__init__(
             f"{machine} can't build for this run.",
             why=f"The run was planned with {wanted}; here is {here}: what comes out would not be found again.",
-            fix="install the same on all machines.",
+            hint="install the same on all machines.",
         )
 
 

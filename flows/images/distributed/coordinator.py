@@ -35,7 +35,7 @@ class NoBuilder(RefitError):
         super().__init__(
             f"Nobody builds {stage}: for {seconds:g} s there was no builder for {system}.",
             why=f"These are there: {builders}." if builders else "None is there.",
-            fix=f"see that a worker runs where {system} can be built (`refit queue` shows them), with the same "
+            hint=f"see that a worker runs where {system} can be built (`refit queue` shows them), with the same "
             "registry and database, and how the runs of `build-stages` ended; or build it here with `--builders 0`.",
         )
 

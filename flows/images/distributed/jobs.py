@@ -70,7 +70,7 @@ class Outcome:
     def failed(cls, error: Exception, machine: str) -> Outcome:
         """Whatever went wrong, on which machine."""
         if isinstance(error, RefitError):
-            words = (f"{error.what} (on {machine})", error.why, error.fix)
+            words = (f"{error.what} (on {machine})", error.why, error.hint)
             return cls(problem=words, vanished=isinstance(error, Vanished))
         return cls(problem=(f"{type(error).__name__}: {error} (on {machine})", "", ""))
 
@@ -81,8 +81,8 @@ class Outcome:
             RefitError: it was not.
         """
         if self.built is None:
-            what, why, fix = self.problem
-            raise (Vanished if self.vanished else RefitError)(what, why=why, fix=fix)
+            what, why, hint = self.problem
+            raise (Vanished if self.vanished else RefitError)(what, why=why, hint=hint)
         return self.built
 
 

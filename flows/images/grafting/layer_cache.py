@@ -226,5 +226,5 @@ class Layers:
             raise RefitError(
                 f"Stage {stage.name!r} writes where it may not.",
                 why=some(wrong, _MOST_NAMED, "; "),
-                fix="let its recipe write into its own folders only, and leave owner and mode of those above alone.",
+                hint="let its recipe write into its own folders only, and leave owner and mode of those above alone.",
             )

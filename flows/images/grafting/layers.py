@@ -49,7 +49,9 @@ class UnreadableLayer(RefitError):
     """A layer that can't be read as a tree: whatever depends on it has to be built."""
 
     def __init__(self, digest: str, why: str) -> None:
-        super().__init__(f"The layer {digest} can't be read.", why=why, fix="look into the registry's storage and log.")
+        super().__init__(
+            f"The layer {digest} can't be read.", why=why, hint="look into the registry's storage and log."
+        )
 
 
 @dataclass(frozen=True)

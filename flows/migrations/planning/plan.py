@@ -72,7 +72,7 @@ def plan_named(
         raise RefitError(
             f"The session {name!r} was deleted.",
             why="Its home was kept, but there is nothing that could be moved.",
-            fix=f"`refit session create {name} …` gives the home a session again.",
+            hint=f"`refit session create {name} …` gives the home a session again.",
         )
     if name not in known:
         raise UnknownName("session", name, known)
@@ -84,12 +84,12 @@ def plan_named(
         raise RefitError(
             f"The session {name!r} can't be moved: {decision.reason.text}.",
             why=f"Profile {session.profile}, release {session.release}, image {session.image}.",
-            fix=_FIXES.get(decision.reason, "").format(name=name, release=session.release),
+            hint=_HINTS.get(decision.reason, "").format(name=name, release=session.release),
         )
     return decision
 
 
-_FIXES = {
+_HINTS = {
     Reason.stopped: "`refit session start {name}`, then migrate it.",
     Reason.no_image: "`refit build {release}` makes it.",
     Reason.moving: "`refit migrate status --watch` shows how it goes.",
@@ -118,6 +118,6 @@ def moved(session: Session, image: str, access: Access | None) -> Session:
             why="That image has an IDE, and the session has none."
             if access.port
             else "That image has no IDE, and the session has one.",
-            fix=f"`refit session rm {session.name}` keeps its home; then create it anew.",
+            hint=f"`refit session rm {session.name}` keeps its home; then create it anew.",
         )
     return replace(session, image=image, generation=session.generation + 1, access=access)

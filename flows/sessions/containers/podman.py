@@ -129,7 +129,7 @@ class Podman:
         if found is None or found.made_from != session:
             raise RefitError(
                 f"There is a container {session.container!r} already, and it is made otherwise.",
-                fix="look at it (`podman inspect`); if nobody needs it, remove it and try again.",
+                hint="look at it (`podman inspect`); if nobody needs it, remove it and try again.",
             )
         return found
 

@@ -115,7 +115,7 @@ class Slots:
             raise RefitError(
                 f"{session.container} doesn't get the home of {session.name!r}: {why}.",
                 why="Two containers must never write into one home.",
-                fix="a move of it was not finished: `refit migrate recover`.",
+                hint="a move of it was not finished: `refit migrate recover`.",
             )
         if not session.late_home:
             return

@@ -139,7 +139,7 @@ def _nft() -> str:
     raise RefitError(
         "The program 'nft' is not installed.",
         why="It keeps sessions from each other and from this machine.",
-        fix="install the package nftables; `walls: false` in settings.yaml goes without.",
+        hint="install the package nftables; `walls: false` in settings.yaml goes without.",
     )
 
 
@@ -150,7 +150,7 @@ def _check(rules: str) -> None:
         raise RefitError(
             "Sessions can't be kept from each other and from this machine.",
             why=f"nftables refuses: {error.tail.strip()[-300:]}",
-            fix="`modprobe -a nf_tables nf_conntrack`, or a kernel with nftables; `walls: false` goes without.",
+            hint="`modprobe -a nf_tables nf_conntrack`, or a kernel with nftables; `walls: false` goes without.",
         ) from error
 
 
@@ -179,7 +179,7 @@ def free_subnet(wall: Wall, taken: Collection[_Network]) -> _Network:
         if not any(subnet.overlaps(other) for other in taken):
             return subnet
     raise RefitError(
-        f"All of {_POOL} is in use.", fix="let `session_subnet` in settings.yaml name a subnet that is free."
+        f"All of {_POOL} is in use.", hint="let `session_subnet` in settings.yaml name a subnet that is free."
     )
 
 

@@ -120,7 +120,7 @@ class Forwarder:
             raise RefitError(
                 "The forwarder for ssh didn't take the new addresses.",
                 why=problems[0],
-                fix="`refit down` and `refit up` start it anew; they end no session.",
+                hint="`refit down` and `refit up` start it anew; they end no session.",
             )
 
     def _tell(self, name: str, text: str) -> str | None:
@@ -168,7 +168,7 @@ def _wait_for(ports: Iterable[int]) -> None:
             raise RefitError(
                 f"The forwarder for ssh doesn't listen on port {silent[0]}.",
                 why="Another program may have taken the port.",
-                fix="`refit status` names its log.",
+                hint="`refit status` names its log.",
             )
         time.sleep(0.05)
 

@@ -38,9 +38,9 @@ class PublicKey:
 class NoPublicKey(RefitError):
     """A line that lets nobody in, or that does more than that."""
 
-    def __init__(self, where: str, why: str, fix: str = "") -> None:
-        fix = fix or "give a file that `ssh-keygen -t ed25519` made, the one that ends in .pub."
-        super().__init__(f"{where} is no public key for ssh.", why=why, fix=fix)
+    def __init__(self, where: str, why: str, hint: str = "") -> None:
+        hint = hint or "give a file that `ssh-keygen -t ed25519` made, the one that ends in .pub."
+        super().__init__(f"{where} is no public key for ssh.", why=why, hint=hint)
 
 
 def read_keys(text: str, where: str) -> tuple[PublicKey, ...]:

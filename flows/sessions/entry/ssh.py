@@ -142,7 +142,7 @@ class Ssh:
         if (port := self._ports().get(name)) is None:
             raise RefitError(
                 f"The session {name!r} lets nobody in by ssh.",
-                fix=f"`refit session ssh-keys {name} --add FILE` with the public key of whoever may come in.",
+                hint=f"`refit session ssh-keys {name} --add FILE` with the public key of whoever may come in.",
             )
         return port
 

@@ -63,7 +63,7 @@ class NoGpu(RefitError):
         super().__init__(
             f"The session {name!r} waits for {'a GPU' if wanted == 1 else f'{wanted} GPUs'}.",
             why=there,
-            fix="wait until a session that has one is stopped, or `refit gpu release` what nobody needs.",
+            hint="wait until a session that has one is stopped, or `refit gpu release` what nobody needs.",
         )
 
 
@@ -80,7 +80,7 @@ def read_spec(text: str, file: Path) -> tuple[Gpu, ...]:
         raise RefitError(
             f"{file} is no CDI specification.",
             why=f"{type(error).__name__}: {error}",
-            fix="make it anew, e.g. by `nvidia-ctk cdi generate`, or remove it.",
+            hint="make it anew, e.g. by `nvidia-ctk cdi generate`, or remove it.",
         ) from None
 
 

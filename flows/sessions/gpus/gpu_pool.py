@@ -116,7 +116,7 @@ class GpuPool:
                 raise RefitError(
                     f"The GPU {gpu} is taken.",
                     why="\n".join(map(str, has)),
-                    fix="wait, or stop that session first.",
+                    hint="wait, or stop that session first.",
                 )
             for seat in range(self._share):
                 transaction.add(self._row(gpu, seat, "", by, why, until))
@@ -124,7 +124,7 @@ class GpuPool:
         try:
             write_rows(self._database, work)
         except IntegrityError:
-            raise RefitError(f"The GPU {gpu} was taken just now.", fix="`refit gpu list` shows by whom.") from None
+            raise RefitError(f"The GPU {gpu} was taken just now.", hint="`refit gpu list` shows by whom.") from None
 
     def keep(self, session: str, gpus: Collection[str]) -> tuple[str, ...]:
         """Let others have the GPUs of a session, all but these; returns which those are."""
@@ -183,7 +183,7 @@ class GpuPool:
         for _ in range(_ATTEMPTS):
             with suppress(IntegrityError):  # a seat that another run took meanwhile: look again
                 return write_rows(self._database, work)
-        raise RefitError(f"Other runs kept taking the GPUs for {session!r}.", fix="try again.")
+        raise RefitError(f"Other runs kept taking the GPUs for {session!r}.", hint="try again.")
 
     def _rows(self, transaction: Transaction) -> list[GpuRow]:
         """What is taken here; what somebody held until a moment that is past, nobody has any more."""

@@ -123,7 +123,7 @@ def refuse_mounts(home: Path) -> None:
         raise RefitError(
             f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
             why="What is in them is not in the snapshots of the home, and couldn't be brought back.",
-            fix="unmount them; what a session needs besides its home is mounted elsewhere.",
+            hint="unmount them; what a session needs besides its home is mounted elsewhere.",
         )
 
 
@@ -198,7 +198,7 @@ def differing(
         raise NobodyKnows(
             f"Whether {home} is as it was can't be said: to compare it takes longer than {limit / 60:g} minutes.",
             why="It is too large, or has too many files.",
-            fix="give it longer by the setting `compare_limit`, in minutes.",
+            hint="give it longer by the setting `compare_limit`, in minutes.",
         ) from error
     return tuple(filter(None, done.stdout.split("\n")))
 
@@ -254,14 +254,14 @@ def _write(
         raise RefitError(
             f"To copy {source} takes longer than {limit / 60:g} minutes.",
             why="It is too large, or its disk too slow.",
-            fix="give it longer by the setting `copy_limit`, in minutes, or let its owner delete what nobody needs.",
+            hint="give it longer by the setting `copy_limit`, in minutes, or let its owner delete what nobody needs.",
         ) from error
     except ProgramFailed as error:
         if error.exit_code_of_program == _FULL or (least and shutil.disk_usage(target).free < least):
             raise NoRoom(
                 f"{source} can't be copied any further: less than {mb(least)} are free in {target}.",
                 why="Something has filled that disk since the copy began.",
-                fix="make room on that disk.",
+                hint="make room on that disk.",
             ) from error
         raise
 
@@ -277,7 +277,7 @@ def extent_of(folders: Iterable[Path], most: int) -> Extent:
         raise RefitError(
             f"The home has more than {most} files and folders, with its volumes.",
             why="Each of them is looked at while the session is away.",
-            fix="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
+            hint="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
             "homes have more by the setting `home_files`.",
         )
     return found

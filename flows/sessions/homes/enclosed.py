@@ -39,7 +39,7 @@ class NotPossible(RefitError):
         super().__init__(
             "Homes can't be touched on this machine: `bwrap` can't make a namespace for what copies them.",
             why=problem,
-            fix="run `refit doctor`; it says what is missing.",
+            hint="run `refit doctor`; it says what is missing.",
         )
 
 

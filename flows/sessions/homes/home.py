@@ -69,7 +69,7 @@ class LocalHomes:
         if shared and own.exists():
             raise RefitError(
                 f"There are two volumes {wanted.name!r}: one that was kept of {session!r}, and one that all share.",
-                fix=f"remove the one that nobody needs: `refit volume rm {session}/{wanted.name}`, for instance.",
+                hint=f"remove the one that nobody needs: `refit volume rm {session}/{wanted.name}`, for instance.",
             )
         folder = shared or own
         return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=bool(shared))
@@ -100,7 +100,7 @@ class LocalHomes:
                 raise RefitError(
                     f"The volume {volume.name!r} of the session {session.name!r} is gone.",
                     why=f"Sessions shared it, and {volume.folder} isn't there.",
-                    fix=f"bring it back, or make an empty one: `refit volume create {volume.name} --shared`.",
+                    hint=f"bring it back, or make an empty one: `refit volume create {volume.name} --shared`.",
                 )
 
     def make_shared(self, name: str) -> Path:
@@ -111,7 +111,7 @@ class LocalHomes:
         """
         folder = self._shared / check_name(name)
         if folder.exists():
-            raise RefitError(f"There is a volume {name!r} already.", fix="`refit volume list` shows all.")
+            raise RefitError(f"There is a volume {name!r} already.", hint="`refit volume list` shows all.")
         command.run(["install", "-d", "-m", "0770", "-o", "0", "-g", "0", folder], root=True)
         # All sessions are of group 0; without this, what one of them makes would be read-only for the others.
         open_to_group(folder)
@@ -129,7 +129,7 @@ class LocalHomes:
             raise RefitError(
                 f"{folder} belongs to uid {folder.lstat().st_uid}, and the session's uid is {uid}.",
                 why="It is of a session that Refit has no record of.",
-                fix=f"give the session another name, or move {folder} elsewhere.",
+                hint=f"give the session another name, or move {folder} elsewhere.",
             )
         if folder in self.pool:
             self.pool.make(folder, uid)
@@ -224,7 +224,7 @@ class LocalHomes:
                     why=f"The home{' with its volumes' if session.volumes else ''} takes {mb(needed)}, and {mb(free)} "
                     f"are free in {where}. The session writes on while it is copied, so a tenth more has to be free, "
                     f"and {mb(SPARE)} for everybody else.",
-                    fix="make room on that disk, or let the session's owner delete what nobody needs.",
+                    hint="make room on that disk, or let the session's owner delete what nobody needs.",
                 )
 
     def _refuse_what_cant_be_copied(self, session: Session) -> int:

@@ -105,11 +105,11 @@ class Pool:
             RefitError: there is no pool, it is larger, or the disk has no room.
         """
         if not self.ready():
-            raise RefitError("There is no pool.", fix="`refit home pool create --size …` makes one.")
+            raise RefitError("There is no pool.", hint="`refit home pool create --size …` makes one.")
         with one_at_a_time(self._settings.folder() / "pool.lock"):
             had = self._file.stat().st_size
             if size < had:
-                raise RefitError(f"The pool has {had / 1e9:.1f} GB, and can only grow.", fix="choose a larger size.")
+                raise RefitError(f"The pool has {had / 1e9:.1f} GB, and can only grow.", hint="choose a larger size.")
             self._check_disk(size - had)
             command.run(["fallocate", "--length", str(size), self._file], root=True, limit=_MAKE_SECONDS)
             asked: list[str | Path] = ["losetup", "--associated", self._file, "--noheadings", "--output", "NAME"]
@@ -208,7 +208,7 @@ class Pool:
             raise RefitError(
                 f"The pool can't have a copy of {', '.join(str(source) for source, _ in pairs)}.",
                 why=str(error),
-                fix="`refit home pool` says how full it is, and `refit home pool grow` gives it more.",
+                hint="`refit home pool` says how full it is, and `refit home pool grow` gives it more.",
             ) from error
 
     def delete(self, subvolume: Path) -> None:
@@ -244,16 +244,16 @@ class Pool:
             raise RefitError(
                 f"There are subvolumes of their own inside {home}: {some(map(on_a_line, inside))}.",
                 why="A snapshot doesn't hold what is in them, and it couldn't be brought back.",
-                fix="let the owner move what is in them into plain folders, and remove them: rmdir does, once empty.",
+                hint="let the owner move what is in them into plain folders, and remove them: rmdir does, once empty.",
             )
 
     def _check(self, size: int) -> None:
         if tools.program("mkfs.btrfs") is None:
-            raise RefitError("The program 'mkfs.btrfs' is not installed.", fix="install the package btrfs-progs.")
+            raise RefitError("The program 'mkfs.btrfs' is not installed.", hint="install the package btrfs-progs.")
         if self.exists:
-            raise RefitError(f"There is a pool already: {self._file}.", fix="`refit home pool` shows it.")
+            raise RefitError(f"There is a pool already: {self._file}.", hint="`refit home pool` shows it.")
         if size < LEAST:
-            raise RefitError(f"A pool has {LEAST >> 30} GiB at least.", fix="choose a larger size.")
+            raise RefitError(f"A pool has {LEAST >> 30} GiB at least.", hint="choose a larger size.")
         self._check_disk(size)
         if "btrfs" not in Path("/proc/filesystems").read_text(encoding="ascii").split():
             command.run(["modprobe", "btrfs"], root=True)
@@ -264,7 +264,7 @@ class Pool:
             raise RefitError(
                 f"There is no room for {more / 1e9:.1f} GB of a pool.",
                 why=f"{free / 1e9:.1f} GB are free in {self._settings.home}, and {SPARE / 1e9:.1f} GB stay for others.",
-                fix="choose a smaller size, or make room.",
+                hint="choose a smaller size, or make room.",
             )
 
     def _mounted(self) -> bool:
@@ -290,4 +290,6 @@ def read_size(text: str) -> int:
     try:
         return _SIZE.validate_python(text)
     except ValidationError:
-        raise RefitError(f"{text!r} is no size.", fix="write a number with MB, GB, MiB or GiB, e.g. '50 GB'.") from None
+        raise RefitError(
+            f"{text!r} is no size.", hint="write a number with MB, GB, MiB or GiB, e.g. '50 GB'."
+        ) from None

@@ -79,7 +79,7 @@ def _note(notes: Path, where: Path, size: int) -> IO[str] | None:
         raise NoRoom(
             f"There is no room for a copy of {mb(size)}: {mb(missing)} are missing.",
             why=f"{mb(free)} are free in {where}, and {mb(SPARE)} stay for everybody else.",
-            fix="make room on that disk.",
+            hint="make room on that disk.",
         )
     return None
 

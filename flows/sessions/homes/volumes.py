@@ -77,12 +77,12 @@ def check_together(wanted: Sequence[Wanted]) -> None:
     """
     for one, other in permutations(wanted, 2):
         if one.name == other.name:
-            raise RefitError(f"The volume {one.name!r} is asked for twice.", fix="leave one out.")
+            raise RefitError(f"The volume {one.name!r} is asked for twice.", hint="leave one out.")
         if PurePosixPath(one.path).is_relative_to(other.path):
             raise RefitError(
                 f"The volume {one.name!r} at {one.path} would be inside {other.name!r} at {other.path}.",
                 why="A snapshot of the one would hold an empty folder in the place of the other.",
-                fix="give them paths beside each other.",
+                hint="give them paths beside each other.",
             )
 
 
@@ -101,7 +101,7 @@ def check_unused(name: str, using: Collection[str]) -> None:
         raise RefitError(
             f"The volume {name!r} can't be removed: {', '.join(using)} {'has' if len(using) == 1 else 'have'} it.",
             why="What is in it would be lost to them.",
-            fix="remove the session first; that keeps its home and its volumes.",
+            hint="remove the session first; that keeps its home and its volumes.",
         )
 
 
@@ -109,7 +109,7 @@ def _read(text: str) -> Wanted:
     name, _, rest = text.partition(":")
     path, _, mode = rest.partition(":")
     if not path or mode not in ("", "ro"):
-        raise RefitError(f"{text!r} is no volume.", fix=_FORM)
+        raise RefitError(f"{text!r} is no volume.", hint=_FORM)
     check_name(name)
     _check_path(path)
     return Wanted(name, path, read_only=bool(mode))
@@ -122,11 +122,11 @@ def _check_path(path: str) -> None:
         raise RefitError(
             f"No volume can be at {path!r}.",
             why=f"It is a path from / on, of letters, digits, '.', '_' and '-', and neither {HOME} nor above it.",
-            fix=_FORM,
+            hint=_FORM,
         )
     if where.parts[1] in _TAKEN:
         raise RefitError(
             f"No volume can be at {path!r}.",
             why=f"What the image or the system has in /{where.parts[1]} would be hidden.",
-            fix="choose /data, for instance, or a folder in the home.",
+            hint="choose /data, for instance, or a folder in the home.",
         )

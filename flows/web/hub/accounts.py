@@ -55,7 +55,7 @@ def invite(place: Path, person: str, seconds: float, *, admin: bool = False) -> 
         RefitError: nobody can be called so.
     """
     if problem := why_no_name(person):
-        raise RefitError(f"{person!r} can't be the name of a person.", why=problem, fix="choose another name.")
+        raise RefitError(f"{person!r} can't be the name of a person.", why=problem, hint="choose another name.")
     for file in place.iterdir():
         known = _read(file)
         if known is None or known.person == person:

@@ -113,7 +113,7 @@ class HubClient:
             answer = self._client.request(method, path, **more)
         except httpx.HTTPError as error:
             raise HubError(
-                "The Hub doesn't answer.", why=str(error), fix="`refit status` shows it; `refit up` starts it."
+                "The Hub doesn't answer.", why=str(error), hint="`refit status` shows it; `refit up` starts it."
             ) from None
         if not answer.is_success and answer.status_code not in accepted:
             raise HubError(f"The Hub refuses {method} {path}.", why=f"It answers {answer.status_code}: {_said(answer)}")

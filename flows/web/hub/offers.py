@@ -128,5 +128,5 @@ def read(sent: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     release, slash, profile = (list(sent.get("profile", [])) or [""])[0].partition("/")
     if not (release and slash and profile):
-        raise RefitError("No profile was chosen.", fix="choose one on the form.")
+        raise RefitError("No profile was chosen.", hint="choose one on the form.")
     return {"release": release, "profile": profile}

@@ -49,7 +49,7 @@ def wanted(options: Mapping[str, object]) -> Wanted | None:
     if release is None and profile is None:
         return None
     if not (isinstance(release, str) and isinstance(profile, str)):
-        raise RefitError("The options of the server name no profile.", fix='send {"release": …, "profile": …}.')
+        raise RefitError("The options of the server name no profile.", hint='send {"release": …, "profile": …}.')
     return Wanted(profile, release)
 
 
@@ -57,7 +57,7 @@ class NothingChosen(RefitError):
     """A server without a session is to start, and nobody has said from which profile."""
 
     def __init__(self) -> None:
-        super().__init__("No profile was chosen.", fix="choose one on the form.")
+        super().__init__("No profile was chosen.", hint="choose one on the form.")
 
 
 def is_up(status: Status | None, *, busy: bool, moving: bool) -> bool:
@@ -166,7 +166,7 @@ class Servers:
         catalog = load.load_catalog(self._settings.catalog)
         profile = load.profile(catalog, wanted.release, wanted.profile)
         if not catalog.releases[wanted.release].is_supported(now().date()):
-            raise RefitError(f"Release {wanted.release} is not supported any more.", fix="choose a newer one.")
+            raise RefitError(f"Release {wanted.release} is not supported any more.", hint="choose a newer one.")
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         name, variables = self._free_name(person, server), names.environment(person, server)
         session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
@@ -183,5 +183,5 @@ class Servers:
         raise RefitError(
             "There is no name left for this session.",
             why=f"{' and '.join(names.candidates(person, server))} are taken by sessions or homes of others.",
-            fix="ask the operator of this machine to say whose they are, or choose another name for the server.",
+            hint="ask the operator of this machine to say whose they are, or choose another name for the server.",
         )

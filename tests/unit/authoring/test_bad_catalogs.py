@@ -75,7 +75,7 @@ def refit(
 
 def error_of(said: Said) -> dict[str, object]:
     found = json.loads(said.out)["error"]
-    assert found.keys() == {"what", "why", "fix", "mistakes"} and found["what"]
+    assert found.keys() == {"what", "why", "hint", "mistakes"} and found["what"]
     assert isinstance(found, dict)
     return found
 
@@ -92,10 +92,10 @@ def test_lint_fails_where_no_catalog_is(refit: Callable[..., Said], tmp_path: Pa
     half(tmp_path / "half")
     path = tmp_path / place  # a whole path stays what it is
     said = refit("lint", path)
-    assert said.code == 2 and f"{path} is no catalog." in said.words and "To mend:" in said.words
+    assert said.code == 2 and f"{path} is no catalog." in said.words and "Hint:" in said.words
     assert "No mistakes" not in said.words
     told = error_of(refit("lint", "--json", path))
-    assert told["what"] == f"{path} is no catalog." and told["fix"]
+    assert told["what"] == f"{path} is no catalog." and told["hint"]
 
 
 @pytest.mark.parametrize("words", [("plan",), ("plan", "2026a"), ("build",), ("new", "ide", "mine")])
@@ -243,7 +243,7 @@ def test_lint_goes_on_after_a_profile_that_can_not_be(catalog: Path) -> None:
     assert any("No release has cuda-runtime-minimal-deb12-py311" in reason for reason in report.left_out)
     (catalog / "releases/2026a.yaml").write_text(RELEASE.replace("py311}", "py311, cuda: runtime}"))
     [mistake] = [mistake for mistake in lint(catalog, TODAY).mistakes if "twice" in mistake.what]
-    assert (mistake.file.name, mistake.line) == ("2026a.yaml", 3) and "cuda: driver" in mistake.fix
+    assert (mistake.file.name, mistake.line) == ("2026a.yaml", 3) and "cuda: driver" in mistake.hint
 
 
 def test_a_long_name_is_refused(refit: Callable[..., Said], catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def test_mistakes_are_told_one_by_one_in_json(refit: Callable[..., Said], tmp_pa
     assert said.code == 1
     [mistake] = error_of(said)["mistakes"]  # type: ignore[misc]
     assert mistake["file"].endswith("settings.yaml") and mistake["line"] == 2 and mistake["what"]
-    assert mistake.keys() == {"file", "line", "what", "fix"}
+    assert mistake.keys() == {"file", "line", "what", "hint"}
 
 
 def test_what_is_another_program_s_json_is_not_refit_s() -> None:

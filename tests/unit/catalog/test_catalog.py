@@ -33,7 +33,7 @@ def mistakes(root: Path) -> list[tuple[str, int, str]]:
     """file, line, and what is wrong together with how to mend it."""
     with pytest.raises(Mistakes) as found:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.fix}") for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in found.value.mistakes]
 
 
 def write(file: str, text: str) -> Change:
@@ -261,7 +261,7 @@ def test_unknown_names_come_with_the_nearest(root: Path) -> None:
     catalog = load.load_catalog(root)
     with pytest.raises(UnknownName, match="2026b") as unknown:
         load.release(catalog, "2026b")
-    assert "2026a" in unknown.value.fix
+    assert "2026a" in unknown.value.hint
     with pytest.raises(UnknownName, match="release 2026a") as unknown:
         load.profile(catalog, "2026a", "jupyter-minimal-deb12-py312")
-    assert "'jupyter-minimal-deb12-py311'" in unknown.value.fix
+    assert "'jupyter-minimal-deb12-py311'" in unknown.value.hint

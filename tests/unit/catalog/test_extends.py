@@ -54,7 +54,7 @@ def asked(root: Path, name: str) -> Pipfile:
 def mistakes(root: Path) -> list[tuple[str, int, str]]:
     with pytest.raises(Mistakes) as found:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.fix}") for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, f"{m.what}: {m.hint}") for m in found.value.mistakes]
 
 
 def test_a_bundle_has_all_of_those_that_it_extends(root: Path) -> None:

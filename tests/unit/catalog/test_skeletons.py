@@ -34,7 +34,7 @@ def add(catalog: Catalog, kind: str, name: str) -> Catalog:
 def test_a_skeleton_is_a_recipe_without_mistakes(catalog: Catalog, kind: str, there: str) -> None:
     grown = add(catalog, kind, "new")
     assert list(getattr(grown, there)) == [*getattr(catalog, there), "new"]
-    said = [str(m) for m in lint(catalog.root, date(2026, 11, 21)).mistakes if m.fix != "run `refit lock`"]
+    said = [str(m) for m in lint(catalog.root, date(2026, 11, 21)).mistakes if m.hint != "run `refit lock`"]
     assert said == []
     with pytest.raises(RefitError, match="already"):
         skeletons.skeleton(kind, "new", grown)

@@ -148,7 +148,7 @@ def test_no_table_and_no_sentence_lets_text_of_others_do_anything(function: Call
 @examples(**UNTIL_SEEN)
 def test_errors_are_printed_as_they_are(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     def failing() -> None:
-        raise RefitError(f"It failed: {text}", why=f"{text} [/usr/sbin/iptables -t nat]", fix=text)
+        raise RefitError(f"It failed: {text}", why=f"{text} [/usr/sbin/iptables -t nat]", hint=text)
 
     paper = io.StringIO()
     monkeypatch.setattr(main, "app", failing)

@@ -55,7 +55,7 @@ def test_failure_tells_code_last_words_and_log(tmp_path: Path) -> None:
         run(["sh", "-c", "echo no such thing >&2; exit 3"])
     assert "exit code 3" in failure.value.what
     assert "no such thing" in failure.value.why
-    assert str(tmp_path / "run.log") in failure.value.fix
+    assert str(tmp_path / "run.log") in failure.value.hint
     assert run(["sh", "-c", "exit 3"], accepted=(0, 3)).exit_code == 3
 
 

@@ -139,7 +139,7 @@ def test_a_driver_that_is_missing_is_named_with_the_way_to_install_it(monkeypatc
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(RefitError, match="needs psycopg") as caught:
         database.open_database("postgresql://ann:secret@127.0.0.1/refit")
-    assert "refit[postgresql]" in caught.value.fix
+    assert "refit[postgresql]" in caught.value.hint
     assert "secret" not in str(caught.value)
 
 

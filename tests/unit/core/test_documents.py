@@ -24,7 +24,7 @@ class Whole(Document):
 def mistakes(text: str) -> list[tuple[int, str, str]]:
     with pytest.raises(Mistakes) as found:
         documents.parse(text, FILE, Whole)
-    return [(m.line, m.what, m.fix) for m in found.value.mistakes]
+    return [(m.line, m.what, m.hint) for m in found.value.mistakes]
 
 
 def test_a_good_file_is_read() -> None:

@@ -68,7 +68,7 @@ def test_a_registry_that_is_down_names_host_and_setting(settings: Settings) -> N
     port = free_port()
     with pytest.raises(RegistryError, match=f"127.0.0.1:{port}") as caught:
         client(settings, port).digest("images", "tag")
-    assert "registry_port" in caught.value.fix
+    assert "registry_port" in caught.value.hint
 
 
 def test_a_registry_that_comes_back_in_time_is_no_error(settings: Settings) -> None:
@@ -235,7 +235,7 @@ def test_basic_authentication(settings: Settings) -> None:
         client(settings, port, registry_user="ann", registry_password=SecretStr("secret")).ping()
         with pytest.raises(RegistryError, match="refuses") as caught:
             client(settings, port, registry_user="ann", registry_password=SecretStr("wrong")).ping()
-        assert "registry_password" in caught.value.fix
+        assert "registry_password" in caught.value.hint
         assert "wrong" not in str(caught.value)
 
 
@@ -332,7 +332,7 @@ def test_what_the_registry_has_lost_of_an_image_is_found(settings: Settings) -> 
             registry.blob("images", digest_of(b"second"), 6)
         with pytest.raises(BlobLost, match="has lost") as caught:
             registry.mount("elsewhere", digest_of(b"third"), "images", 5)
-    assert "refit build" in caught.value.fix
+    assert "refit build" in caught.value.hint
 
 
 def test_what_is_known_by_its_digest_is_asked_for_once_unless_it_may_be_lost(settings: Settings) -> None:

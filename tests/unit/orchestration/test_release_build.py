@@ -63,7 +63,7 @@ def test_both_are_told_apart_and_whatever_was_not_built_has_its_reason() -> None
     tried = pickle.loads(pickle.dumps(BuildFailed(BuildReport((IMAGE,), (), LOST, unbuildable=NO_WAY))))
     assert str(tried).startswith("1 of 3 profiles failed.\nruntime-two: no disk\nrstudio-r: https://nowhere/")
     alone = str(BuildFailed(BuildReport((), (), {}, unbuildable=NO_WAY)))
-    assert alone.startswith("1 of 1 profiles can't be built here.\nrstudio-r: ") and "To mend: build it on" in alone
+    assert alone.startswith("1 of 1 profiles can't be built here.\nrstudio-r: ") and "Hint: build it on" in alone
     assert str(NotBuildable(planned)).startswith("2 of 2 profiles can't be built here.\n")
 
 

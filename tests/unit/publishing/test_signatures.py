@@ -206,7 +206,7 @@ def test_an_alias_counts_only_where_it_points_at_an_image_of_its_profile(mine: R
         with pytest.raises(NotPublished) as caught:
             mine.publications.newest(PROFILE, RELEASE)
         assert caught.value.refusal == Refusal(other.digest, doubt)
-        assert caught.value.fix and str(doubt) in str(caught.value)
+        assert caught.value.hint and str(doubt) in str(caught.value)
 
 
 def test_all_codes_have_texts_and_stay() -> None:
@@ -231,7 +231,7 @@ def test_keys_are_the_owners_alone_and_bad_ones_are_told(mine: Refit, tmp_path: 
     key.chmod(0o644)
     with pytest.raises(BadKey, match="signing_key") as caught:
         chosen(signing_key=str(key)).signer()
-    assert "chmod 600" in caught.value.fix
+    assert "chmod 600" in caught.value.hint
     key.chmod(0o600)
     assert chosen(signing_key=str(key)).signer().public_key == Keys(mine.settings).signer().public_key
     with pytest.raises(BadKey, match="signing_key"):

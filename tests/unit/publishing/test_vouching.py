@@ -123,6 +123,6 @@ def test_doctor_names_aliases_that_point_at_what_nobody_published(
     assert finding.ok
     push(PROFILE, "20261122")
     [finding] = doctor_sessions.aliases(here)
-    assert not finding.ok and f"{PROFILE}_{RELEASE} (unsigned)" in finding.seen and "images sign" in finding.fix
+    assert not finding.ok and f"{PROFILE}_{RELEASE} (unsigned)" in finding.seen and "images sign" in finding.hint
     away = here.model_copy(update={"registry_port": 1})
     assert list(doctor_sessions.aliases(away)) == []

@@ -46,8 +46,8 @@ PODMAN = Program("podman", "runs sessions", "4.3")
 def test_programs(says: str | None, ok: bool) -> None:
     finding = doctor_programs.judge_program(PODMAN, says)
     assert finding.ok is ok
-    assert bool(finding.fix) is not ok
-    assert ok or "podman" in finding.fix
+    assert bool(finding.hint) is not ok
+    assert ok or "podman" in finding.hint
 
 
 def test_what_draws_the_stages_is_told_and_nothing_that_anything_else_needs(
@@ -57,12 +57,12 @@ def test_what_draws_the_stages_is_told_and_nothing_that_anything_else_needs(
     assert found.ok and doctor_programs.pictures not in doctor.NEEDED
     monkeypatch.setenv("PATH", str(tmp_path))
     (found,) = doctor_programs.pictures(Settings())
-    assert (found.thing, found.ok) == ("dot", False) and "graphviz" in found.fix
+    assert (found.thing, found.ok) == ("dot", False) and "graphviz" in found.hint
 
 
 def test_a_finding_says_how_to_mend() -> None:
     assert str(Finding("disk", True, "50 GB", "make room")) == "[ok] disk: 50 GB"
-    assert str(Finding("disk", False, "1 GB", "make room")) == "[todo] disk: 1 GB\n       To mend: make room"
+    assert str(Finding("disk", False, "1 GB", "make room")) == "[todo] disk: 1 GB\n       Hint: make room"
 
 
 @pytest.mark.parametrize(("free", "ok"), [(10 * 10**9, True), (10**9, False)])
@@ -94,11 +94,11 @@ def test_a_move_is_told_that_nobody_works_on_or_that_is_held(settings: Settings)
         (finding,) = doctor_sessions.moves(settings)
         assert finding.ok
     (finding,) = doctor_sessions.moves(settings)
-    assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate recover" in finding.fix
+    assert not finding.ok and "ada: interrupted" in finding.seen and "refit migrate recover" in finding.hint
     with lease(journal.database, "session ada") as held:
         journal.end(held, move, State.held, "the way back failed")
     (finding,) = doctor_sessions.moves(settings)
-    assert not finding.ok and "ada: held" in finding.seen and "refit migrate history ada" in finding.fix
+    assert not finding.ok and "ada: held" in finding.seen and "refit migrate history ada" in finding.hint
 
 
 def test_sessions_and_homes_without_a_record_are_told(settings: Settings) -> None:
@@ -106,7 +106,7 @@ def test_sessions_and_homes_without_a_record_are_told(settings: Settings) -> Non
     assert doctor_sessions.judge_records((), ()).ok
     finding = doctor_sessions.judge_records(["ada", "bob"], ["cyd"])
     assert not finding.ok and "of ada, bob: containers" in finding.seen and "of cyd: homes" in finding.seen
-    assert "refit session recover" in finding.fix
+    assert "refit session recover" in finding.hint
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="says something else of other users")
@@ -145,7 +145,7 @@ def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
     with listener(port) as pid:
         finding = on_ports(tmp_path, port)[f"port {port}"]
         assert not finding.ok and f"pid {pid}" in finding.seen and "python" in finding.seen
-        assert "REFIT_PREFECT_PORT" in finding.fix
+        assert "REFIT_PREFECT_PORT" in finding.hint
     with listener(port, f"--config={tmp_path}/registry.yml"):
         assert on_ports(tmp_path, port)[f"port {port}"].ok
 
@@ -163,7 +163,7 @@ def test_the_gateway_needs_a_node_that_starts(tmp_path: Path, monkeypatch: pytes
     assert not tuple(doctor_home.gateway(settings.model_copy(update={"gateway": False})))
     monkeypatch.setattr(doctor_home, "NODE", tmp_path / "node")
     (found,) = doctor_home.gateway(settings)
-    assert not found.ok and "REFIT_GATEWAY" in found.fix
+    assert not found.ok and "REFIT_GATEWAY" in found.hint
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def test_an_index_whose_authority_is_not_trusted(tmp_path: Path) -> None:
     with index(200, pem) as port:
         url = f"https://127.0.0.1:{port}/simple"
         finding = index_finding(tmp_path, url)
-        assert not finding.ok and "REFIT_CA_BUNDLE" in finding.fix
+        assert not finding.ok and "REFIT_CA_BUNDLE" in finding.hint
         assert index_finding(tmp_path, url, tmp_path / "certificate").ok
 
 

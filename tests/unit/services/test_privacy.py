@@ -81,7 +81,7 @@ def test_the_home_of_somebody_else_is_refused_and_named(settings: Settings) -> N
     command.run(["install", "-d", "-o", str(STRANGER), settings.home], root=True)
     with pytest.raises(RefitError, match=f"belongs to uid {STRANGER}") as refused:
         privacy.close(settings)
-    assert "chown" in refused.value.fix
+    assert "chown" in refused.value.hint
     (finding,) = doctor_home.home(settings)
     assert not finding.ok and str(STRANGER) in finding.seen
 

@@ -129,7 +129,7 @@ def test_templates_are_read_without_being_rendered() -> None:
         "d.j2": "{{ nobody_knows }}",
     }
     said = [
-        (m.file.name, m.line, m.what, m.fix)
+        (m.file.name, m.line, m.what, m.hint)
         for m in templates.mistakes(Templates(Path(), texts), {"a.j2": {"x", "port"}})
     ]
     assert said == [
@@ -185,7 +185,7 @@ def test_everything_is_reported_at_once_with_file_and_line(catalog: object, tmp_
 def test_this_catalog_has_no_mistakes() -> None:
     # Whether its locks are there and fit is another question.
     report = lint(ROOT, TODAY)
-    assert [str(m) for m in report.mistakes if m.fix != "run `refit lock`"] == []
+    assert [str(m) for m in report.mistakes if m.hint != "run `refit lock`"] == []
     assert report.templates > 10
 
 

@@ -89,25 +89,25 @@ def test_who_names_a_session_agrees_for_it_unless_it_is_pinned() -> None:
     pinned = replace(asks, wish=UpdatePreferences(mode=Mode.pin, until=date(2026, 12, 1)))
     with pytest.raises(RefitError, match="pinned") as refused:
         plan_named("ada", [pinned], ROLLOUT)
-    assert "refit session updates mode ada when-idle" in refused.value.fix
+    assert "refit session updates mode ada when-idle" in refused.value.hint
 
 
 def test_a_name_that_is_not_there_gets_the_nearest() -> None:
     with pytest.raises(UnknownName) as refused:
         plan_named("adda", [candidate("ada")], ROLLOUT)
-    assert "'ada'" in refused.value.fix
+    assert "'ada'" in refused.value.hint
 
 
 def test_a_deleted_session_is_told_from_one_that_never_was() -> None:
     with pytest.raises(RefitError, match="was deleted") as refused:
         plan_named("ada", [], ROLLOUT, deleted=["ada"])
-    assert "refit session create ada" in refused.value.fix
+    assert "refit session create ada" in refused.value.hint
 
 
 def test_a_missing_image_says_how_to_make_it() -> None:
     with pytest.raises(RefitError) as refused:
         plan_named("ada", [candidate()], replace(ROLLOUT, targets={}))
-    assert RELEASE in refused.value.fix
+    assert RELEASE in refused.value.hint
 
 
 IDE = Access(port=8888, health="/api", own_paths=("/.cache/",))
@@ -126,4 +126,4 @@ def test_a_session_never_gets_or_loses_an_ide_by_a_move(had: Access, gets: Acces
     session = replace(candidate().session, access=had)
     with pytest.raises(RefitError, match="can't be moved") as refused:
         moved(session, NEW, gets)
-    assert "refit session rm ada" in refused.value.fix
+    assert "refit session rm ada" in refused.value.hint

@@ -37,7 +37,7 @@ def test_a_subnet_overlaps_with_nothing_that_is_reached() -> None:
     assert not second.overlaps(first)
     with pytest.raises(RefitError, match="in use") as full:
         free_subnet(WALL, [ipaddress.IPv4Network("10.0.0.0/8")])
-    assert "session_subnet" in full.value.fix
+    assert "session_subnet" in full.value.hint
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch
     assert found.ok, found.seen
     monkeypatch.setattr(doctor_containers, "table", lambda *_: "nonsense")
     (found,) = doctor_containers.walls(settings)
-    assert not found.ok and "no session can start" in found.seen and "walls: false" in found.fix
+    assert not found.ok and "no session can start" in found.seen and "walls: false" in found.hint
     (found,) = doctor_containers.walls(settings.model_copy(update={"walls": False}))
     assert found.ok and "reach each other" in found.seen
 
@@ -93,7 +93,7 @@ def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch
 def test_doctor_says_what_has_no_limit() -> None:
     assert doctor_sessions.judge_bounds([], pool_has_limits=True).ok
     for judged in (doctor_sessions.judge_bounds(["ana"], True), doctor_sessions.judge_bounds([], False)):
-        assert not judged.ok and judged.fix
+        assert not judged.ok and judged.hint
     assert "ana" in doctor_sessions.judge_bounds(["ana"], True).seen
     for judge in (doctor_containers.judge_limits, doctor_containers.judge_call_filter):
         assert judge("").ok

@@ -66,7 +66,7 @@ def test_a_fingerprint_is_the_one_that_openssh_prints(tmp_path: Path) -> None:
 def test_what_lets_nobody_in_or_does_more_is_refused(text: str, why: str) -> None:
     with pytest.raises(NoPublicKey) as refused:
         read_keys(text, "keys")
-    assert why in refused.value.why and refused.value.fix
+    assert why in refused.value.why and refused.value.hint
 
 
 def test_a_comment_cant_change_a_terminal() -> None:
@@ -196,7 +196,7 @@ def test_a_session_without_keys_says_how_to_let_people_in(settings: Settings) ->
     assert ssh.keys("ada") == ()
     with pytest.raises(RefitError, match="lets nobody in") as refused:
         ssh.options("ada")
-    assert "ssh-keys ada --add" in refused.value.fix
+    assert "ssh-keys ada --add" in refused.value.hint
 
 
 def test_f20_a_container_that_only_bears_a_label_of_refits_is_somebody_elses() -> None:

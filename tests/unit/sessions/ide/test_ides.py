@@ -61,7 +61,7 @@ def chain(ide: str, catalog: Catalog = CATALOG) -> tuple[Stage, ...]:
 def mistakes(root: Path) -> list[tuple[str, int, str, str]]:
     with pytest.raises(Mistakes) as found:
         load.load_catalog(root)
-    return [(m.file.relative_to(root).as_posix(), m.line, m.what, m.fix) for m in found.value.mistakes]
+    return [(m.file.relative_to(root).as_posix(), m.line, m.what, m.hint) for m in found.value.mistakes]
 
 
 def write(file: Path, content: object) -> None:
@@ -162,8 +162,8 @@ def test_an_ide_s_system_packages_come_after_its_python_packages(root: Path) -> 
 )
 def test_a_lock_of_npm_that_does_not_pin_all_is_refused(root: Path, lock: str, line: int, what: str) -> None:
     (root / "ides/3-terminal" / npm.LOCK).write_text(lock)
-    ((file, at, told, fix),) = mistakes(root)
-    assert (file, at, fix) == ("ides/3-terminal/npm/package-lock.json", line, npm.RELOCK)
+    ((file, at, told, hint),) = mistakes(root)
+    assert (file, at, hint) == ("ides/3-terminal/npm/package-lock.json", line, npm.RELOCK)
     assert what in told
 
 
@@ -176,7 +176,7 @@ def test_a_profile_against_a_rule_is_refused_with_the_reason_and_the_nearest_tha
     assert [line for _, line, *_ in found] == [4, 6]
     assert found[0][2] == "terminal goes only with bundle minimal: of this test"
     assert found[1][2] == "terminal goes only with python py313: of this test"
-    assert {fix for *_, fix in found} == {"the nearest that is possible: jupyter-datascience-deb12-py311"}
+    assert {hint for *_, hint in found} == {"the nearest that is possible: jupyter-datascience-deb12-py311"}
 
 
 def test_the_nearest_profile_changes_as_little_as_possible() -> None:
@@ -200,10 +200,10 @@ def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
 
 def test_a_rule_that_names_what_is_not_there_is_told_with_its_line(root: Path) -> None:
     (root / "ides/3-terminal/ide.yaml").write_text("category: web\nonly:\n  - because: of this test\n    os: [deb21]\n")
-    (fix,) = [
-        fix for *found, fix in mistakes(root) if found == ["ides/3-terminal/ide.yaml", 4, "there is no os 'deb21'"]
+    (hint,) = [
+        hint for *found, hint in mistakes(root) if found == ["ides/3-terminal/ide.yaml", 4, "there is no os 'deb21'"]
     ]
-    assert "deb1" in fix
+    assert "deb1" in hint
 
 
 def cuda(level: str, root: Path = ROOT) -> tuple[Stage, ...]:
@@ -263,7 +263,7 @@ def test_a_library_of_cuda_that_would_be_there_twice_is_refused(root: Path) -> N
     lock.write_text(lock.read_text() + "pyyaml==6.0.3 --hash=sha256:" + "0" * 64 + "\n")
     with pytest.raises(RefitError, match="would have pyyaml twice") as found:
         cuda("devel", root)
-    assert "cuda: driver" in found.value.fix
+    assert "cuda: driver" in found.value.hint
     assert cuda("driver", root)
 
 
@@ -283,10 +283,10 @@ def test_a_library_for_another_cuda_is_the_same_library(root: Path) -> None:
 def test_cuda_that_cant_be_is_refused(root: Path, more: str, what: str) -> None:
     text = f"release: 2026a\nprofiles:\n  - {{ide: terminal, bundle: minimal, {more}}}\n"
     (root / RELEASE).write_text(text)
-    ((file, line, told, fix),) = mistakes(root)
+    ((file, line, told, hint),) = mistakes(root)
     assert (file, line) == (RELEASE, 3)
     assert what in told
-    assert "the nearest that is possible: " in fix
+    assert "the nearest that is possible: " in hint
 
 
 def test_cuda_is_in_the_tag_and_only_one_level_of_it(root: Path) -> None:
