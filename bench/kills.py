@@ -88,7 +88,7 @@ def run() -> list[Row]:
 def killed_moves(number: int, seed: int = SEED) -> Found:
     """Kill so many moves of four sessions, bring each to its end, and look for what is wrong."""
     found = Found()
-    with machine(stop_grace=5.0, ready_limit=20.0, warm_memory=0.0) as settings:
+    with machine(stop_grace_seconds=5.0, ready_timeout_seconds=20.0, warm_memory=0.0) as settings:
         sessions, base = Sessions.open(settings), next(built(settings))
         images = {access.late_home: _images(settings, base, access) for access in (LIGHT, LATE)}
         for name, access in NAMES.items():

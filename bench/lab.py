@@ -61,7 +61,7 @@ class Lab:
         return variant(self.settings, registry, self.origin, repository, name, command, _labels(self.profile))
 
     def create(self, name: str, patience: float = 1.0) -> Session:
-        """A session that runs and is ready; `patience` is how many times the `ready_limit` it may need for that."""
+        """A session that runs and is ready; `patience`: how many times `ready_timeout_seconds` it may need."""
         access = self.profile.ide.config.access.model_copy(update={"patience": patience})
         return self.sessions.create(name, self.profile.stem, self.profile.release, self.origin, access)
 

@@ -29,7 +29,7 @@ BAD = {
 def run() -> list[Row]:
     """JupyterLab gets an image whose IDE never answers, answers wrongly, or ends: until its old one answers again."""
     # A rehearsal would find all of them before the session is touched.
-    with lab(migration=RolloutPolicy(rehearse=False), ready_limit=READY_LIMIT) as found:
+    with lab(migration=RolloutPolicy(rehearse=False), ready_timeout_seconds=READY_LIMIT) as found:
         found.create(NAME, PATIENCE)
         bad = [found.image(name, command) for name, command in BAD.items()]
         seconds = [_back(found, bad[number % len(bad)]) for number in range(ROUNDS)]

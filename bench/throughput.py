@@ -69,9 +69,11 @@ def _measure(home: Path, number: int) -> dict[str, float]:
 
     tests = _in_memory() - alone
     caps = {"rollout": AT_ONCE, "host": AT_ONCE, "owner": None}
-    policy: dict[str, Any] = {"waves": [100], "unavailable": caps, "move_seconds": 30, "look_minutes": 30}
+    policy: dict[str, Any] = {"waves": [100], "unavailable": caps, "move_seconds": 30, "poll_minutes": 30}
     with fleet(home, **policy) as sessions, sessions.in_charge():
-        written = sessions.settings.model_dump(mode="json", include={"registry_port", "migration", "stop_grace"})
+        written = sessions.settings.model_dump(
+            mode="json", include={"registry_port", "migration", "stop_grace_seconds"}
+        )
         (home / "settings.yaml").write_text(yaml.safe_dump(written))
         old = sessions.image("old")
         sessions.fill(number, old)

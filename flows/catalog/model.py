@@ -57,7 +57,9 @@ class Access(Document):
     notices: str = Field(
         "", pattern=r"^([\w.-]+(/[\w.-]+)*)?$", description="File in the home in which its windows look for a notice."
     )
-    patience: float = Field(1.0, ge=1, le=10, description="How many times the settings' ready_limit it may need.")
+    patience: float = Field(
+        1.0, ge=1, le=10, description="How many times the settings' ready_timeout_seconds it may need."
+    )
     user_namespaces: bool = Field(
         False,
         description="Programs in it may make user namespaces, as sandboxes of browsers and rootless containers do.",

@@ -85,7 +85,7 @@ def migrate(
 ) -> None:
     """Move sessions onto the newest tested images of their profiles, each as soon as it may be; what fails is undone.
 
-    It waits for those that are busy, or have other hours, and for waves to prove themselves: `follow_hours` at most.
+    It waits for those that are busy, or have other hours, and for waves to prove themselves: `max_run_hours` at most.
     Whoever ends it ends nothing but the waiting; the next run goes on.
     """
     with running_flows(quiet=as_json):

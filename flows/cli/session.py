@@ -125,7 +125,7 @@ def session_activity(
     settings = load()
     sessions = Sessions.open(settings)
     seen = probes.look_at(settings, sessions.engine, sessions.that_run(name))
-    show_data(as_json, seen, session_tables.activity(seen, settings.keep_state))
+    show_data(as_json, seen, session_tables.activity(seen, settings.idle_state_hours))
 
 
 @app.command("logs")

@@ -169,11 +169,11 @@ def recovered(found: Iterable[Recovered]) -> Table:
     return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
 
 
-def activity(seen: Iterable[Seen], keep_state: float) -> Table:
-    """What was seen of the activity in sessions; `keep_state`: as in the settings (hours)."""
+def activity(seen: Iterable[Seen], idle_state_hours: float) -> Table:
+    """What was seen of the activity in sessions; `idle_state_hours`: as in the settings (hours)."""
     free_for = {
         Verdict.idle: "yes",
-        Verdict.state: f"{keep_state:g} h later, if its owner has seen a notice",
+        Verdict.state: f"{idle_state_hours:g} h later, if its owner has seen a notice",
         Verdict.busy: "no",
     }
 

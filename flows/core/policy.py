@@ -49,8 +49,8 @@ class SessionPolicy(Document):
     windows: tuple[WeeklyHours, ...] = Field((), description="Hours in which it may be moved; empty: at any time.")
     quiet: tuple[WeeklyHours, ...] = Field((), description="Hours in which it is left alone.")
     time_zone: ZoneName = Field("UTC", description="Whose clock all hours are read on, unless the owner has their own.")
-    keep_state: float | None = Field(
-        None, ge=0, description="Hours, where another `keep_state` than the settings' holds."
+    idle_state_hours: float | None = Field(
+        None, ge=0, description="Hours, where another `idle_state_hours` than the settings' holds."
     )
 
     @model_validator(mode="after")
@@ -107,8 +107,8 @@ class RolloutPolicy(Document):
     keep_hours: float = Field(
         0.0, ge=0, description="Hours for which the old container of a moved session stays, stopped; 0: it doesn't."
     )
-    look_minutes: float = Field(5.0, gt=0, description="Minutes between two looks at those that can't move yet.")
-    follow_hours: float = Field(24.0, gt=0, description="Hours for which a run waits for those at most.")
+    poll_minutes: float = Field(5.0, gt=0, description="Minutes between two looks at those that can't move yet.")
+    max_run_hours: float = Field(24.0, gt=0, description="Hours for which a run waits for those at most.")
     remind_hours: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         (24, 1), description="Hours before a deadline at which an owner who hasn't answered is reminded, once each."
     )

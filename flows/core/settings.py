@@ -6,7 +6,6 @@ container runtime that works here) is in `host`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -81,7 +80,7 @@ class Settings(documents.Document):
         (),
         description="Token services beside the registry itself that may be told its password: https://auth.docker.io.",
     )
-    registry_wait: float = Field(180.0, ge=0, description="Seconds for which a registry is waited for that is busy.")
+    registry_wait_seconds: float = Field(180.0, ge=0, description="Seconds for which a busy registry is waited for.")
     registry_rate: float = Field(
         0.25, gt=0, description="MB a second: what a registry gives or takes more slowly is given up in the end."
     )
@@ -104,7 +103,7 @@ class Settings(documents.Document):
     prefect_server: str = Field(
         "", pattern="^(|https?://.*[^/])$", description="URL of a Prefect server elsewhere; empty: the embedded one."
     )
-    listen: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
+    bind_address: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
     auth: SecretStr = Field(
         SecretStr(""), description="user:password of the Prefect server; empty: made up, unless it is elsewhere."
     )
@@ -117,7 +116,7 @@ class Settings(documents.Document):
         description="Let `refit up` start the gateway; without it, sessions are reached from this machine alone, and a "
         "session has another address after each start.",
     )
-    gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `listen`.")
+    gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `bind_address`.")
     gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
 
     hub: bool = Field(
@@ -139,18 +138,22 @@ class Settings(documents.Document):
         Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
     )
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
-    stop_grace: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
+    stop_grace_seconds: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     lease_seconds: float = Field(
         60.0,
         gt=0,
         description="Seconds after which a run that stands still has lost its session to others.",
     )
-    ready_limit: float = Field(60.0, gt=0, description="Seconds in which an IDE has to answer after its start.")
-    quiet: float = Field(15.0, ge=0, description="Minutes without a sign of a person after which nobody is there.")
-    keep_state: float = Field(8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose.")
+    ready_timeout_seconds: float = Field(60.0, gt=0, description="Seconds in which an IDE answers after its start.")
+    idle_minutes: float = Field(
+        15.0, ge=0, description="Minutes without a sign of a person after which nobody is there."
+    )
+    idle_state_hours: float = Field(
+        8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose."
+    )
 
-    copy_limit: float = Field(60.0, gt=0, description="Minutes that a copy of a home, or its way back, may take.")
-    compare_limit: float = Field(
+    copy_timeout_minutes: float = Field(60.0, gt=0, description="Minutes for a copy of a home, or its way back.")
+    compare_timeout_minutes: float = Field(
         15.0, gt=0, description="Minutes in which a home is compared with its snapshot; after that nobody knows."
     )
     home_files: int = Field(
@@ -195,7 +198,9 @@ class Settings(documents.Document):
     )
     gpu_kinds: tuple[str, ...] = Field((), description="Which devices there are GPUs; empty: all like nvidia.com/gpu.")
     gpu_share: int = Field(1, ge=1, description="Sessions that may have the same GPU; 1: each has its own.")
-    gpu_wait: float = Field(0.0, ge=0, description="Seconds for which a session that starts waits for a GPU.")
+    gpu_timeout_seconds: float = Field(
+        0.0, ge=0, description="Seconds for which a session that starts waits for a GPU."
+    )
 
     migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
 
@@ -217,11 +222,13 @@ class Settings(documents.Document):
     builders: int = Field(
         0, ge=0, description="Machines that share a build, for each operating system; 0: the run builds by itself."
     )
-    builder_wait: float = Field(300.0, gt=0, description="Seconds that a stage waits for a builder that is not there.")
+    builder_timeout_seconds: float = Field(300.0, gt=0, description="Seconds that a stage waits for a builder.")
     builds_at_once: int = Field(0, ge=0, description="Stages built at once; 0: as the machine lets.")
-    builds_for: tuple[str, ...] = Field((), description="Systems that builds are made for here; empty: all that can.")
-    offers: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
-    build_limit: float = Field(10_800.0, gt=0, description="Seconds that a program of a stage's build may take.")
+    build_targets: tuple[str, ...] = Field(
+        (), description="Systems that builds are made for here; empty: all that can."
+    )
+    capabilities: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
+    build_timeout_seconds: float = Field(10_800.0, gt=0, description="Seconds for a program of a stage's build.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
     keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
@@ -231,7 +238,7 @@ class Settings(documents.Document):
         {}, description="Session or owner, or * for all → Apprise URLs at which they are told that it is to move."
     )
 
-    cache_limit: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
+    cache_gb: float = Field(5.0, ge=0, description="GB that each cache of downloads may take; 0: no caches.")
 
     oci_runtime: str = Field("", description="runc or crun; empty: the first that works on this machine.")
     isolation: str = Field("", pattern="^(|chroot|oci)$", description="buildah's isolation; empty: what works here.")
@@ -295,8 +302,10 @@ class Settings(documents.Document):
 
     @property
     def _seen_from_here(self) -> str:
-        everywhere = self.listen in ("0.0.0.0", "::")
-        return "127.0.0.1" if everywhere else f"[{self.listen}]" if ":" in self.listen else self.listen
+        everywhere = self.bind_address in ("0.0.0.0", "::")
+        return (
+            "127.0.0.1" if everywhere else f"[{self.bind_address}]" if ":" in self.bind_address else self.bind_address
+        )
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be: its owner's alone, and so is the home."""
@@ -362,20 +371,6 @@ def _relative(settings: Settings) -> Iterator[Mistake]:
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path) and not path.is_absolute():
                 yield Mistake(Path(f"REFIT_{name.upper()}"), 0, f"{str(path)!r} is relative", "write the whole path")
-
-
-def variables(settings: Settings) -> dict[str, str]:
-    """The `REFIT_…` variables with which another process loads the same settings; secrets are among them."""
-    chosen = {"home", "catalog", *settings.model_fields_set}
-    return {f"REFIT_{name.upper()}": _text(getattr(settings, name)) for name in sorted(chosen)}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, SecretStr):
-        return value.get_secret_value()
-    if isinstance(value, documents.Document):
-        return value.model_dump_json(exclude_unset=True)
-    return str(value) if isinstance(value, str | Path) else json.dumps(value, default=_text)
 
 
 def _variables() -> dict[str, object]:

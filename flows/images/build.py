@@ -131,7 +131,7 @@ class Builder:
 
     def _patience(self, stage: Stage) -> float:
         """Seconds in which somebody else has made a stage for sure, after others that were there before it."""
-        return _LONG_PROGRAMS * _IN_TURN * (2 if stage.wheels else 1) * self._settings.build_limit
+        return _LONG_PROGRAMS * _IN_TURN * (2 if stage.wheels else 1) * self._settings.build_timeout_seconds
 
     def compare(self, stage: Stage, parent: Built, grafted: Built) -> tuple[Difference, ...]:
         """Make a stage that was grafted, and tell how what comes out differs; nobody finds what was made.

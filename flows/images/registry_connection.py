@@ -53,7 +53,7 @@ class RegistryConnection:
         self.host = settings.registry_host
         self.secure = settings.registry_is_secure
         self._embedded = not settings.registry
-        self._wait, self._rate = settings.registry_wait, settings.registry_rate * 1e6
+        self._wait, self._rate = settings.registry_wait_seconds, settings.registry_rate * 1e6
         self._user, self._password = settings.registry_login
         self._base = f"{'https' if self.secure else 'http'}://{self.host}/v2/"
         self._origin = outside.origin(httpx.URL(self._base))
@@ -203,7 +203,7 @@ class RegistryConnection:
             raise NoAnswer(
                 f"The image registry {self.host} is busy.",
                 why=f"It answers {answer.status}, {number} times in {waited:.0f} s.{more} {answer.said}".rstrip(),
-                hint="wait, then run this again; `registry_wait` in settings.yaml says how long Refit waits for it.",
+                hint="wait, then run this again; `registry_wait_seconds` in settings.yaml says how long Refit waits.",
             )
         if seconds >= _WORTH_TELLING:
             logger.warning("%s answers %d: asking again in %.0f s", self._thing, answer.status, seconds)

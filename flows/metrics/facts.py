@@ -185,7 +185,7 @@ def _overdue(
     if not newest or not behind or not notified:  # without a notice there is no deadline
         return frozenset()
     wishes, known = PreferenceStore(database).all(), policies(settings)
-    rollout = PlanInput(now(), newest, settings.migration, settings.keep_state)
+    rollout = PlanInput(now(), newest, settings.migration, settings.idle_state_hours)
     found = set()
     for session in behind:
         candidate = Candidate(

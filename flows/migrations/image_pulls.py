@@ -24,7 +24,7 @@ class ImagePulls:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine = settings, engine
-        self._sizes: TTLCache[str, int] = TTLCache(1000, settings.migration.look_minutes * 60)
+        self._sizes: TTLCache[str, int] = TTLCache(1000, settings.migration.poll_minutes * 60)
 
     def sizes(self, images: Collection[str]) -> dict[str, int]:
         """Image → bytes that have to be pulled before anybody can move to it, as far as the registry tells."""

@@ -120,7 +120,7 @@ class Observer:
             now(),
             images,
             self._policy,
-            self._settings.keep_state,
+            self._settings.idle_state_hours,
             ways={image: rollout.way for image, rollout in begun.items()},
             canaries=frozenset({*foreseen.values(), *(rollout.canary for rollout in begun.values())}),
             hosts=self._hosts(statuses, pulls),
@@ -163,7 +163,7 @@ class Observer:
                 gpus=max(0, status.session.gpus - has[status.session.name]),
                 **_left_behind(
                     last.get(status.session.name),
-                    timedelta(minutes=self._policy.look_minutes),
+                    timedelta(minutes=self._policy.poll_minutes),
                     goes_on=f"session {status.session.name}" in at_work,
                 ),
             )
@@ -171,9 +171,9 @@ class Observer:
         )
 
     def _seen(self, sessions: Iterable[Session]) -> dict[str, Seen]:
-        """What was seen of sessions, not longer ago than `look_minutes`."""
+        """What was seen of sessions, not longer ago than `poll_minutes`."""
         wanted = {(session.name, session.generation): session for session in sessions}
-        oldest = now() - timedelta(minutes=self._policy.look_minutes)
+        oldest = now() - timedelta(minutes=self._policy.poll_minutes)
         self._looks = {key: look for key, look in self._looks.items() if key in wanted and look[0] > oldest}
         again = [key for key in wanted if key not in self._looks]
         found = look_at(self._settings, self._sessions.engine, [wanted[key] for key in again])

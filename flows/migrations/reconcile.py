@@ -98,7 +98,7 @@ class FailureBudget:
 
 
 def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once: bool = False) -> tuple[Result, ...]:
-    """Move each session as soon as it may be moved, until none is left, or for `follow_hours`.
+    """Move each session as soon as it may be moved, until none is left, or for `max_run_hours`.
 
     Args:
         migration: plans and moves.
@@ -110,7 +110,7 @@ def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once
         what became of each session, by name.
     """
     start = clock.now()
-    end, pause = start + timedelta(hours=policy.follow_hours), timedelta(minutes=policy.look_minutes)
+    end, pause = start + timedelta(hours=policy.max_run_hours), timedelta(minutes=policy.poll_minutes)
     results: dict[str, Result] = {}
     rests: dict[str, datetime] = {}
     parts, patience = 0, start  # what can't be planned at all is told at once
@@ -164,7 +164,7 @@ def next_look(decisions: Iterable[Decision], now: datetime, policy: RolloutPolic
         return None
     # A newer image, and the end of what makes a session busy, are found by looking.
     times = [line.due for line in waiting if line.due and line.due > now]
-    return min([*times, now + timedelta(minutes=policy.look_minutes)])
+    return min([*times, now + timedelta(minutes=policy.poll_minutes)])
 
 
 def _wave(line: Decision) -> _Wave:

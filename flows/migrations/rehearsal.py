@@ -44,7 +44,7 @@ QUICK = 60.0
 CPU_SHARES = 64  # where cores are short: sessions have 512, and somebody waits for those that are away
 _LOG = 64 << 20  # bytes: more than the log of a container may have
 _TOO_SLOW = "This machine was too slow to find out whether the new image stands its rehearsal."
-_WAIT = "nothing: the session is tried again later. Let fewer programs run beside it, or raise `ready_limit`."
+_WAIT = "nothing: the session is tried again later. Let fewer programs run beside it, or raise `ready_timeout_seconds`."
 CELL, CELL_SAYS = "print(6 * 7)", "42"
 # With a key made up for it: a rehearsal has nothing that lets people in.
 _SSHD = f"""
@@ -305,7 +305,7 @@ class _Inside:
     @property
     def _limit(self) -> float:
         """Seconds in which the IDE has to answer."""
-        return self._settings.ready_limit * self._session.access.patience
+        return self._settings.ready_timeout_seconds * self._session.access.patience
 
     def was_starved(self) -> bool:
         """Whether its programs waited for cores for a quarter of the time, and longer than they worked.

@@ -125,7 +125,7 @@ class SessionPlanner:
         statuses = self.sessions.all()
         images = {image_key(status.session): image for status in statuses if status.session.name == name}
         observed = self._observer.observe(statuses, (), {}, pull=False)
-        rollout = PlanInput(now(), images, self._policy, self._settings.keep_state)
+        rollout = PlanInput(now(), images, self._policy, self._settings.idle_state_hours)
         return replace(plan_named(name, observed.candidates, rollout, deleted=observed.deleted), wave=None)
 
     def deadline(self, session: str) -> datetime | None:

@@ -34,7 +34,7 @@ def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
     """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
     with suppress(RefitError):
         seen = see(sessions.engine, session, FINAL_PROBE)
-        running = judge(seen, session.access.helpers, settings.quiet * 60).ending
+        running = judge(seen, session.access.helpers, settings.idle_minutes * 60).ending
         return reopening.look(sessions.engine, session, running)
     return Opened()
 

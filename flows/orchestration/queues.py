@@ -116,21 +116,21 @@ def obstacle(system: str, template: Mapping[str, Any], settings: Settings) -> st
     Args:
         system: its name.
         template: what its pool says.
-        settings: `builds_for` are the only systems that this machine shall build for, `offers` what it has.
+        settings: `build_targets` are the only systems that this machine shall build for, `capabilities` what it has.
     """
     try:
         builds = _Builds.model_validate(template.get(_BUILDS, {}))
     except ValidationError:  # whoever is logged in can write it
         return "its work pool doesn't say what a machine needs"
     maker = _MAKERS.get(builds.family)
-    if settings.builds_for and system not in settings.builds_for:
-        return f"`builds_for` names only {', '.join(settings.builds_for)}"
+    if settings.build_targets and system not in settings.build_targets:
+        return f"`build_targets` names only {', '.join(settings.build_targets)}"
     if builds.architecture not in ("", platform.machine()):
         return f"it is for {builds.architecture}, and this machine is {platform.machine()}"
     if maker and not tools.program(maker):
         return f"{maker} is not installed"
-    if lacking := [need for need in builds.needs if need not in settings.offers]:
-        return f"it needs {', '.join(lacking)}, which this machine's `offers` doesn't name"
+    if lacking := [need for need in builds.needs if need not in settings.capabilities]:
+        return f"it needs {', '.join(lacking)}, which this machine's `capabilities` don't name"
     return ""
 
 

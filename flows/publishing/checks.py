@@ -277,7 +277,7 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
         return False, f"its command ended at once.\n{_last_words(name, settings)}"
     url = f"http://{published[0]}{access.health}"
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
-    limit, seen = settings.ready_limit * access.patience, "nothing"
+    limit, seen = settings.ready_timeout_seconds * access.patience, "nothing"
     deadline = time.monotonic() + limit
     with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS) as client:
         outside.keep_deadlines(client)

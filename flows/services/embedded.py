@@ -13,7 +13,8 @@ import bcrypt
 
 from flows.core import documents
 from flows.core.errors import RefitError
-from flows.core.settings import REGISTRY_PASSWORD, Settings, variables
+from flows.core.settings import REGISTRY_PASSWORD, Settings
+from flows.core.settings_environment import variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
 from flows.services.prefect_services import prefect, prefect_environment, worker
@@ -46,7 +47,7 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
 def gateway(settings: Settings) -> Service:
     """The gateway in front of sessions (configurable-http-proxy), on a Node of its own."""
     folder = settings.folder("services", "gateway")
-    listening = ["--ip", settings.listen, "--port", str(settings.gateway_port)]
+    listening = ["--ip", settings.bind_address, "--port", str(settings.gateway_port)]
     told = ["--api-port", str(settings.gateway_api_port), "--waiting-page", routes.WAITING_PAGE]
     asked = ["--authorizer", routes.AUTHORIZER] if settings.hub_wanted else []
     return Service(
@@ -59,7 +60,7 @@ def gateway(settings: Settings) -> Service:
         log=settings.folder("logs") / "gateway.log",
         health=f"{settings.gateway_url}/_chp_healthz",
         healthy=lambda answer: answer.json() == {"status": "OK"},
-        address=settings.listen,
+        address=settings.bind_address,
         port=settings.gateway_port,
         setting="gateway_port",
         url=settings.gateway_url,

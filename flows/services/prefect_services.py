@@ -8,7 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from flows.services.service import Service, inherited_environment, without_proxy, written_secret
 
 POOL = "refit"
@@ -29,7 +30,7 @@ def prefect(settings: Settings) -> Service:
         title="Prefect server",
         argv=(
             *(sys.executable, "-m", "flows.orchestration.server"),
-            *(settings.listen, str(settings.prefect_port)),
+            *(settings.bind_address, str(settings.prefect_port)),
             *dict.fromkeys((settings.machine_name, socket.gethostname(), *settings.host_names)),
         ),
         environment=_server_environment(settings),
@@ -38,7 +39,7 @@ def prefect(settings: Settings) -> Service:
         log=settings.folder("logs") / "prefect.log",
         health=f"{settings.prefect_api}/health",
         healthy=lambda answer: answer.json() is True,
-        address=settings.listen,
+        address=settings.bind_address,
         port=settings.prefect_port,
         setting="prefect_port",
         url=settings.prefect_api.removesuffix("/api"),
@@ -128,7 +129,7 @@ def _server_environment(settings: Settings) -> dict[str, str]:
     return {
         **prefect_environment(settings),
         **_LOUD,
-        "PREFECT_SERVER_API_HOST": settings.listen,
+        "PREFECT_SERVER_API_HOST": settings.bind_address,
         "PREFECT_SERVER_API_PORT": str(settings.prefect_port),
         # Everybody on this machine reaches its port, and so does every page in a browser of theirs.
         "PREFECT_SERVER_API_AUTH_STRING": login,

@@ -93,7 +93,7 @@ def _is_free(address: str, port: int) -> bool:
             raise RefitError(
                 f"Nothing can listen on {address}:{port}.",
                 why=str(error.strerror),
-                hint="check `listen` in settings.yaml.",
+                hint="check `bind_address` in settings.yaml.",
             ) from None
     return True
 

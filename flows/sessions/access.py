@@ -92,7 +92,7 @@ class SessionAccess:
         """Wait until the IDE of a session that was started answers, and let people in; returns the seconds it took.
 
         Raises:
-            JupyterError: it ended, or wasn't ready within the `ready_limit` of the settings.
+            JupyterError: it ended, or wasn't ready within the `ready_timeout_seconds` of the settings.
         """
         seconds = self.wait_answering(session)
         self.route_traffic(session)
@@ -104,7 +104,7 @@ class SessionAccess:
         def alive() -> bool:
             return self.running(session) is Running.running
 
-        limit, health = self._settings.ready_limit * session.access.patience, session.access.health
+        limit, health = self._settings.ready_timeout_seconds * session.access.patience, session.access.health
         seconds = 0.0
         try:
             url = self.direct_url(session)
@@ -149,7 +149,7 @@ class SessionAccess:
         """
         call = ["python3", "-I", "-", str(session.access.port)]
         script = _END_KERNELS.read_text(encoding="utf-8")
-        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace))
+        return int(self.engine.execute(session.container, call, stdin=script, limit=self._settings.stop_grace_seconds))
 
 
 def _hang_up(place: SplitResult) -> None:

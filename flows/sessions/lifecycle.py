@@ -172,7 +172,7 @@ class Sessions(SessionAccess):
             raise UnknownName("session", name, known)
         with self.alone(name), reported(name, "removing"):
             for container in self.engine.containers(name):
-                self.engine.stop(container.name, self._settings.stop_grace)
+                self.engine.stop(container.name, self._settings.stop_grace_seconds)
                 self.engine.remove(container.name)
             self.ssh.forget(name)
             command.run(["rm", "-rf", "--", self._folder(name)], root=True)
@@ -206,7 +206,7 @@ class Sessions(SessionAccess):
         """The session as it can be started: where others have its GPUs now, with a container for those that it gets."""
         if self.running(session) is Running.running:
             return session
-        equipped = self.with_gpus(session, self._settings.gpu_wait)
+        equipped = self.with_gpus(session, self._settings.gpu_timeout_seconds)
         if equipped != session:
             self.engine.remove(session.container)
             self.store.update(equipped)
@@ -324,7 +324,7 @@ class Sessions(SessionAccess):
             if session.access.protocol == "jupyter" and not self.engine.childless(session.container):
                 with suppress(RefitError):  # a server that is ill or away has to be stopped all the more
                     self.end_kernels(session)
-            self.engine.stop(session.container, self._settings.stop_grace, settle)
+            self.engine.stop(session.container, self._settings.stop_grace_seconds, settle)
 
     def that_runs(self, name: str) -> Session:
         """The session of that name.
@@ -347,7 +347,7 @@ class Sessions(SessionAccess):
     def _halt_all(self, session: Session) -> None:
         self.halt(session)
         for container in self.engine.containers(session.name):  # a move that was not finished may have left another
-            self.engine.stop(container.name, self._settings.stop_grace)
+            self.engine.stop(container.name, self._settings.stop_grace_seconds)
 
     def _start(self, session: Session) -> None:
         others = {found.name for found in self.engine.containers(session.name) if found.running is Running.running}
@@ -378,7 +378,7 @@ class Sessions(SessionAccess):
         if self.running(session) is None:
             return ""
         last_lines = self.engine.logs(session.container, LAST_LINES)
-        self.engine.stop(session.container, self._settings.stop_grace)
+        self.engine.stop(session.container, self._settings.stop_grace_seconds)
         return last_lines
 
     def _folder(self, name: str) -> Path:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    more = {"stop_grace": 3.0, "ready_limit": 20.0, "warm_memory": 0.0}
+    more = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 20.0, "warm_memory": 0.0}
     with private_home(tmp_path_factory.mktemp("abandoned") / "home", registry_server.port, **more) as settings:
         yield settings
 

@@ -251,14 +251,14 @@ def test_a_machine_that_stands_still_loses_its_stage_and_comes_too_late(pair: tu
 
 @pytest.mark.long
 def test_a_stage_that_hangs_is_ended_and_the_others_are_built(pair: tuple[Settings, Settings]) -> None:
-    nap, hasty = nap_of(3600), pair[0].model_copy(update={"build_limit": 8.0, "builds_at_once": 2})
+    nap, hasty = nap_of(3600), pair[0].model_copy(update={"build_timeout_seconds": 8.0, "builds_at_once": 2})
     graph = graph_of(tiny.root(), tiny.on("root", "hangs", nap), tiny.on("root", "other"))
     with ThreadPoolExecutor(3) as pool, handing(hasty, graph) as handover:
         process = builder(hasty, handover, "hasty")
         futures = hand_over(handover, graph, pool)
         with pytest.raises(RefitError, match="'hangs' takes too long") as caught:
             futures["hangs"].result()
-        assert "build_limit" in caught.value.hint
+        assert "build_timeout_seconds" in caught.value.hint
         assert futures["other"].result().how == "built"
     process.join()
     assert process.exitcode == 0
@@ -298,7 +298,7 @@ def test_a_database_that_is_away_for_a_moment_is_asked_again(
 
 def test_a_stage_for_which_nobody_comes_is_reported(pair: tuple[Settings, Settings]) -> None:
     """There is a builder, but it builds for another operating system."""
-    impatient, graph = pair[0].model_copy(update={"builder_wait": 5.0}), graph_of(tiny.root())
+    impatient, graph = pair[0].model_copy(update={"builder_timeout_seconds": 5.0}), graph_of(tiny.root())
     with ThreadPoolExecutor(1) as pool, handing(impatient, graph, "deb13") as handover:
         process = builder(pair[1], handover, "other")
         wait_until(handover.jobs.builders)

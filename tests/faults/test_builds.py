@@ -413,12 +413,12 @@ def test_the_registry_dies_while_a_blob_is_uploaded(unsteady: Unsteady, tmp_path
 
 def test_a_step_that_hangs_is_ended_and_others_go_on(fresh: Settings) -> None:
     root, nap = build(fresh, graph_of(tiny.root()))["root"], nap_of(3600)
-    hasty = fresh.model_copy(update={"build_limit": 6.0})
+    hasty = fresh.model_copy(update={"build_timeout_seconds": 6.0})
     with ThreadPoolExecutor() as pool:
         other = pool.submit(Builder(fresh, Registry(fresh)).build, tiny.on("root", "other", 9), root)
         with pytest.raises(RefitError, match=r"'hangs' takes too long: .*sleep 36.* was ended after 6 s") as caught:
             Builder(hasty, Registry(hasty)).build(tiny.on("root", "hangs", nap), root)
-        assert "build_limit" in caught.value.hint
+        assert "build_timeout_seconds" in caught.value.hint
         assert sleepers(str(nap)) == []
         assert other.result().how == "built"
     assert_clean(fresh)
@@ -589,7 +589,7 @@ def test_the_longest_path_is_built_first(fresh: Settings) -> None:
 def test_a_run_goes_on_when_one_of_its_stages_hangs(fresh: Settings) -> None:
     graph, nap = matrix(), nap_of(3600)
     hanging = Graph({**graph.stages, "bundle1": tiny.on("root", "bundle1", nap)}, {})
-    outcomes, _ = carried_out(fresh.model_copy(update={"build_limit": 15.0, "builds_at_once": 2}), hanging)
+    outcomes, _ = carried_out(fresh.model_copy(update={"build_timeout_seconds": 15.0, "builds_at_once": 2}), hanging)
     failed = {name for name, outcome in outcomes.items() if not isinstance(outcome, Built)}
     assert failed == {"bundle1", "leaf1", "leaf3", "leaf5"}
     assert all("'bundle1' takes too long" in str(outcomes[name]) for name in failed)

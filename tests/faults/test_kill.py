@@ -116,7 +116,7 @@ class Scene:
 @contextmanager
 def furnished(folder: Path, port: int, image: Callable[..., str], access: Access, **more: object) -> Iterator[Scene]:
     """A scene of its own; `image` makes an image of this name that runs these instructions first."""
-    with private_home(folder / "home", port, stop_grace=5.0, ready_limit=20.0, **more) as settings:
+    with private_home(folder / "home", port, stop_grace_seconds=5.0, ready_timeout_seconds=20.0, **more) as settings:
         sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
         good, bad = (image("one"), image("two")), image("bad", "echo spoiled >>project/work.py; exit 3")
         for made in (*good, bad):
@@ -457,7 +457,7 @@ def lab(
 ) -> Iterator[Scene]:
     """The scene with real JupyterLabs in which somebody has worked."""
     folder = tmp_path_factory.mktemp("lab") / "home"
-    with private_home(folder, registry_server.port, stop_grace=10.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=10.0) as settings:
         sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
         other = variant(shared, registry, jupyter_image, shared.repository, "the next")
         spoils = ["sh", "-c", "echo spoiled >>project/work.py; exit 3"]

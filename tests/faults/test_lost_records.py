@@ -32,7 +32,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    more = {"stop_grace": 3.0, "warm_memory": 0.0}
+    more = {"stop_grace_seconds": 3.0, "warm_memory": 0.0}
     with private_home(tmp_path_factory.mktemp("lost") / "home", registry_server.port, **more) as settings:
         yield settings
 

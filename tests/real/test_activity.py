@@ -807,7 +807,7 @@ def answers(room: Room) -> bool:
 
 
 def watch_of(room: Room) -> Watch:
-    return Watch(room.settings.model_copy(update={"quiet": 0.0}), room.sessions.engine)
+    return Watch(room.settings.model_copy(update={"idle_minutes": 0.0}), room.sessions.engine)
 
 
 def stays_if_busy(seen: Seen) -> str:

@@ -16,7 +16,8 @@ from pydantic import SecretStr
 
 from flows import services
 from flows.core.process_records import noted
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from tests.real.test_build import assert_clean
 from tests.real.test_queues import RELEASE, write_catalog
 from tests.support.machine import private_home

@@ -35,7 +35,7 @@ def stage(base: Built) -> Stage:
 
 def build(stage: Stage, base: Built, settings: Settings, name: str, limit: float) -> Built:
     """Build it where no registry has it yet; only the base is there."""
-    own = settings.model_copy(update={"repository": name, "cache_limit": limit})
+    own = settings.model_copy(update={"repository": name, "cache_gb": limit})
     there, here = Registry(settings), Registry(own)
     manifest = there.manifest(there.stages, base.digest)
     for part in (manifest.document["config"], *manifest.document["layers"]):

@@ -44,7 +44,7 @@ cp /bin/ls tool/own && ln -s /etc/shadow .bashrc && mkfifo tool/pipe
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("compatibility") / "home"
-    with private_home(folder, registry_server.port, stop_grace=3.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0) as settings:
         yield settings
 
 

@@ -88,7 +88,7 @@ def scene(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("gpus") / "home"
-    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5, "gpu_kinds": (kind,)}
+    more = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 20.0, "rehearsal_memory": 0.5, "gpu_kinds": (kind,)}
     labels = {"io.refit.profile": PROFILE[0], "io.refit.release": PROFILE[1]}
     old, new = light(shared, registry, base, "g1"), light(shared, registry, base, "g2", ALONE, labels)
     with private_home(folder, registry_server.port, **more, migration={"rehearse": True}) as settings:

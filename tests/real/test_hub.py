@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 
 from flows import services
 from flows.cli.main import app
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor

@@ -63,7 +63,7 @@ class Scene(moving.Scene):
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("moves") / "home"
-    with private_home(folder, registry_server.port, stop_grace=3.0, ready_limit=8.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0, ready_timeout_seconds=8.0) as settings:
         yield settings
 
 
@@ -305,7 +305,7 @@ def test_every_step_is_written_down_in_order(scene: Scene) -> None:
 
 def test_jupyterlab_moves_with_a_kernel_that_executes_a_cell(scene: Scene, jupyter_image: str) -> None:
     new = variant(scene.shared, scene.registry, jupyter_image, scene.settings.repository, "the next")
-    settings = scene.settings.model_copy(update={"ready_limit": 60.0})
+    settings = scene.settings.model_copy(update={"ready_timeout_seconds": 60.0})
     sessions = Sessions.open(settings)
     sessions.create(NAME, "jupyter-minimal-deb12-py311", "2026a", jupyter_image, JUPYTER)
     session = sessions.store.session(NAME)

@@ -63,7 +63,7 @@ def scene(
     base: Built,
 ) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("starts") / "home"
-    with private_home(folder, registry_server.port, stop_grace=3.0, ready_limit=8.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0, ready_timeout_seconds=8.0) as settings:
         scene = Scene(settings, Sessions.open(settings), registry, shared, base)
         scene.sessions.create(NAME, PROFILE, RELEASE, scene.image("next-old"), LIGHT)
         yield scene

@@ -24,7 +24,8 @@ from pydantic import SecretStr
 
 from flows import services
 from flows.core import command
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from flows.host import tools
 from flows.images.build import Builder, Built
 from flows.images.builder import locking_image

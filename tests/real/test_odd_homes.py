@@ -405,13 +405,13 @@ def test_copies_and_comparisons_have_their_minutes(tmp_path: Path) -> None:
     session = session_in(homes)
     (session.home / "data").write_bytes(bytes(300 << 20))
     homes.delta(session, "move")
-    hasty = LocalHomes(Settings(home=tmp_path / "refit", copy_limit=0.0001, compare_limit=0.0001))
+    hasty = LocalHomes(Settings(home=tmp_path / "refit", copy_timeout_minutes=0.0001, compare_timeout_minutes=0.0001))
     with pytest.raises(NobodyKnows, match=r"0\.0001 minutes") as unknown:
         hasty.differences(session, "move")
-    assert "compare_limit" in unknown.value.hint
+    assert "compare_timeout_minutes" in unknown.value.hint
     with pytest.raises(RefitError, match=r"longer than 0\.0001 minutes") as slow:
         hasty.copy(session, "another")
-    assert "copy_limit" in slow.value.hint and not homes.has_snapshot("ana", "another")
+    assert "copy_timeout_minutes" in slow.value.hint and not homes.has_snapshot("ana", "another")
 
 
 def test_a_program_that_is_enclosed_sees_what_it_is_given_and_nothing_else(tmp_path: Path) -> None:

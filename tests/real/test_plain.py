@@ -13,7 +13,8 @@ import pytest
 from flows.catalog import load
 from flows.catalog.model import Catalog
 from flows.core import command
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from flows.host import tools
 from flows.images import containerfile_export
 from flows.images.build import Builder, Built

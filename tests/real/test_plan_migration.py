@@ -44,7 +44,7 @@ NAME, PROFILE, RELEASE = "grace", "light-minimal-deb12-py311", "2026a"
 @pytest.fixture
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("plans") / "home"
-    with private_home(folder, registry_server.port, stop_grace=3.0) as settings:
+    with private_home(folder, registry_server.port, stop_grace_seconds=3.0) as settings:
         yield settings
 
 
@@ -91,7 +91,7 @@ def test_who_is_busy_is_moved_when_the_work_is_done(
 ) -> None:
     labels = {"io.refit.profile": PROFILE, "io.refit.release": RELEASE}
     old, new = (light(shared, registry, base, name, "true", labels) for name in ("follow-old", "follow-new"))
-    often = settings.model_copy(update={"migration": RolloutPolicy(look_minutes=0.02, rehearse=False)})
+    often = settings.model_copy(update={"migration": RolloutPolicy(poll_minutes=0.02, rehearse=False)})
     planning = SessionPlanner(often)
     sessions, carrier, seen = planning.sessions, MoveExecutor.open(often), list[str]()
     sessions.create(NAME, PROFILE, RELEASE, old, LIGHT)

@@ -176,7 +176,7 @@ def test_caches_come_under_their_limit_too(settings: Settings, database: Engine)
         file.write_bytes(os.urandom(1_000_000))
         then = (NOW - timedelta(days=days)).timestamp()
         os.utime(file, (then, then))
-    _carry_out(settings.model_copy(update={"cache_limit": 0.0015}), database)
+    _carry_out(settings.model_copy(update={"cache_gb": 0.0015}), database)
     assert (old.exists(), new.exists()) == (False, True)
 
 

@@ -157,7 +157,7 @@ def test_no_tag_for_an_image_that_fails(
     check: str,
 ) -> None:
     top = builder.build(Stage("unfit", Kind.instructions, base.stage, text), base)
-    hasty = shared.model_copy(update={"ready_limit": 2.0})
+    hasty = shared.model_copy(update={"ready_timeout_seconds": 2.0})
     with pytest.raises(ChecksFailed, match=f"'{check}'") as caught:
         publish_on(DAY, with_access(profile, access), top, hasty)
     assert [finding.check for finding in caught.value.findings if not finding.passed] == [check]

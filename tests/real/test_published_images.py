@@ -103,7 +103,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("published") / "home"
     with (
         another_registry(tmp_path_factory) as server,  # all images in it are this file's
-        private_home(folder, server.port, catalog=ROOT, stop_grace=3.0) as settings,
+        private_home(folder, server.port, catalog=ROOT, stop_grace_seconds=3.0) as settings,
     ):
         (settings.home / "keys" / "signing.pem").unlink()  # that of other tests, which doesn't count here
         yield settings

@@ -247,7 +247,7 @@ def _builds(person: Person) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_a_worker_takes_only_what_its_machine_shall_build(queues: Person, tmp_path: Path) -> None:
-    queues.types("up", REFIT_BUILDS_FOR="[deb13]")
+    queues.types("up", REFIT_BUILD_TARGETS="[deb13]")
     waiting = queues.waits("deb12", tmp_path / "12")
     taken = queues.waits("deb13", tmp_path / "13")
     assert until(taken.state, lambda state: state in FINAL) == "COMPLETED"

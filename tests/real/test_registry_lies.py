@@ -93,7 +93,7 @@ def scene(truthful: RegistryServer, settings: Settings) -> Iterator[Scene]:
 
 def client(settings: Settings, port: int, **more: object) -> Registry:
     login = {"registry_port": port, "registry_user": USER, "registry_password": SecretStr(PASSWORD)}
-    return Registry(settings.model_copy(update={**login, "registry_wait": 3.0, **more}))
+    return Registry(settings.model_copy(update={**login, "registry_wait_seconds": 3.0, **more}))
 
 
 # --- What is said is not what is there ----------------------------------------------------------------------------
@@ -485,10 +485,12 @@ def test_what_is_to_end_waits_for_no_registry(scene: Scene) -> None:
 
 def test_the_mend_is_that_of_the_registry(scene: Scene, settings: Settings) -> None:
     scene.hear(always(Said(429, {"content-length": "0"})))
-    elsewhere = client(settings, 1, registry=f"127.0.0.1:{scene.liar.port}", registry_tls=False, registry_wait=0.0)
+    elsewhere = client(
+        settings, 1, registry=f"127.0.0.1:{scene.liar.port}", registry_tls=False, registry_wait_seconds=0.0
+    )
     with pytest.raises(NoAnswer) as caught:
         find(elsewhere)
-    assert "registry_wait" in caught.value.hint and "refit up" not in caught.value.hint
+    assert "registry_wait_seconds" in caught.value.hint and "refit up" not in caught.value.hint
     gone = client(settings, 1, registry=f"127.0.0.1:{free_port()}", registry_tls=False)
     with pytest.raises(NoAnswer) as caught:
         find(gone)

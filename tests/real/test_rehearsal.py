@@ -76,7 +76,7 @@ class Scene(moving.Scene):
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("rehearsals") / "home"
-    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5}
+    more = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 20.0, "rehearsal_memory": 0.5}
     with private_home(folder, registry_server.port, **more) as settings:
         yield settings
 
@@ -128,13 +128,13 @@ def test_a_machine_without_free_cores_is_no_fault_of_the_image(scene: Scene) -> 
     burners = [subprocess.Popen(burn, start_new_session=True) for _ in range(8 * (os.cpu_count() or 1))]
     try:
         with pytest.raises(TooSlow, match="too slow"):
-            scene.rehearse(session, works, ready_limit=10.0)
-        assert scene.rehearse(session, hangs, ready_limit=10.0).failed
+            scene.rehearse(session, works, ready_timeout_seconds=10.0)
+        assert scene.rehearse(session, hangs, ready_timeout_seconds=10.0).failed
     finally:
         for burner in burners:
             burner.kill()
             burner.wait()
-    assert not scene.rehearse(session, works, ready_limit=60.0).failed
+    assert not scene.rehearse(session, works, ready_timeout_seconds=60.0).failed
     scene.check_nothing_is_left()
 
 
@@ -150,7 +150,7 @@ def test_an_image_that_cant_is_told_with_its_last_words(scene: Scene) -> None:
 @pytest.mark.long
 def test_jupyterlab_executes_a_cell_in_a_rehearsal(scene: Scene, jupyter_image: str) -> None:
     session = scene.create(jupyter_image, JUPYTER)
-    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
+    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
     assert not found.failed, found.findings
     assert [finding.check for finding in found.findings] == ["start", "home", "ide", "cell", "hook", "steady"]
     scene.check_nothing_is_left()
@@ -161,7 +161,7 @@ def test_a_kernel_that_is_slow_to_begin_isnt_taken_for_dead(scene: Scene, jupyte
     session = scene.create(jupyter_image, JUPYTER)
     write = f"mkdir -p $(dirname {SETTINGS}) && cat >{SETTINGS}"
     scene.sessions.execute(NAME, ["sh", "-euc", write], stdin=SLOW)
-    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_limit=60.0)
+    found = scene.rehearse(session, jupyter_image, rehearsal_memory=1.0, ready_timeout_seconds=60.0)
     assert not found.failed, found.findings
     assert "cell" in {finding.check for finding in found.findings}
     scene.check_nothing_is_left()
@@ -226,7 +226,7 @@ rehearse(settings, sessions.homes, replace(sessions.store.session("vera"), image
 def test_a_session_goes_on_with_its_home_in_the_pool(
     registry_server: RegistryServer, tmp_path: Path, registry: Registry, shared: Settings, base: Built
 ) -> None:
-    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5}
+    more = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 20.0, "rehearsal_memory": 0.5}
     with private_home(tmp_path / "home", registry_server.port, **more) as settings:
         sessions = Sessions.open(settings)
         session = Scene(settings, sessions, registry, shared, base).create(light(shared, registry, base, "old"))

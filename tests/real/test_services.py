@@ -248,12 +248,12 @@ def test_up_mends_a_server_that_was_killed_and_leaves_the_others(settings: Setti
 
 def test_a_changed_setting_starts_only_what_it_is_for_anew(settings: Settings) -> None:
     before = {state.name: state.pid for state in services.status(settings)}
-    changed = settings.model_copy(update={"stop_grace": 7.0})
-    changed.model_fields_set.add("stop_grace")
+    changed = settings.model_copy(update={"stop_grace_seconds": 7.0})
+    changed.model_fields_set.add("stop_grace_seconds")
     after = {state.name: state.pid for state in services.up(changed)}
     assert after["worker"] != before["worker"]
     assert (after["registry"], after["prefect"]) == (before["registry"], before["prefect"])
-    assert psutil.Process(after["worker"] or 0).environ()["REFIT_STOP_GRACE"] == "7.0"
+    assert psutil.Process(after["worker"] or 0).environ()["REFIT_STOP_GRACE_SECONDS"] == "7.0"
 
 
 def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_them(
@@ -306,7 +306,7 @@ def test_a_service_that_fails_shows_its_last_words(tmp_path: Path) -> None:
 
 
 def test_a_server_off_loopback_wants_a_password_that_only_the_owner_can_read(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path).model_copy(update={"listen": "0.0.0.0"})
+    settings = make_settings(tmp_path).model_copy(update={"bind_address": "0.0.0.0"})
     try:
         services.up(settings)
         services.require(settings)
@@ -326,7 +326,7 @@ def test_reset_removes_what_is_refits_and_leaves_the_neighbour(tmp_path: Path) -
     services.up(settings)
     (settings.folder("homes", "ada") / "work.txt").write_text("hers")
     settings.folder("demo", "catalog")
-    (tmp_path / "settings.yaml").write_text("stop_grace: 10\n")
+    (tmp_path / "settings.yaml").write_text("stop_grace_seconds: 10\n")
     (tmp_path / "neighbour.txt").write_text("somebody else's")
     with pytest.raises(RefitError, match="Homes can't stay"):
         reset(settings, {"services", "database"})

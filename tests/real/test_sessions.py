@@ -19,7 +19,8 @@ from websockets.sync.client import connect
 from flows.catalog.model import Access
 from flows.core import command
 from flows.core.errors import RefitError, UnknownName
-from flows.core.settings import Settings, variables
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
 from flows.host import tools
 from flows.publishing.signatures import NotPublished
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
@@ -316,7 +317,7 @@ def test_a_session_never_runs_in_two_containers(sessions: Sessions, create: Call
 def test_an_ide_that_never_answers_says_why_and_what_is_left(
     sessions: Sessions, shared: Settings, create: Callable[..., Session]
 ) -> None:
-    hasty = shared.model_copy(update={"ready_limit": 3.0})
+    hasty = shared.model_copy(update={"ready_timeout_seconds": 3.0})
     impatient = Sessions(hasty, sessions.engine, sessions.homes, sessions.store)
     with pytest.raises(NotStarted) as failed:
         create("test-silent", JUPYTER.model_copy(update={"port": 9999}), impatient)

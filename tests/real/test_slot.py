@@ -67,7 +67,9 @@ class Scene:
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("slots") / "home"
-    with private_home(folder, registry_server.port, stop_grace=5.0, ready_limit=20.0, warm_memory=0.0) as settings:
+    with private_home(
+        folder, registry_server.port, stop_grace_seconds=5.0, ready_timeout_seconds=20.0, warm_memory=0.0
+    ) as settings:
         yield settings
 
 
@@ -173,7 +175,7 @@ def moved_at_rest(settings: Settings, sessions: Sessions, name: str, image: str)
 def test_a_jupyterlab_that_was_warm_is_as_one_that_started_with_its_home(
     scene: Scene, shared: Settings, registry: Registry, jupyter_image: str
 ) -> None:
-    settings = scene.settings.model_copy(update={"ready_limit": 60.0})
+    settings = scene.settings.model_copy(update={"ready_timeout_seconds": 60.0})
     sessions, name = Sessions.open(settings), "lab"
     new = variant(shared, registry, jupyter_image, settings.repository, "the next")
     access = JUPYTER.model_copy(update={"late_home": True})

@@ -67,7 +67,7 @@ class Desk:
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("ssh") / "home"
-    chosen = {"stop_grace": 3.0, "ready_limit": 10.0, "ssh_ports": free_span()}
+    chosen = {"stop_grace_seconds": 3.0, "ready_timeout_seconds": 10.0, "ssh_ports": free_span()}
     with private_home(folder, registry_server.port, **chosen) as settings:
         try:
             yield settings

@@ -29,7 +29,12 @@ TRIES = '[ -z "$REFIT_REHEARSAL" ] || { rm ~/notes /data/rows && ! touch /scratc
 @pytest.fixture(scope="module")
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("volumes") / "home"
-    more = {"stop_grace": 3.0, "ready_limit": 20.0, "rehearsal_memory": 0.5, "migration": {"rehearse": True}}
+    more = {
+        "stop_grace_seconds": 3.0,
+        "ready_timeout_seconds": 20.0,
+        "rehearsal_memory": 0.5,
+        "migration": {"rehearse": True},
+    }
     with private_home(folder, registry_server.port, **more) as settings:
         yield settings
 

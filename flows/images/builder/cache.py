@@ -99,7 +99,7 @@ def offer(own: Path, mount: str, settings: Settings) -> tuple[Mapping[str, str],
         Variables for its programs, and the folders to mount writable: folder → where.
     """
     (own / "apt").mkdir()  # also without a cache: its own archives folder would be changed in the layer
-    if not settings.cache_limit:
+    if not settings.cache_gb:
         return NO_CACHES, {own / "apt": f"{mount}/apt"}
     (own / "dnf").mkdir()
     # pip uses no cache that belongs to somebody else.
@@ -121,12 +121,12 @@ def apt_options(mount: str) -> tuple[str, ...]:
 
 def dnf_options(mount: str, settings: Settings) -> Mapping[str, str]:
     """What lets dnf use what `offer` gives."""
-    return {"cachedir": f"{mount}/dnf", "keepcache": "True"} if settings.cache_limit else {}
+    return {"cachedir": f"{mount}/dnf", "keepcache": "True"} if settings.cache_gb else {}
 
 
 def take_back(own: Path, settings: Settings) -> None:
     """Keep the archives that apt and dnf have downloaded in a build, for the next."""
-    if settings.cache_limit:
+    if settings.cache_gb:
         for name, archives in _ARCHIVES.items():
             _link(own / name, _folder(name, settings), archives)
 
@@ -181,7 +181,7 @@ def _file(line: str) -> File:
 
 
 def _limit(settings: Settings) -> int:
-    return round(settings.cache_limit * 1e9)
+    return round(settings.cache_gb * 1e9)
 
 
 def _folder(name: str, settings: Settings) -> Path:

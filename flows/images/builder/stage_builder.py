@@ -170,7 +170,7 @@ class StageBuilder:
         argv = bootstrap(stage, str(tar), str(lines), hook)
         epoch = {"SOURCE_DATE_EPOCH": str(TIMESTAMP), "TMPDIR": str(work / "tmp"), **apt.proxy(self._settings)}
         with apt.trust(self._settings) as trusted:
-            command.run([*argv, *trusted], root=True, env=epoch, limit=self._settings.build_limit)
+            command.run([*argv, *trusted], root=True, env=epoch, limit=self._settings.build_timeout_seconds)
         _verify(stage, installed(status.read_text()))
 
     def _origin(self, stage: Stage, parent: str | None, work: Path) -> str:
@@ -218,7 +218,7 @@ class StageBuilder:
         runroot = tools.runtime_folder(self._settings) / "builds"
         store = f"containers-storage:[overlay@{tools.builds(self._settings)}+{runroot}]{name}"
         argv = ["skopeo", "copy", "--quiet", *options, source, store]
-        env, limit = self._environment(work), self._settings.build_limit
+        env, limit = self._environment(work), self._settings.build_timeout_seconds
         again(lambda: command.run(argv, root=True, env=env, limit=limit), look)
 
     def _push(self, image: str, work: Path) -> Manifest:
@@ -255,7 +255,7 @@ class StageBuilder:
         self, work: Path, *words: str, watcher: _Watcher | None = None, accepted: tuple[int, ...] = (0,)
     ) -> command.Completed:
         argv = [*tools.buildah(self._settings), *words]
-        env, limit = self._environment(work), self._settings.build_limit
+        env, limit = self._environment(work), self._settings.build_timeout_seconds
         return command.run(argv, root=True, env=env, limit=limit, accepted=accepted, on_line=watcher)
 
 
@@ -354,9 +354,9 @@ def _failure(settings: Settings, stage: Stage, step: str, error: command.Program
     if isinstance(error, command.CommandTimeout):
         return RefitError(
             f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
-            f"was ended after {settings.build_limit:g} s.",
+            f"was ended after {settings.build_timeout_seconds:g} s.",
             why=error.why,
-            hint=f"see in {log} what it waits for, or raise `build_limit` in settings.yaml.",
+            hint=f"see in {log} what it waits for, or raise `build_timeout_seconds` in settings.yaml.",
         )
     vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
     if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:

@@ -71,7 +71,7 @@ class RemoteBuilder:
         graft: bool,
     ) -> None:
         self.jobs = Jobs(open_database(settings.database), uuid4().hex[:16])
-        self._maker, self._patience = StageBuilder(settings, registry), settings.builder_wait
+        self._maker, self._patience = StageBuilder(settings, registry), settings.builder_timeout_seconds
         self._systems, self._urgency, self._graft = systems, urgency, graft
         self._waiting: dict[str, _Waiting] = {}
         self._ended = Event()

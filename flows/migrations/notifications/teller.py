@@ -176,7 +176,7 @@ class Teller:
             notice = self._notice(line, (), left)
             outcome.problems.append(error.what)
         else:
-            activity = judge(look, session.access.helpers, self._settings.quiet * 60)
+            activity = judge(look, session.access.helpers, self._settings.idle_minutes * 60)
             notice = self._notice(line, tuple(found.text for found in activity.ending), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 terminals.leave(self._sessions.engine, session, notice.text)
@@ -238,7 +238,7 @@ class Teller:
             changes,
             ends,
             seconds=self._settings.migration.move_seconds,
-            quiet=self._settings.quiet,
+            quiet=self._settings.idle_minutes,
             keeps=self._keeps(line.session),
             when=when(line),
             deadline=self._deadline(line.session),

@@ -107,7 +107,7 @@ def deadline_if_told(candidate: Candidate, new: str, rollout: PlanInput) -> date
 
 def keep_hours(candidate: Candidate, rollout: PlanInput) -> float:
     """For how many hours a session in which nobody works keeps what a stop would lose."""
-    return rollout.keep_state if candidate.policy.keep_state is None else candidate.policy.keep_state
+    return rollout.idle_state_hours if candidate.policy.idle_state_hours is None else candidate.policy.idle_state_hours
 
 
 def zone_of(candidate: Candidate) -> ZoneInfo:

@@ -205,7 +205,7 @@ class PlanInput:
         now: when it is planned.
         targets: the digest that each profile of each release is to be on.
         policy: `migration:` of the settings.
-        keep_state: hours for which an idle session keeps what a stop would lose, unless its policy says otherwise.
+        idle_state_hours: for how long an idle session keeps what a stop would lose, unless its policy says otherwise.
         hosts: host → what is known of it; a host that is missing has all it needs.
         gates: image and wave → its health, for those that have begun.
         ways: image → whether its rollout goes on; one that is missing does.
@@ -216,7 +216,7 @@ class PlanInput:
     now: datetime
     targets: Mapping[ImageKey, str]
     policy: RolloutPolicy = field(default_factory=RolloutPolicy)
-    keep_state: float = 8.0
+    idle_state_hours: float = 8.0
     hosts: Mapping[str, Host] = field(default_factory=dict)
     gates: Mapping[tuple[str, int], Gate] = field(default_factory=dict)
     ways: Mapping[str, RolloutStatus] = field(default_factory=dict)

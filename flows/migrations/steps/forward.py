@@ -152,7 +152,7 @@ class Forward:
         return self._wishes.of(session)
 
     def _rollout(self) -> PlanInput:
-        return PlanInput(now(), {}, self._settings.migration, self._settings.keep_state)
+        return PlanInput(now(), {}, self._settings.migration, self._settings.idle_state_hours)
 
     def _ask_hook(self, move: Move) -> None:
         """Where somebody has agreed, or the deadline has come, the hook may still save something, but not object."""

@@ -43,7 +43,7 @@ class WayBack:
     def halt(self, move: Move) -> Outcome:
         """End the new container; briefly, where nobody has used it."""
         alone = unattended.alone(self._world.journal.entries(move), self._world.used(move, SAYS_SECONDS))
-        grace = self._settings.stop_grace
+        grace = self._settings.stop_grace_seconds
         with self._sessions.drain(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
         return Outcome("nobody has used the new container", Code.unused) if alone else NOTHING
@@ -87,7 +87,7 @@ class WayBack:
 
     def cool(self, move: Move) -> Outcome:
         """Wait for the end of the new container."""
-        self._sessions.engine.stop(move.after.container, self._settings.stop_grace)
+        self._sessions.engine.stop(move.after.container, self._settings.stop_grace_seconds)
         return NOTHING
 
     def discard(self, move: Move) -> Outcome:

@@ -128,7 +128,7 @@ class Watch:
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine, self._folder = settings, engine, settings.folder("activity")
-        self._quiet = settings.quiet * 60
+        self._quiet = settings.idle_minutes * 60
 
     def look(self, session: Session) -> Seen:
         """Look at a session that runs, and remember what was seen."""

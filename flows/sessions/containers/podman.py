@@ -170,12 +170,12 @@ class Podman:
         If so wished, this waits until it waits for nothing but that; else it gets its home when it is so far.
 
         Raises:
-            RefitError: it has ended, or didn't get so far within the `ready_limit` of the settings.
+            RefitError: it has ended, or didn't get so far within the `ready_timeout_seconds` of the settings.
         """
         self._slots.make(session.container)
         self._slots.take(session.container)
         self._start(session.container)
-        until = time.monotonic() + self._settings.ready_limit * session.access.patience
+        until = time.monotonic() + self._settings.ready_timeout_seconds * session.access.patience
         found = self.containers(session.name)
         first = self._firsts.get(session.container)
         while first and first.alive:  # the kernel says so, which takes less than to ask Podman again
@@ -347,7 +347,7 @@ class Podman:
             return True
         asked = ["container", "inspect", "--format", "{{.State.Status}}", container]
         if self._podman(*asked, accepted=(0, 125)).stdout.strip() in _CUT_SHORT:
-            grace = math.ceil(self._settings.stop_grace)
+            grace = math.ceil(self._settings.stop_grace_seconds)
             self._podman("stop", "--time", str(grace), container, limit=grace + _QUICK)  # its slot keeps the home
             return True
         return False

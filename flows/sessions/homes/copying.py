@@ -198,7 +198,7 @@ def differing(
         raise NobodyKnows(
             f"Whether {home} is as it was can't be said: to compare it takes longer than {limit / 60:g} minutes.",
             why="It is too large, or has too many files.",
-            hint="give it longer by the setting `compare_limit`, in minutes.",
+            hint="give it longer by the setting `compare_timeout_minutes`, in minutes.",
         ) from error
     return tuple(filter(None, done.stdout.split("\n")))
 
@@ -254,7 +254,7 @@ def _write(
         raise RefitError(
             f"To copy {source} takes longer than {limit / 60:g} minutes.",
             why="It is too large, or its disk too slow.",
-            hint="give it longer by the setting `copy_limit`, in minutes, or let its owner delete what nobody needs.",
+            hint="give it longer by the setting `copy_timeout_minutes`, or let its owner delete what nobody needs.",
         ) from error
     except ProgramFailed as error:
         if error.exit_code_of_program == _FULL or (least and shutil.disk_usage(target).free < least):

@@ -32,7 +32,10 @@ class LocalHomes:
         self._homes, self._volumes = settings.folder("homes"), settings.folder("volumes")
         self._shared = settings.folder("shared")
         self._snapshots, self._notes = settings.folder("snapshots"), settings.folder("room")
-        self._copy_seconds, self._compare_seconds = settings.copy_limit * 60, settings.compare_limit * 60
+        self._copy_seconds, self._compare_seconds = (
+            settings.copy_timeout_minutes * 60,
+            settings.compare_timeout_minutes * 60,
+        )
         self._most_files = settings.home_files
         self.pool = Pool(settings)
         self.pool.ready()

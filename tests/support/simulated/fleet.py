@@ -212,7 +212,9 @@ def fleet(
     with serving(Answer) as port:
         place = {"home": folder, "registry_port": port, "database_url": database_url}
         # How much memory the machine has left just now changes nothing.
-        settings = Settings(**place, lease_seconds=lease_seconds, migration=rules, stop_grace=1.0, warm_memory=0)
+        settings = Settings(
+            **place, lease_seconds=lease_seconds, migration=rules, stop_grace_seconds=1.0, warm_memory=0
+        )
         found = Fleet(settings, open_database(settings.database), World(), references)
         found.world.current = found.generation
         try:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.settings import HIDDEN, lines, page
-from flows.core import authorities, program_output, settings
+from flows.core import authorities, program_output, settings, settings_environment
 from flows.core.documents import Mistakes
 from tests.support.certificates import make_authority
 from tests.support.machine import ROOT
@@ -20,7 +20,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_defaults_are_on_loopback_and_below_the_home(home: Path) -> None:
     chosen = settings.load()
     assert chosen.registry_host == "127.0.0.1:5000" and not chosen.registry_is_secure
-    assert chosen.listen == "127.0.0.1"
+    assert chosen.bind_address == "127.0.0.1"
     assert chosen.database == f"sqlite:///{home}/refit.db"
 
 
@@ -134,7 +134,7 @@ def test_addresses_of_messages_are_secret_and_reach_the_worker(home: Path, monke
     written = settings.load()
     assert "three" not in repr(written)
     assert program_output.redacted("to slack://one/two/three") == "to ***"
-    monkeypatch.setenv("REFIT_NOTIFY", settings.variables(written)["REFIT_NOTIFY"])
+    monkeypatch.setenv("REFIT_NOTIFY", settings_environment.variables(written)["REFIT_NOTIFY"])
     (home / "settings.yaml").unlink()
     assert settings.load().notify == written.notify
 

@@ -321,7 +321,7 @@ def test_f03_who_has_nothing_to_save_has_little_time_to_end(
 
     monkeypatch.setattr(SimulatedEngine, "stop", stops)
     with fleet(tmp_path / "home") as sessions:
-        sessions.settings = sessions.settings.model_copy(update={"stop_grace": 20.0})
+        sessions.settings = sessions.settings.model_copy(update={"stop_grace_seconds": 20.0})
         ada = sessions.add(1, sessions.image("old"))
         happening(sessions, "cell", "before", lambda: sessions.world.work(ada.name, "the thesis"))
         assert move(sessions, ada, sessions.image(kind, IMAGES[kind])).state is State.rolled_back

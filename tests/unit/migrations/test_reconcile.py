@@ -90,7 +90,7 @@ class World:
             notified=self.told,
             seen=seen,
             failed=self.failed.get(name, ""),
-            rests_until=rests and rests + self.policy.look_minutes * MINUTE,
+            rests_until=rests and rests + self.policy.poll_minutes * MINUTE,
         )
 
     def is_busy(self, name: str) -> bool:
@@ -188,7 +188,7 @@ def test_once_waits_for_nobody() -> None:
 
 
 def test_nobody_is_waited_for_beyond_the_horizon() -> None:
-    world = World(RolloutPolicy(follow_hours=2), names(2), busy={"s000": NOW + timedelta(days=9)})
+    world = World(RolloutPolicy(max_run_hours=2), names(2), busy={"s000": NOW + timedelta(days=9)})
     moved = {result.session: result.moved for result in world.run()}
     assert moved == {"s000": False, "s001": True}
     assert world.time == NOW + timedelta(hours=2)
@@ -203,7 +203,7 @@ def test_hours_open_while_it_waits() -> None:
 
 
 def test_f03_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approves() -> None:
-    world = World(RolloutPolicy(waves=(50, 100), follow_hours=6), names(20))
+    world = World(RolloutPolicy(waves=(50, 100), max_run_hours=6), names(20))
     first = [line.session for line in world.plan() if line.wave == 1]
     world.ends = {first[0]: State.rolled_back}
     world.events = [(NOW + 60 * MINUTE, "approved", {NEW: (1, world.time + 60 * MINUTE)})]
@@ -213,7 +213,7 @@ def test_f03_after_a_wave_that_failed_nobody_else_is_moved_until_a_person_approv
 
 
 def test_some_may_fail_but_no_home_may_be_damaged() -> None:
-    policy = RolloutPolicy(waves=(50, 100), failures=5, follow_hours=1)
+    policy = RolloutPolicy(waves=(50, 100), failures=5, max_run_hours=1)
     for end, moved in ((State.rolled_back, 99), (State.held, 0)):
         world = World(policy, names(100))
         last = [line.session for line in world.plan() if line.wave == 1][-1]
@@ -224,7 +224,7 @@ def test_some_may_fail_but_no_home_may_be_damaged() -> None:
 
 
 def test_a_part_stops_where_more_fail_than_may_and_those_who_were_not_begun_wait_for_nobody() -> None:
-    world = World(RolloutPolicy(waves=(100,), failures=10, follow_hours=1), names(100))
+    world = World(RolloutPolicy(waves=(100,), failures=10, max_run_hours=1), names(100))
     first = [line.session for line in world.plan()][:PART]
     world.ends = dict.fromkeys(first[:3], State.rolled_back)  # of a part two may fail, of the wave ten
     world.run()
@@ -232,7 +232,7 @@ def test_a_part_stops_where_more_fail_than_may_and_those_who_were_not_begun_wait
 
 
 def test_an_image_that_fails_everywhere_disturbs_no_more_than_may_fail() -> None:
-    world = World(RolloutPolicy(waves=(100,), failures=5, follow_hours=1), names(100))
+    world = World(RolloutPolicy(waves=(100,), failures=5, max_run_hours=1), names(100))
     world.ends = dict.fromkeys(world.names, State.rolled_back)
     results = world.run()
     # Two of a part's twenty are one too many; a plan that knows of six of a hundred begins no other part.
@@ -272,7 +272,7 @@ def test_a_newer_image_supersedes_and_nobody_goes_through_the_one_between() -> N
 
 
 def test_a_session_that_is_deferred_is_not_tried_again_and_again() -> None:
-    world = World(RolloutPolicy(waves=(100,), follow_hours=1), names(1))
+    world = World(RolloutPolicy(waves=(100,), max_run_hours=1), names(1))
     plan = world.plan
     tried = []
 
@@ -313,7 +313,7 @@ def test_a_registry_may_be_away_for_a_while_but_not_at_the_beginning() -> None:
 def test_whenever_it_is_killed_the_next_run_goes_on(
     killed: frozenset[int], ends: dict[str, State], busy: dict[str, datetime]
 ) -> None:
-    world = World(RolloutPolicy(waves=(30, 100), bake_minutes=20, follow_hours=8), names(30), busy, ends)
+    world = World(RolloutPolicy(waves=(30, 100), bake_minutes=20, max_run_hours=8), names(30), busy, ends)
     world.killed_at = killed
     for _ in range(len(killed) + 1):
         try:

@@ -74,7 +74,7 @@ def test_the_pool_tells_the_system(pool: str, system: str) -> None:
     [
         ("deb", HERE, (), ""),
         ("deb", HERE, ("deb12",), ""),
-        ("deb", HERE, ("deb13", "c9s"), "`builds_for` names only deb13, c9s"),
+        ("deb", HERE, ("deb13", "c9s"), "`build_targets` names only deb13, c9s"),
         ("rpm", HERE, (), "dnf is not installed"),
         ("rpm", HERE, ("deb12",), "dnf is not installed"),
         ("deb", "pdp11", (), f"it is for pdp11, and this machine is {HERE}"),
@@ -84,22 +84,25 @@ def test_a_machine_builds_what_it_can_and_shall(
     tmp_path: Path, family: str, architecture: str, only: tuple[str, ...], why: str
 ) -> None:
     template = {"builds": {"family": family, "architecture": architecture}}
-    assert queues.obstacle("deb12", template, Settings(home=tmp_path, builds_for=only)) == why
+    assert queues.obstacle("deb12", template, Settings(home=tmp_path, build_targets=only)) == why
 
 
 def test_a_base_that_needs_something_is_built_where_that_is_offered(catalog: Catalog, tmp_path: Path) -> None:
     plain = catalog.bases["deb12"]
     needy = replace(plain, config=plain.config.model_copy(update={"needs": ("gpu", "kernel-6.6")}))
-    why = queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, offers=("gpu", "tape")))
-    assert why == "it needs kernel-6.6, which this machine's `offers` doesn't name"
-    assert queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, offers=("gpu", "kernel-6.6"))) == ""
+    why = queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, capabilities=("gpu", "tape")))
+    assert why == "it needs kernel-6.6, which this machine's `capabilities` don't name"
+    assert (
+        queues.obstacle("deb12", queues.template(needy), Settings(home=tmp_path, capabilities=("gpu", "kernel-6.6")))
+        == ""
+    )
 
 
 def test_a_worker_serves_the_queues_that_its_machine_can_build_for(catalog: Catalog, tmp_path: Path) -> None:
     all_pools = pools(catalog, "deb13").values()
     # A held queue is served as well: nothing comes from it, and nothing has to be started when it is released.
     assert queues.servable(all_pools, Settings(home=tmp_path)) == ("refit-deb12", "refit-deb13")
-    assert queues.servable(all_pools, Settings(home=tmp_path, builds_for=("deb13",))) == ("refit-deb13",)
+    assert queues.servable(all_pools, Settings(home=tmp_path, build_targets=("deb13",))) == ("refit-deb13",)
 
 
 def test_what_is_paused_or_needs_another_machine_is_left_out_and_the_rest_is_built(
@@ -118,7 +121,7 @@ def test_what_is_paused_or_needs_another_machine_is_left_out_and_the_rest_is_bui
 def test_what_several_machines_share_needs_one_that_can_build_it_wherever_the_run_is(
     catalog: Catalog, tmp_path: Path
 ) -> None:
-    shares = Settings(home=tmp_path, builders=2, builds_for=("deb13",))
+    shares = Settings(home=tmp_path, builders=2, build_targets=("deb13",))
     closed = admission.closed(catalog.bases.values(), pools(catalog, "deb12"), shares, {"c9s": ["host"], "deb13": []})
     assert closed == {"deb12": "it is paused", "deb13": "no machine is there whose worker builds for it"}
 

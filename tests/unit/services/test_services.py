@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows import services
-from flows.core import settings
+from flows.core import settings, settings_environment
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.services import embedded, prefect_services, process, systemd, tickets
@@ -58,7 +58,7 @@ def test_a_machine_that_builds_for_another_has_a_worker_of_that_one_alone(tmp_pa
 
 
 def test_the_registry_stays_on_loopback_whatever_the_server_listens_on(tmp_path: Path) -> None:
-    registry = embedded.registry(Settings(home=tmp_path, listen="0.0.0.0", registry_port=5123))
+    registry = embedded.registry(Settings(home=tmp_path, bind_address="0.0.0.0", registry_port=5123))
     assert '"127.0.0.1:5123"' in json.dumps([config.split() for config in registry.files.values()]).replace("'", "")
 
 
@@ -80,22 +80,22 @@ def test_another_process_loads_the_same_settings(tmp_path: Path, monkeypatch: py
             "session_uids": {"first": 5, "last": 9},
             "wheel_folders": ["/a", "/b c"],
             "ca_bundle": __file__,
-            "stop_grace": 2.5,
+            "stop_grace_seconds": 2.5,
         }
     )
-    for name, value in settings.variables(chosen).items():
+    for name, value in settings_environment.variables(chosen).items():
         monkeypatch.setenv(name, value)
     assert settings.load() == chosen
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])
 def test_the_login_of_prefect_is_made_up_once_or_is_the_chosen_one(tmp_path: Path, listen: str) -> None:
-    here = Settings(home=tmp_path, listen=listen)
+    here = Settings(home=tmp_path, bind_address=listen)
     made_up = services.prefect_environment(here)["PREFECT_API_AUTH_STRING"]
     assert services.prefect_environment(here)["PREFECT_API_AUTH_STRING"] == made_up
     assert made_up.startswith("refit:") and len(made_up) > 30
     assert (tmp_path / "services/prefect/password").stat().st_mode & 0o777 == 0o600
-    chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:love:lace", "listen": listen})
+    chosen = Settings.model_validate({"home": tmp_path, "auth": "ada:love:lace", "bind_address": listen})
     assert services.prefect_login(chosen) == ("ada", "love:lace")
     server = prefect_services.prefect(chosen)
     assert server.environment["PREFECT_SERVER_API_AUTH_STRING"] == "ada:love:lace"

@@ -53,7 +53,7 @@ def fill(settings: Settings, name: str, *ages: int) -> list[Path]:
 
 def small(settings: Settings) -> Settings:
     """Room for two such files in each cache."""
-    return settings.model_copy(update={"cache_limit": 0.0025})
+    return settings.model_copy(update={"cache_gb": 0.0025})
 
 
 def test_a_cache_is_brought_under_its_limit(settings: Settings) -> None:
@@ -115,7 +115,7 @@ def test_each_build_has_archives_of_its_own_and_gives_back_what_it_brought(setti
 
 
 def test_without_caches_nothing_is_kept(settings: Settings, tmp_path: Path) -> None:
-    none = settings.model_copy(update={"cache_limit": 0.0})
+    none = settings.model_copy(update={"cache_gb": 0.0})
     variables, mounts = cache.offer(tmp_path, "/mnt", none)
     assert variables == {"PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1"}
     assert mounts == {tmp_path / "apt": "/mnt/apt"}

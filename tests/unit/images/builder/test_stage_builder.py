@@ -97,7 +97,7 @@ def test_a_build_sees_what_is_this_machines_own(settings: Settings, tmp_path: Pa
             "wheel_folders": (tmp_path / "wheels",),
             "apt_proxy": "http://proxy:3142",
             "npm_registry": "https://npm.example",
-            "cache_limit": 0.0,
+            "cache_gb": 0.0,
         }
     )
     own = tmp_path / "own"
@@ -126,7 +126,7 @@ def test_apt_takes_its_packages_from_the_mirror_of_the_settings(settings: Settin
 
 
 def test_a_build_sees_nothing_where_nothing_is_set(settings: Settings, tmp_path: Path) -> None:
-    volumes = own_things(tmp_path, settings.model_copy(update={"cache_limit": 0.0}))
+    volumes = own_things(tmp_path, settings.model_copy(update={"cache_gb": 0.0}))
     assert volumes == (f"{tmp_path}:/mnt:ro", f"{uv_program()}:/mnt/uv:ro", f"{tmp_path / 'apt'}:/mnt/apt")
     names = [line.partition("=")[0] for line in (tmp_path / "env.sh").read_text().splitlines()]
     assert names == ["export APT_CONFIG", "export PIP_NO_CACHE_DIR", "export UV_NO_CACHE"]

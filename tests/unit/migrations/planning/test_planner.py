@@ -240,7 +240,9 @@ def nobody_who_may_be_busy_moves_without_force_or_consent(which: Candidate, line
 
 def nothing_is_lost_by_a_timer_alone(which: Candidate, shared: PlanInput, line: Decision) -> None:
     if which.wish.agreed != NEW and which.seen and which.seen.verdict is Verdict.state and line.at and not line.forced:
-        kept = timedelta(hours=shared.keep_state if which.policy.keep_state is None else which.policy.keep_state)
+        kept = timedelta(
+            hours=shared.idle_state_hours if which.policy.idle_state_hours is None else which.policy.idle_state_hours
+        )
         assert line.at >= which.seen.since + kept
         assert which.wish.mode is Mode.when_idle or (which.noticed and line.at >= which.noticed + kept)
 
@@ -376,7 +378,7 @@ def test_what_makes_a_session_busy_is_shown_and_what_would_be_lost_is_kept_for_a
     assert only(candidate(verdict=BUSY)).detail == "python train.py"
     told = candidate(verdict=Verdict.state, noticed=NOW - DAY)
     assert only(told).at == NOW + 7 * HOUR + timedelta(seconds=40)
-    assert only(replace(told, policy=policy(keep_state=2))).at == NOW + HOUR + timedelta(seconds=40)
+    assert only(replace(told, policy=policy(idle_state_hours=2))).at == NOW + HOUR + timedelta(seconds=40)
 
 
 def test_what_would_be_lost_is_kept_from_the_moment_at_which_its_owner_has_seen_a_notice() -> None:
