@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -25,3 +26,18 @@ def test_each_decision_is_in_the_index_and_numbered_once() -> None:
     files = sorted(path.name for path in folder.glob("0*.md"))
     assert sorted(LINK.findall((folder / "README.md").read_text())) == files
     assert [int(name[:4]) for name in files] == list(range(1, len(files) + 1))
+
+
+HOP = re.compile(r"(?m)^\| (?:↳ )?`(flows/[\w/]+\.py)` \| ([^|]+) \|")
+HOPS = HOP.findall((ROOT / "docs" / "architecture.md").read_text())
+
+
+@pytest.mark.parametrize(("module", "names"), HOPS, ids=[f"{module} {names}" for module, names in HOPS])
+def test_a_hop_of_a_walk_is_where_the_page_says(module: str, names: str) -> None:
+    defined = set[str]()
+    for node in ast.parse((ROOT / module).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign):
+            defined |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    assert {name.strip(" `") for name in names.split(",")} <= defined
