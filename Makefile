@@ -15,6 +15,9 @@ help: ## show this list
 run: setup ## set up this machine, build the first image, start a session, move it onto the next build
 	$(BIN)/refit demo
 
+unit: ## the unit tests that take no time, in a minute; no root, no network
+	$(BIN)/pytest $(SEVERAL) --hypothesis-profile few -m "not long and not slow" tests/unit
+
 test: setup lint ## all checks and tests but the long ones
 	$(BIN)/pytest $(SEVERAL) --hypothesis-profile repeatable -m "not long"
 

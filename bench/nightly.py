@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from bench.matrix import scratch
-from bench.plan import RELEASE, generate, pretend, remember_locks
+from bench.plan import RELEASE, generate, planned_release, pretend, remember_locks
 from bench.results import Row
 from flows import services
 from flows.core.database import open_database
@@ -32,7 +32,7 @@ from flows.images.manifests import MANIFEST
 from flows.images.registry import Registry
 from flows.publishing import evidence
 from flows.publishing.publish import push_labelled
-from flows.releases.plan import ReleasePlan, plan_release
+from flows.releases.plan import ReleasePlan
 from flows.services import csrf
 from tests.support.waiting import free_port
 
@@ -44,7 +44,7 @@ def run() -> list[Row]:
     """A night without news for 24 images, Prefect and the looks at the indexes included."""
     with scratch() as alone, _served(alone) as settings:
         generate(settings.catalog, bundles=8, ides=3)
-        _publish_all(plan_release(RELEASE, (), None, settings, Registry(settings)), settings)
+        _publish_all(planned_release(settings.catalog, settings), settings)
         remember_locks(settings.catalog, settings)
         _night(settings)
         before, started = _stored(settings), monotonic()

@@ -26,7 +26,7 @@ from flows.images.registry import AT_ONCE, Registry
 from flows.images.stages import Graph
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
-from flows.releases.plan import ReleasePlan, plan_release
+from flows.releases.plan import ReleasePlan, chosen, plan_release, read_catalog
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "2026a"
@@ -98,10 +98,17 @@ def _manifest(key: str) -> bytes:
     return canonical({"schemaVersion": 2, **named})
 
 
+def planned_release(catalog: Path, settings: Settings, *, thorough: bool = False) -> ReleasePlan:
+    """The plan of the benchmark's release, with its catalog read anew."""
+    recipes = read_catalog(catalog)
+    wanted = chosen(recipes, RELEASE, ())
+    return plan_release(RELEASE, wanted, recipes, settings, Registry(settings), thorough=thorough)
+
+
 def _planned(catalog: Path, profiles: int, goal: float, settings: Settings, *, thorough: bool = False) -> Row:
-    pretend(plan_release(RELEASE, (), catalog, settings, Registry(settings)).graph, settings)
+    pretend(planned_release(catalog, settings).graph, settings)
     started = monotonic()
-    planned = plan_release(RELEASE, (), catalog, settings, Registry(settings), thorough=thorough)
+    planned = planned_release(catalog, settings, thorough=thorough)
     seconds = monotonic() - started
     done = _nothing_to_do(planned) and len(planned.profiles) == profiles
     name = f"plan of {profiles:,} images, nothing to do"

@@ -27,7 +27,7 @@ from flows.host import tools
 from flows.images import containerfile_export
 from flows.images.build import Builder
 from flows.images.registry import Registry
-from flows.releases.plan import ReleasePlan, plan_release
+from flows.releases.plan import ReleasePlan, chosen, plan_release, read_catalog
 
 ROOT = Path(__file__).parents[1]
 RELEASE, OS, PYTHON = "2000a", "deb12", "py311"
@@ -96,7 +96,9 @@ def make_catalog(folder: Path) -> Path:
 
 def plan(catalog: Path, settings: Settings, profiles: Sequence[str] = ()) -> ReleasePlan:
     """The plan of these profiles, or of all, as far as they are locked; the others are named."""
-    planned = plan_release(RELEASE, profiles, catalog, settings, Registry(settings), thorough=True, tolerant=True)
+    recipes = read_catalog(catalog)
+    wanted = chosen(recipes, RELEASE, profiles)
+    planned = plan_release(RELEASE, wanted, recipes, settings, Registry(settings), thorough=True, tolerant=True)
     for stem, why in {**planned.problems, **planned.unbuildable}.items():
         print(f"left out: {stem}: {why}", file=sys.stderr)
     return planned

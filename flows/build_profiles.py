@@ -16,6 +16,7 @@ from flows.images.run import opened
 from flows.orchestration.admission import Request, admit
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
+from flows.releases.plan import read_catalog
 from flows.releases.report import BuildFailed, BuildReport, has_failed
 
 
@@ -58,14 +59,14 @@ def build_profiles(
         settings = settings.model_copy(update={"builders": builders})
     recover(settings)
     date = date or due_date()
-    request = Request(
-        release or newest_release(catalog or settings.catalog), profiles or (), systems or (), catalog, force
-    )
-    share = admit(request, settings, {**runtime.flow_run.parameters, "release": request.release, "date": date})
+    folder = catalog or settings.catalog
+    request = Request(release or newest_release(folder), profiles or (), systems or (), force)
+    recipes = read_catalog(folder)
+    share = admit(request, recipes, settings, {**runtime.flow_run.parameters, "release": request.release, "date": date})
     if not share.profiles:
         return BuildReport((), (), {}, share.left)
     with opened(settings, date, graft=graft) as run, building(run.database), command.terminating_children():
-        report = build_release(request, share, run, show_unchanged=True).report
+        report = build_release(request.release, share, recipes, run, show_unchanged=True).report
     _show(report, request.release)
     if has_failed(report, named=bool(profiles)):
         raise BuildFailed(report)

@@ -231,7 +231,7 @@ def _release_night(release: Release, recipes: Catalog, run: Run) -> ReleaseNight
     started, registry = monotonic(), run.registry
     try:
         before = registry.digests(registry.repository, [f"{p.stem}_{release.name}" for p in release.profiles])
-        build = _build(release.name, recipes.root, run)
+        build = _build(release.name, recipes, run)
     except Exception as error:  # a bug, too: the other releases are to have their night
         get_run_logger().exception("Release %s came to nothing", release.name)
         return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
@@ -256,12 +256,12 @@ def moved_by_hand(profile: Profile, recipes: Catalog) -> Iterator[str]:
             yield f"{CUDA_RECIPE}/locks/{level.lock}.txt"
 
 
-def _build(release: str, catalog: Path, run: Run) -> ReleaseBuild:
+def _build(release: str, recipes: Catalog, run: Run) -> ReleaseBuild:
     """Build what may be built here; the share of a paused operating system waits in its queue."""
-    request = Request(release, catalog=catalog)
-    later = {"release": release, "date": run.date, "catalog": catalog, "graft": run.graft}
+    later = {"release": release, "date": run.date, "catalog": recipes.root, "graft": run.graft}
+    share = admit(Request(release), recipes, run.settings, later)
     # A night without news starts no program, not even the one that draws a plan.
-    return build_release(request, admit(request, run.settings, later), run, show_unchanged=False)
+    return build_release(release, share, recipes, run, show_unchanged=False)
 
 
 def _prove(attempt: Attempt, run: Run) -> GraftProof | None:

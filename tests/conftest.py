@@ -28,6 +28,8 @@ pytest_plugins = ["tests.support.machine"]
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time.
 examples.register_profile("repeatable", derandomize=True)
+# Enough to see whether anything is badly wrong, while one works on it.
+examples.register_profile("few", derandomize=True, max_examples=10)
 
 
 @pytest.hookimpl(trylast=True)  # after those that don't run were left out

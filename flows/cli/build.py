@@ -42,7 +42,7 @@ with lazily(globals()):
     from flows.images.registry import Registry
     from flows.publishing import evidence
     from flows.releases.containerfile import show_profile
-    from flows.releases.plan import NotBuildable, due_locks, plan_release
+    from flows.releases.plan import NotBuildable, chosen, due_locks, plan_release, read_catalog
 
 if TYPE_CHECKING:
     pass
@@ -95,7 +95,7 @@ def build(
     force: Annotated[bool, typer.Option("--force", help="Build for operating systems that are paused, too.")] = False,
     builders: Annotated[
         int | None,
-        typer.Option(min=0, help="Machines that share the stages, for each operating system; 0: this one alone."),
+        typer.Option(min=0, help="Machines that share the stages, for each system; 0: this one alone (experimental)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -156,8 +156,10 @@ def plan(
     if drawing:
         _check_picture(drawing)
     with nullcontext() if as_json else screen.showing(err):
+        recipes = read_catalog(settings.catalog)
+        wanted = chosen(recipes, release, profile or ())
         planned = plan_release(
-            release, profile or (), None, settings, Registry(settings), thorough=not quick, tolerant=True
+            release, wanted, recipes, settings, Registry(settings), thorough=not quick, tolerant=True
         )
     if drawing:
         drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")

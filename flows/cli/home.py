@@ -65,7 +65,7 @@ def add_to(session_app: typer.Typer) -> None:
 
 
 def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
-    """Show what in a session's home would stop working on another image, and how to mend it; nothing is changed."""
+    """Show what in a session's home would break on another image, and how to mend it (experimental)."""
     settings = load()
     session = Sessions.open(settings).store.session(name)
     found = scan(settings, session, _target(settings, session, to))

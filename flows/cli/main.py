@@ -69,8 +69,15 @@ GROUPS = (
         lambda: volume.app,
         "Volumes: folders of sessions beside their homes, and those they share.",
     ),
-    Group("gpu", "Sessions", lambda: gpu.app, "GPUs of this machine: sessions take them when they start."),
-    Group("user", "Sessions", lambda: user.app, "People who log in to JupyterHub and start their own sessions."),
+    Group(
+        "gpu", "Sessions", lambda: gpu.app, "GPUs of this machine: sessions take them when they start (experimental)."
+    ),
+    Group(
+        "user",
+        "Sessions",
+        lambda: user.app,
+        "People who log in to JupyterHub and start their own sessions (experimental).",
+    ),
 )
 ABOUT = "Builds the images that developers work in, and moves their running sessions onto new ones."
 app = typer.Typer(

@@ -5,7 +5,6 @@ Stages of different systems share nothing, so a release can be split between the
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from uuid import UUID
 
@@ -13,7 +12,6 @@ from prefect import get_client, runtime
 from prefect.client.schemas.objects import WorkPool
 from prefect.exceptions import ObjectNotFound
 
-from flows.catalog.load import load_catalog
 from flows.catalog.model import Base, Catalog, Profile
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
@@ -29,7 +27,6 @@ class Request:
     release: str
     profiles: Sequence[str] = ()
     systems: Sequence[str] = ()
-    catalog: Path | None = None
     force: bool = False
 
 
@@ -46,7 +43,7 @@ class Share:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def admit(request: Request, settings: Settings, parameters: Mapping[str, object]) -> Share:
+def admit(request: Request, recipes: Catalog, settings: Settings, parameters: Mapping[str, object]) -> Share:
     """What the current run is to build.
 
     What it leaves out is queued with the same `parameters` where the run itself came from a queue; a person at a shell
@@ -56,7 +53,6 @@ def admit(request: Request, settings: Settings, parameters: Mapping[str, object]
         UnknownName: there is no such release, profile or operating system.
         RefitError: a person at a shell wants only what is left out.
     """
-    recipes = load_catalog(request.catalog or settings.catalog)
     wanted = select(request, recipes)
     bases = {profile.base.name: profile.base for profile in wanted}
     # First say so, then look: of a build and a drain that begin at once, at least one sees the other.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.catalog.model import Profile
+from flows.catalog.model import Catalog, Profile
 from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.formatting import in_markdown
@@ -32,7 +31,7 @@ from flows.images.order import Order
 from flows.images.plan import Action, Plan, jobs, together, urgency
 from flows.images.run import Run
 from flows.images.stages import Stage
-from flows.orchestration.admission import Request, Share
+from flows.orchestration.admission import Share
 from flows.orchestration.builders import call_builders
 from flows.publishing import evidence, statements
 from flows.publishing.publish import EVENT, already, publish
@@ -52,14 +51,15 @@ def due_date() -> datetime.date:
     return due.astimezone(datetime.UTC).date() if due else datetime.datetime.now(datetime.UTC).date()
 
 
-def build_release(request: Request, share: Share, run: Run, *, show_unchanged: bool) -> ReleaseBuild:
+def build_release(release: str, share: Share, recipes: Catalog, run: Run, *, show_unchanged: bool) -> ReleaseBuild:
     """Plan, build, check and publish what a run has been admitted to; what fails stops nothing that doesn't need it.
 
     Where the mirror has lost something between plan and build, the profiles that took it are planned anew, once.
 
     Args:
-        request: what somebody wants.
+        release: its name.
         share: what of it is built here.
+        recipes: the catalog that the release is of.
         run: with which registry, for which date.
         show_unchanged: draw a plan that has nothing to do, too.
 
@@ -68,31 +68,33 @@ def build_release(request: Request, share: Share, run: Run, *, show_unchanged: b
     """
     if not share.profiles:
         return ReleaseBuild((), share.left)
-    first = _attempt(request, [profile.stem for profile in share.profiles], run, show_unchanged)
-    return ReleaseBuild((first, *_try_again(request, first.vanished, run, show_unchanged)), share.left)
+
+    def attempt(profiles: Sequence[Profile]) -> Attempt:
+        planned = make_plan(release, profiles, recipes, run)
+        if show_unchanged or any(step.action is not Action.reuse for step in planned.plan.steps.values()):
+            _show_plan(planned, release)
+        return Attempt(planned, carry_out(planned, run))
+
+    first = attempt(share.profiles)
+    return ReleaseBuild((first, *_try_again(attempt, share.profiles, first.vanished)), share.left)
 
 
-def _attempt(request: Request, profiles: Sequence[str], run: Run, show_unchanged: bool) -> Attempt:
-    planned = make_plan(request.release, profiles, request.catalog, run)
-    if show_unchanged or any(step.action is not Action.reuse for step in planned.plan.steps.values()):
-        _show_plan(planned, request.release)
-    return Attempt(planned, carry_out(planned, run))
-
-
-def _try_again(request: Request, vanished: Mapping[str, str], run: Run, show_unchanged: bool) -> tuple[Attempt, ...]:
+def _try_again(
+    attempt: Callable[[Sequence[Profile]], Attempt], profiles: Sequence[Profile], vanished: Mapping[str, str]
+) -> tuple[Attempt, ...]:
     for stem, why in vanished.items():
         logger.warning("%s is resolved anew, and tried again: %s", stem, why)
     try:
-        return (_attempt(request, [*vanished], run, show_unchanged),) if vanished else ()
+        return (attempt([profile for profile in profiles if profile.stem in vanished]),) if vanished else ()
     except RefitError as error:  # what the first attempt made is there, and its report must not be lost
         logger.warning("They could not be tried again: %s", error)
         return ()
 
 
 @task(task_run_name="plan", cache_policy=NO_CACHE)
-def make_plan(release: str, profiles: Sequence[str], catalog: Path | None, run: Run) -> ReleasePlan:
+def make_plan(release: str, profiles: Sequence[Profile], recipes: Catalog, run: Run) -> ReleasePlan:
     """Resolve, render and look up all stages: what is there, what has to be built, and why."""
-    planned = plan_release(release, profiles, catalog, run.settings, run.registry, thorough=True, tolerant=True)
+    planned = plan_release(release, profiles, recipes, run.settings, run.registry, thorough=True, tolerant=True)
     for step in planned.plan.steps.values():
         progress.report(step.stage, State.reused if step.action is Action.reuse else State.waiting, step.reason)
         if step.action is not Action.reuse:

@@ -16,7 +16,7 @@ from flows.images.registry import Registry
 from flows.images.stages import Graph
 from flows.locks import locking
 from flows.publishing import evidence, publish
-from flows.releases.plan import plan_release
+from flows.releases.plan import chosen, plan_release, read_catalog
 
 MARK, END = "<!-- images: refit release table --write README.md -->", "<!-- end of images -->"
 COLUMNS = ("profile", "size", "packages", "layers", "shared", "build", "here")
@@ -65,7 +65,8 @@ def shipped(release: str, catalog: Path | None, settings: Settings) -> tuple[Shi
         RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
     """
     registry = Registry(settings)
-    planned = plan_release(release, (), catalog, settings, registry, tolerant=True)
+    recipes = read_catalog(catalog or settings.catalog)
+    planned = plan_release(release, chosen(recipes, release, ()), recipes, settings, registry, tolerant=True)
     images = {
         profile.stem: registry.manifest(registry.repository, digest)
         for profile in planned.profiles

@@ -70,10 +70,22 @@ class NotBuildable(RefitError):
         )
 
 
+def read_catalog(folder: Path) -> Catalog:
+    """Read a catalog, and show that it is read.
+
+    Raises:
+        NoCatalog: the folder is none.
+        Mistakes: it has mistakes.
+    """
+    tree.require(folder)
+    with reported("catalog"):
+        return load.load_catalog(folder)
+
+
 def plan_release(
     release: str,
-    profiles: Sequence[str],
-    catalog: Path | None,
+    wanted: Sequence[Profile],
+    recipes: Catalog,
     settings: Settings,
     registry: Registry,
     *,
@@ -84,20 +96,16 @@ def plan_release(
 
     Args:
         release: its name, e.g. `2026a`.
-        profiles: stems of their tags; none means all of the release.
-        catalog: folder of the catalog; none means the one of the settings.
+        wanted: its profiles, or some of them; see `chosen`.
+        recipes: the catalog that they are of.
         settings: of the mirrors, and of what this machine can build.
         registry: where images and stages are.
         thorough: as in `Builder.plan`.
         tolerant: plan what can be planned; without it, the first problem ends it.
 
     Raises:
-        RefitError: the catalog has mistakes, or the registry or the mirror doesn't answer.
+        RefitError: the registry or the mirror doesn't answer.
     """
-    tree.require(catalog or settings.catalog)
-    with reported("catalog"):
-        recipes = load.load_catalog(catalog or settings.catalog)
-        wanted = chosen(recipes, release, profiles)
     with reported("registry"):
         registry.ping()  # what is resolved is of no use without one
     chains, problems = assemble(wanted, recipes, settings)

@@ -167,6 +167,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
             yield name, node
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
 def test_only_the_database_begins_transactions_that_write(path: Path) -> None:
     """What else writes, does so by `database.write`: on SQLite, one thread writes for all."""
@@ -209,6 +210,7 @@ def test_nothing_is_decided_by_text_for_people(path: Path) -> None:
     assert not found - NO_TEXTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
 def test_nothing_is_printed_as_markup(path: Path) -> None:
     """Text of others reaches a terminal only by what makes it printable, and Prefect's pages only as cells."""

@@ -84,6 +84,7 @@ def test_what_is_published_while_sessions_are_moved_is_taken_instead(
         assert doubts.about(line) == Reason.superseded.text
 
 
+@pytest.mark.slow
 def test_what_was_the_newest_before_a_plan_supersedes_nothing_in_it(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         sessions.add(1, sessions.image("old"))
@@ -109,6 +110,7 @@ def test_without_a_registry_nothing_is_said_to_be_newer(tmp_path: Path, monkeypa
         assert not planning.superseded(line)
 
 
+@pytest.mark.slow
 def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
@@ -136,6 +138,7 @@ def test_an_image_that_does_not_count_is_planned_for_nobody_and_keeps_nobody_els
         assert line.new == good and sessions.sessions.store.session(ada.name).image == ada.image
 
 
+@pytest.mark.slow
 def test_who_only_goes_on_begins_nothing_and_waits_for_nothing_newer(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         ada = sessions.add(1, sessions.image("old"))
@@ -153,6 +156,7 @@ def test_who_only_goes_on_begins_nothing_and_waits_for_nothing_newer(tmp_path: P
         assert line.new not in (begun, ada.image)
 
 
+@pytest.mark.slow
 def test_who_finds_a_run_at_work_lets_rollouts_begin_for_it_unless_it_was_only_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +209,7 @@ def test_one_run_follows_a_migration_at_a_time(database: Engine) -> None:
         assert third
 
 
+@pytest.mark.slow
 def test_who_waits_hears_at_once_what_anybody_says(database: Engine) -> None:
     clock = _Watch(database)
     clock.wait(now() - timedelta(seconds=1))
@@ -274,6 +279,7 @@ def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engi
         steer("approve", "", settings, "ann")
 
 
+@pytest.mark.slow
 def test_without_a_word_it_is_waited_to_the_end(database: Engine) -> None:
     clock, until = _Watch(database), now() + timedelta(seconds=0.2)
     clock.wait(until)
@@ -314,6 +320,7 @@ def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_p
         assert [line.action for line in planning.plan([], "")] == [Action.migrate]
 
 
+@pytest.mark.slow
 def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +356,7 @@ def test_there_is_room_for_some_of_what_the_disk_has_left(settings: Settings) ->
     assert room_for_images(settings) == pytest.approx((free - (1 << 30)) / 3, abs=1 << 28)
 
 
+@pytest.mark.slow
 def test_a_move_that_has_not_ended_takes_a_seat_in_the_next_plan(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
         old = sessions.image("old")
@@ -379,6 +387,7 @@ def test_who_has_several_sessions_loses_one_at_a_time(tmp_path: Path) -> None:
         assert at[names[0]] != at[names[1]] and at[names[2]] == at[names[3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cap", "most"), [({"owner": 1}, 1), ({"owner": 2}, 2), ({"owner": None, "profile": 1}, 1)])
 def test_while_moves_run_no_more_are_away_than_the_caps_let(
     tmp_path: Path, cap: Mapping[str, int | None], most: int
@@ -396,6 +405,7 @@ def test_while_moves_run_no_more_are_away_than_the_caps_let(
         assert sessions.world.most_away <= most
 
 
+@pytest.mark.slow
 def test_what_another_run_moves_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.migrations.concurrency.LOOK_SECONDS", 0.01)
     with fleet(tmp_path / "home") as sessions, sessions.in_charge(), disable_run_logger():

@@ -59,6 +59,7 @@ def catalog(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_catalog_is_told_of_its_own_releases_and_branches_are_followed(
     catalog: Path, settings: Settings
 ) -> None:
@@ -71,11 +72,13 @@ def test_a_mistake_in_the_catalog_is_told_of_its_own_releases_and_branches_are_f
     assert list(alone.failures) == ["release 2026b"]
 
 
+@pytest.mark.slow
 def test_nobody_can_have_a_night_of_a_release_that_is_not_there(catalog: Path, settings: Settings) -> None:
     with opened(settings, DAY) as run, pytest.raises(UnknownName, match="2026c"):
         spend(["2026c"], catalog, run)
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_away_after_an_image_was_published_is_told(tmp_path: Path) -> None:
     image = Published("runtime-one", "runtime-one_2026a_20261122", "sha256:a", "sha256:b", 110_200_000, True, 9.5)
     away = Registry(Settings(home=tmp_path, registry=f"127.0.0.1:{free_port()}"))

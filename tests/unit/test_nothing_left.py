@@ -14,6 +14,8 @@ from tests.support.guard import _has
 from tests.support.machine import ROOT
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 REFIT = Path(sys.executable).parent / "refit"
 # What a shell has, and nothing of what tests set.
 SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "REFIT"))}

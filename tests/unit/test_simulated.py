@@ -70,6 +70,7 @@ def sessions(tmp_path: Path) -> Iterator[Fleet]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_goes_wrong_no_home_is_damaged_and_nothing_is_left_over(sessions: Fleet, part: int) -> None:
     numbers = range(part, MOVES, PARTS)
@@ -79,6 +80,7 @@ def test_whatever_goes_wrong_no_home_is_damaged_and_nothing_is_left_over(session
     assert not History(sessions.database).broken()
 
 
+@pytest.mark.slow
 def test_f07_of_two_engines_never_both_act_on_one_session(tmp_path: Path) -> None:
     check_that_one_acts(tmp_path, f"sqlite:///{tmp_path / 'refit.db'}")
 

@@ -113,6 +113,7 @@ def test_a_part_of_a_catalog_is_not_replaced_by_another(
     assert settings.default_catalog() == ROOT
 
 
+@pytest.mark.slow
 def test_it_is_said_which_catalog_was_taken(refit: Callable[..., Said], catalog: Path) -> None:
     (catalog / "snippets" / "odd").symlink_to("/etc/hostname")
     report = json.loads(refit("lint", "--json", catalog).out)
@@ -168,6 +169,7 @@ def test_what_is_no_file_of_the_catalog_is_a_mistake(catalog: Path, odd: str, pl
     assert f"{path}: this " in apart(lambda: load.load_catalog(catalog))
 
 
+@pytest.mark.slow
 def test_lint_tells_of_what_is_no_file_and_goes_on(catalog: Path) -> None:
     for number, odd in enumerate(("a FIFO", "a link to /dev/zero", "a link to what everybody has")):
         ODD[odd](catalog / "snippets" / f"odd{number}")
@@ -215,6 +217,7 @@ def test_a_copy_of_a_catalog_has_files_alone(catalog: Path, tmp_path: Path) -> N
         tree.copy(catalog / "ides", tmp_path / "other", catalog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
@@ -232,6 +235,7 @@ def test_lint_runs_nothing_and_ends(refit: Callable[..., Said], catalog: Path, t
     assert not Path("/tmp/refit-mark").exists()
 
 
+@pytest.mark.slow
 def test_lint_goes_on_after_a_profile_that_can_not_be(catalog: Path) -> None:
     shutil.copytree(ROOT / "base/cuda", catalog / "base/cuda")
     lock = catalog / "base/cuda/locks/runtime.txt"
@@ -288,6 +292,7 @@ def test_a_picture_that_can_not_be_written_is_said_before_the_plan(
     assert said.code == 1 and "The picture can't be written" in str(error_of(said)["what"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [

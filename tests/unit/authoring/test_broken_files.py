@@ -179,6 +179,7 @@ def tried(file: Path, spoil: Spoil, read: Callable[[], object]) -> Mistakes | No
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
@@ -188,6 +189,7 @@ def test_a_catalog_is_loaded_or_its_mistakes_are_named(root: Path, path: str, sp
         assert mistake.file.is_relative_to(root) and mistake.line >= 0 and mistake.what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in FILES if Path(path).suffix != ".txt"])
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=retyped())
@@ -204,6 +206,7 @@ def test_a_lock_is_verified_or_its_mistakes_are_named(root: Path, name: str, spo
     verified(root / "bundles/1-minimal/py311", name, spoil)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Pipfile", "Pipfile.lock"])
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=retyped())
@@ -280,6 +283,7 @@ def test_a_file_beside_the_releases_that_nothing_reads_is_named(root: Path, name
         stray.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["snippets/shell.j2", "ides/2-runtime/runtime.snippet.j2", "ides/1-jupyter/files/start-jupyter"]
 )
@@ -289,6 +293,7 @@ def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil)
     tried(root / path, spoil, lambda: lint(root, date(2026, 11, 21)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bundle", "path"),
     [

@@ -126,6 +126,7 @@ def test_what_the_sessions_of_a_profile_have(root: Path) -> None:
     assert profile.volumes == ("data:/data:ro",)
 
 
+@pytest.mark.slow
 def test_this_repository_s_own_catalog_is_in_order() -> None:
     catalog = load.load_catalog(ROOT)
     assert list(catalog.ides)[:2] == ["jupyter", "runtime"]
@@ -159,6 +160,7 @@ def test_comments_and_blank_lines_are_no_packages(root: Path) -> None:
     assert load.load_catalog(root).bases["deb12"].packages == ("git", "libstdc++6")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "file", "line", "words"),
     [
@@ -220,6 +222,7 @@ def test_a_mistake_is_told_with_its_file_and_line(root: Path, change: Change, fi
     assert [found for found in mistakes(root) if found[:2] == (file, line) and words in found[2]], mistakes(root)
 
 
+@pytest.mark.slow
 def test_a_value_over_many_lines_is_found_where_it_stands(root: Path) -> None:
     write(RELEASE, "release: 2026a\nprofiles:\n  - ide: jupyter\n    bundle: none\n    os: deb12\n    python: py399\n")(
         root

@@ -30,6 +30,7 @@ def add(catalog: Catalog, kind: str, name: str) -> Catalog:
     return load.load_catalog(catalog.root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "there"), [("bundle", "bundles"), ("ide", "ides"), ("base", "bases")])
 def test_a_skeleton_is_a_recipe_without_mistakes(catalog: Catalog, kind: str, there: str) -> None:
     grown = add(catalog, kind, "new")
@@ -60,6 +61,7 @@ def test_names_are_names(catalog: Catalog, name: str) -> None:
         skeletons.skeleton("ide", name, catalog)
 
 
+@pytest.mark.slow
 def test_a_new_ide_answers_whom_it_should(catalog: Catalog, tmp_path: Path) -> None:
     script = next(t for p, t in skeletons.skeleton("ide", "new", catalog).items() if p.endswith("files/start-new"))
     token = tmp_path / "token"

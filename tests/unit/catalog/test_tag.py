@@ -31,11 +31,13 @@ NEARLY_TAGS = st.one_of(
 FIRST = tag.parse(tag.EXAMPLE)
 
 
+@pytest.mark.slow
 @given(TAGS)
 def test_what_is_written_is_read_back(made: Tag) -> None:
     assert tag.parse(str(made)) == made
 
 
+@pytest.mark.slow
 @given(NEARLY_TAGS)
 def test_what_is_read_is_written_back(text: str) -> None:
     with suppress(IllegalTag):

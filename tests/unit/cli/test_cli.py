@@ -32,6 +32,7 @@ def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     return subprocess.run([REFIT, *words], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -50,11 +51,13 @@ def test_what_a_person_can_mend_is_exit_code_1_without_a_traceback(
     assert said in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("biuld",), ("build", "--frobnicate"), ("session", "create", "ada")])
 def test_words_that_are_off_are_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert refit(tmp_path, *words).returncode == 2
 
 
+@pytest.mark.slow
 def test_reset_keeps_homes_and_what_knows_whose_they_are_unless_told(tmp_path: Path) -> None:
     (tmp_path / "homes" / "ada").mkdir(parents=True)
     (tmp_path / "refit.db").touch()
@@ -66,11 +69,13 @@ def test_reset_keeps_homes_and_what_knows_whose_they_are_unless_told(tmp_path: P
     assert not (tmp_path / "homes").exists() and not (tmp_path / "refit.db").exists()
 
 
+@pytest.mark.slow
 def test_an_empty_list_is_said_to_be_empty(tmp_path: Path) -> None:
     assert refit(tmp_path, "session", "list").stdout == "Sessions: none.\n"
     assert refit(tmp_path, "session", "list", "--json").stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_reset_asks_first(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     environment = {**os.environ, "REFIT_HOME": str(tmp_path)}
@@ -79,6 +84,7 @@ def test_reset_asks_first(tmp_path: Path) -> None:
     assert (tmp_path / "logs").is_dir()
 
 
+@pytest.mark.slow
 def test_a_long_path_in_an_error_stays_in_one_piece(tmp_path: Path) -> None:
     home = tmp_path / ("a-long-name-of-a-folder" * 4)
     home.mkdir()
@@ -93,6 +99,7 @@ def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
     assert "Did you mean 'minimal'?" in str(unknown.value)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_begun_and_a_catalog_looked_at(tmp_path: Path) -> None:
     catalog = tmp_path / "catalog"
     for part in ("base/deb12", "bundles/1-minimal", "ides/1-jupyter", "ides/2-runtime", "ides/3-terminal", "snippets"):

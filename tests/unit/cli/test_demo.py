@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from flows.catalog import load
 from flows.cli import demo
 from flows.images.build import Built
@@ -9,6 +11,7 @@ from flows.releases.report import BuildReport
 from tests.support.machine import ROOT
 
 
+@pytest.mark.slow
 def test_the_demo_has_a_release_that_nobody_else_has(tmp_path: Path) -> None:
     demo.copy_catalog(ROOT, tmp_path / "catalog")
     copied = load.load_catalog(tmp_path / "catalog")
@@ -17,6 +20,7 @@ def test_the_demo_has_a_release_that_nobody_else_has(tmp_path: Path) -> None:
     assert demo.RELEASE not in load.load_catalog(ROOT).releases
 
 
+@pytest.mark.slow
 def test_a_copy_changes_with_the_recipes_alone(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     demo.copy_catalog(ROOT, first)

@@ -89,6 +89,7 @@ def test_the_line_that_does_the_same() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_person_at_a_terminal(catalog: Catalog, tmp_path: Path) -> None:
     nowhere = {"REFIT_REGISTRY_PORT": "9", "REFIT_DEBIAN_MIRROR": "http://127.0.0.1:9"}
     environment = {**os.environ, "REFIT_HOME": str(tmp_path / "home"), "REFIT_CATALOG": str(catalog.root), **nowhere}

@@ -60,6 +60,7 @@ YAML = {
 MODELS = [ReleaseFile, BaseConfig, BundleConfig, IdeConfig, FirstLock, settings.Settings]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", YAML)
 def test_yaml_that_is_too_much_is_a_mistake_with_its_line(name: str, tmp_path: Path) -> None:
     text, line, what = YAML[name]
@@ -87,6 +88,7 @@ def test_a_merged_key_may_be_said_otherwise() -> None:
         documents.parse("x: &x {a: 1}\nz: {<<: *x, a: 2}\n", Path("x"), Anything)
 
 
+@pytest.mark.slow
 def test_many_mistakes_are_looked_for_and_told_in_part(tmp_path: Path) -> None:
     text = "release: 2026a\nreach:\n" + "".join(f"  package{n}: farther\n" for n in range(50_000))
     told = apart(lambda: documents.parse(text, tmp_path, ReleaseFile))
@@ -110,6 +112,7 @@ PIPFILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPFILES)
 def test_a_pipfile_that_is_too_much_is_a_mistake_with_its_line(name: str, tmp_path: Path) -> None:
     text, what = PIPFILES[name]
@@ -121,6 +124,7 @@ def test_a_pipfile_that_is_too_much_is_a_mistake_with_its_line(name: str, tmp_pa
 DEEP = [200, 990, 300_000]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", DEEP)
 def test_json_that_is_too_deep_is_a_mistake_with_its_line(depth: int, tmp_path: Path) -> None:
     (tmp_path / "Pipfile").write_text("[packages]\n")
@@ -237,6 +241,7 @@ def test_a_file_may_have_as_many_bytes_as_the_limit(tmp_path: Path) -> None:
 BRACKETS = st.text(alphabet="[]{}:,&*ab- \n'\"!?<#|>%@1.=\\", max_size=400)
 
 
+@pytest.mark.slow
 @given(BRACKETS | st.text())
 def test_no_text_does_more_than_make_mistakes(text: str) -> None:
     for read in (

@@ -100,6 +100,7 @@ def test_secrets_reach_neither_log_nor_error(tmp_path: Path) -> None:
     assert "***" in log.read_text()
 
 
+@pytest.mark.slow
 def test_time_limit_ends_the_whole_tree(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sh -c 'trap \"\" TERM; echo $$ >> {pids}; sleep 300' & echo $$ >> {pids}; sleep 300"
@@ -184,6 +185,7 @@ def test_a_program_that_is_about_to_begin_is_ended_when_it_has_and_not_forgotten
     assert list(folder.iterdir()) == [draft]
 
 
+@pytest.mark.slow
 def test_a_program_that_another_thread_ends_is_a_failure_that_names_the_signal(tmp_path: Path) -> None:
     def began() -> None:
         with command.recorded(tmp_path / "running"), pytest.raises(ProgramFailed, match="ended by signal 15"):
@@ -209,6 +211,7 @@ def end_all_while_a_program_says_that_all_is_well() -> None:
             running.result()
 
 
+@pytest.mark.slow
 def test_what_was_ended_with_all_has_failed_whatever_it_says() -> None:
     # It ends all children of its process; a fork would have what other tests have left in this one.
     process = get_context("spawn").Process(target=end_all_while_a_program_says_that_all_is_well)
@@ -245,6 +248,7 @@ def test_a_process_becomes_a_program_with_its_input_outputs_and_exit_code() -> N
     assert process.returncode == 7
 
 
+@pytest.mark.slow
 def test_what_a_process_has_become_has_the_terminal_and_its_ctrl_c() -> None:
     script = "trap 'echo caught; exit 5' INT; test -t 0 && test -t 1 && echo ready; while :; do sleep 0.1; done"
     terminal = Terminal([*BECOME, "sh", "-c", script])
@@ -301,6 +305,7 @@ def end_all_while_something_waits_for_its_turn(folder: Path) -> None:
         run(["true"])
 
 
+@pytest.mark.slow
 def test_what_waits_for_its_turn_when_all_is_ended_is_not_started_any_more(tmp_path: Path) -> None:
     process = get_context("spawn").Process(target=end_all_while_something_waits_for_its_turn, args=(tmp_path,))
     process.start()
@@ -308,6 +313,7 @@ def test_what_waits_for_its_turn_when_all_is_ended_is_not_started_any_more(tmp_p
     assert process.exitcode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["yes", "yes >&2", "cat /dev/zero", "trap '' TERM PIPE; while :; do echo x; done"])
 def test_a_program_that_prints_without_end_is_ended_with_all_that_it_started(tmp_path: Path, script: str) -> None:
     pids, before = tmp_path / "pids", psutil.Process().memory_info().rss

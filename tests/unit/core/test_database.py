@@ -90,6 +90,7 @@ threading.Thread(target=late).start()
 """
 
 
+@pytest.mark.slow
 def test_what_a_thread_writes_while_python_ends_is_written(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'db'}"
     subprocess.run([sys.executable, "-c", LATE, url], check=True, timeout=PATIENCE)
@@ -112,6 +113,7 @@ with ThreadPoolExecutor(8) as pool:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_nothing_that_was_written(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'db'}"
     with subprocess.Popen([sys.executable, "-c", WRITES, url], stdout=subprocess.PIPE, text=True) as writer:
@@ -143,6 +145,7 @@ def test_a_driver_that_is_missing_is_named_with_the_way_to_install_it(monkeypatc
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     extend, asked = leases._extend, list[object]()
 

@@ -82,6 +82,7 @@ def test_what_is_taken_away_is_gone() -> None:
     assert without([(0, 10), (20, 30)], [(2, 4), (8, 25), (29, 40)]) == [(0, 2), (4, 8), (25, 29)]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @example(day=date(2026, 3, 8), zone=HAVANA, start=1, length=60, minute=0)
 @given(

@@ -165,6 +165,7 @@ def imported(*words: str, **variables: str) -> set[str]:
     return set(ended.stderr.split()) - {"__main__"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables"),
     [
@@ -184,6 +185,7 @@ def test_help_and_completion_import_nothing_heavy(words: list[str], variables: d
     assert {name for name in modules if name.startswith("flows.") and not name.startswith("flows.cli")} <= OWN
 
 
+@pytest.mark.slow
 def test_help_imports_no_more_of_its_own_than_it_shows() -> None:
     assert not {"flows.cli.session", "flows.cli.tables", "flows.cli.home"} & imported("--help")
     assert {"flows.cli.session", "flows.cli.home"} <= imported("session", "--help")

@@ -51,6 +51,7 @@ def test_nobody_is_told_where_nobody_is_named(settings: Settings) -> None:
     assert operator_alerts.send("title", "text", settings) == ()
 
 
+@pytest.mark.slow
 def test_one_who_can_not_be_told_keeps_nobody_else_from_it(
     settings: Settings, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def silent(request: Request) -> None:
     request.be_silent()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [drip, silent])
 def test_a_request_has_a_limit_in_time_as_a_whole(answer: Callable[[Request], None]) -> None:
     with answering(answer) as url, Client(False) as client:
@@ -73,11 +74,13 @@ def test_a_request_has_a_limit_in_time_as_a_whole(answer: Callable[[Request], No
         assert 0.9 < time.monotonic() - started < 30
 
 
+@pytest.mark.slow
 def test_it_holds_through_a_proxy() -> None:
     with answering(drip) as url, Client(False, proxy=url) as client, pytest.raises(TooSlow):
         client.fetch("GET", "http://elsewhere.invalid/", LIMITS)
 
 
+@pytest.mark.slow
 def test_it_holds_for_what_the_environment_says_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(drip) as url:
         monkeypatch.setenv("http_proxy", url)
@@ -85,6 +88,7 @@ def test_it_holds_for_what_the_environment_says_is_a_proxy(monkeypatch: pytest.M
             client.fetch("GET", "http://elsewhere.invalid/", LIMITS)
 
 
+@pytest.mark.slow
 def test_it_holds_for_what_is_sent_to_somebody_who_does_not_listen() -> None:
     class Deaf(Request):
         def hear_nothing(self) -> None:
@@ -100,6 +104,7 @@ def test_it_holds_for_what_is_sent_to_somebody_who_does_not_listen() -> None:
         client.exchange("PUT", f"http://127.0.0.1:{port}", LIMITS, content=much())
 
 
+@pytest.mark.slow
 def test_an_outer_limit_counts_for_all_requests() -> None:
     with answering(silent) as url, Client(False) as client, outside.within(0.5):
         for _ in range(3):
@@ -164,6 +169,7 @@ def test_the_password_of_an_index_is_told_to_nobody_it_sends_us_to(settings: Set
     assert elsewhere.told and not elsewhere.knows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [drip, endless, silent])
 def test_an_index_that_never_ends_is_unreadable(
     settings: Settings, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch
@@ -182,6 +188,7 @@ def test_a_page_that_is_too_deep_is_unreadable() -> None:
         simple_index.digest("[" * 200_000, is_json=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [drip, endless, silent])
 def test_a_mirror_that_never_ends_is_an_error(
     settings: Settings, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch
@@ -195,6 +202,7 @@ def test_a_mirror_that_never_ends_is_an_error(
         assert "longer than" in caught.value.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [drip, endless, silent])
 def test_an_osv_service_that_never_ends_is_an_error(
     settings: Settings, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch
@@ -205,6 +213,7 @@ def test_an_osv_service_that_never_ends_is_an_error(
     assert "longer than" in caught.value.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b'{"results":[{"next_page_token":"x"}]}', b"[" * 200_000, b"[]", b"{}"])
 def test_an_osv_service_whose_pages_never_end_or_are_none(settings: Settings, body: bytes) -> None:
     said = Said(200, {"content-length": str(len(body))}, body)
@@ -232,6 +241,7 @@ def test_a_list_of_packages_has_a_limit_when_it_is_unpacked(monkeypatch: pytest.
         [*debian_archive.unpacked(BytesIO(b"nothing"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [drip, endless, silent])
 def test_what_listens_in_the_place_of_a_service_is_not_listened_to_for_ever(
     tmp_path: Path, answer: Callable[[Request], None], monkeypatch: pytest.MonkeyPatch

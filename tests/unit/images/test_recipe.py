@@ -144,6 +144,7 @@ def test_a_bundle_s_system_packages_that_the_base_has_need_no_stage(root: Path) 
     assert len(chain(root)) == 4
 
 
+@pytest.mark.slow
 def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> None:
     (root / "bundles/1-minimal/custom").mkdir()
     (root / "bundles/1-minimal/custom/custom.snippet.j2").write_text("RUN echo {{ bundle }} on {{ os }}")

@@ -64,6 +64,7 @@ def test_a_digest_is_that_of_the_raw_bytes() -> None:
     assert digest_of(b"{ }\n") == f"sha256:{hashlib.sha256(b'{ }' + bytes([10])).hexdigest()}"
 
 
+@pytest.mark.slow
 def test_a_registry_that_is_down_names_host_and_setting(settings: Settings) -> None:
     port = free_port()
     with pytest.raises(RegistryError, match=f"127.0.0.1:{port}") as caught:
@@ -71,6 +72,7 @@ def test_a_registry_that_is_down_names_host_and_setting(settings: Settings) -> N
     assert "registry_port" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_registry_that_comes_back_in_time_is_no_error(settings: Settings) -> None:
     asked: list[str] = []
 
@@ -83,6 +85,7 @@ def test_a_registry_that_comes_back_in_time_is_no_error(settings: Settings) -> N
     assert len(asked) == 3
 
 
+@pytest.mark.slow
 def test_a_blob_that_somebody_else_stores_just_then_is_waited_for(settings: Settings) -> None:
     asked: list[str] = []
     unknown = b'{"errors":[{"code":"MANIFEST_BLOB_UNKNOWN","message":"blob unknown to registry"}]}'
@@ -103,6 +106,7 @@ def unfinished(request: BaseHTTPRequestHandler) -> Answer:
     return HELLO if ping(request) else (500, {}, said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [Registry.digest, Registry.find, Registry.has_blob, Registry.tags, Registry.get_file])
 def test_what_somebody_is_just_writing_is_read_a_moment_later(settings: Settings, reads: Callable[..., object]) -> None:
     asked: list[str] = []
@@ -117,6 +121,7 @@ def test_what_somebody_is_just_writing_is_read_a_moment_later(settings: Settings
     assert len(asked) == 4 + (reads is Registry.get_file)  # that asks whether a blob that isn't given is there
 
 
+@pytest.mark.slow
 def test_what_can_not_be_read_for_long_is_broken_and_what_can_not_be_stored_at_once(settings: Settings) -> None:
     asked: list[str] = []
 
@@ -146,6 +151,7 @@ def test_another_web_server_is_no_registry(settings: Settings, answer: Answer) -
     assert f"127.0.0.1:{port}" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_server_that_speaks_no_http(settings: Settings) -> None:
     def rubbish(request: BaseHTTPRequestHandler) -> Answer:
         request.wfile.write(b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -428,6 +434,7 @@ class Unsteady:
 LARGE = bytes(range(256)) * 40_000
 
 
+@pytest.mark.slow
 def test_an_upload_that_breaks_begins_anew_and_whole(settings: Settings) -> None:
     registry = Unsteady(2)
     with registry.serve() as port:
@@ -436,6 +443,7 @@ def test_an_upload_that_breaks_begins_anew_and_whole(settings: Settings) -> None
     assert registry.uploads == 3
 
 
+@pytest.mark.slow
 def test_a_copy_whose_download_breaks_is_whole(settings: Settings) -> None:
     registry = Unsteady(2, large=LARGE)
     whole = registry.held.copy()
@@ -449,6 +457,7 @@ def test_a_copy_whose_download_breaks_is_whole(settings: Settings) -> None:
     assert registry.breaks < 0
 
 
+@pytest.mark.slow
 def test_connections_that_break_for_ever_are_an_error_of_the_registry(settings: Settings) -> None:
     with Unsteady(1000, large=LARGE).serve() as port, TemporaryFile() as copy:
         registry, unreachable = client(settings, port), f"The image registry 127.0.0.1:{port} doesn't answer"

@@ -130,6 +130,7 @@ def lists_asked(site: Site) -> list[str]:
     return [path for path, _ in site.asked if "Packages" in path or "by-hash" in path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_mirror_that_is_busy_is_asked_again(site: Site, base: Base, mirror: Settings, status: int) -> None:
     class Busy(dict[str, tuple[int, str, bytes]]):
@@ -450,6 +451,7 @@ def test_pages_are_asked_for_at_once(site: Site, settings: Settings, tmp_path: P
     assert not site.together.broken
 
 
+@pytest.mark.slow
 def test_the_locks_of_many_images_ask_for_each_page_once(site: Site, settings: Settings, tmp_path: Path) -> None:
     names = [f"package{number}" for number in range(150)]
     versions = [f"1.{number}" for number in range(200)]

@@ -84,6 +84,7 @@ def test_records_come_from_a_file_or_an_archive(tmp_path: Path) -> None:
     assert not vulnerabilities.read(tmp_path / "all.zip", {"six"})
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=200)
     | st.recursive(st.text() | st.integers(), st.lists).map(lambda data: json.dumps(data).encode())

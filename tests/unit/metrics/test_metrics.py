@@ -153,6 +153,7 @@ def test_stages_are_counted_over_all_runs(settings: Settings) -> None:
     assert ledger.counts() == {"built": 1, "grafted": 1, "reused": 3}
 
 
+@pytest.mark.slow
 def test_they_are_served_on_the_port_of_the_settings_and_written_whole(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_the_service_is_there_only_where_a_port_is_chosen(settings: Settings) ->
     assert "metrics" in {service.name for service in all_services(chosen)}
 
 
+@pytest.mark.slow
 def test_with_a_token_only_those_who_have_it_are_answered(settings: Settings) -> None:
     port = free_port()
     chosen = settings.model_copy(update={"metrics_token": SecretStr("word")})

@@ -55,6 +55,7 @@ def test_without_a_cap_nobody_waits() -> None:
     assert begun(AdmissionQueue(map(line, OWNERS), caps())) == list(OWNERS)
 
 
+@pytest.mark.slow
 @given(st.permutations(list(OWNERS)), st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.data())
 def test_all_have_their_turn_once_and_no_cap_is_exceeded(
     names: list[str], everybody: int, owner: int, profile: int, data: st.DataObject

@@ -148,6 +148,7 @@ MOMENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "when"), MOMENTS)
 def test_f01_killed_before_and_after_every_effect_it_arrives(
     sessions: Fleet, ada: Session, verb: str, when: str
@@ -208,6 +209,7 @@ def test_f02_an_image_that_is_gone_from_the_registry_fails_and_nobody_is_stopped
     assert never_stopped(sessions, ada)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "when", "why"),
     [
@@ -222,6 +224,7 @@ def test_f02_what_fails_for_one_session_before_its_stop_is_tried_again_and_other
     check_put_off(rollout, verb, when, why)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["ready", "check room", "shut out"])
 def test_f02_nobody_is_tried_for_ever(rollout: Fleet, verb: str) -> None:
     planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
@@ -236,6 +239,7 @@ def test_f02_nobody_is_tried_for_ever(rollout: Fleet, verb: str) -> None:
     assert gone.reason is Reason.failed and other.detail == "100 %: failed"
 
 
+@pytest.mark.slow
 def test_f02_what_is_interrupted_before_the_stop_is_no_fault_of_the_image(sessions: Fleet, ada: Session) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -248,6 +252,7 @@ def test_f02_what_is_interrupted_before_the_stop_is_no_fault_of_the_image(sessio
     assert move(sessions, ada, new).moved
 
 
+@pytest.mark.slow
 def test_f02_while_the_registry_is_away_nobody_is_stopped_and_nothing_is_said_of_the_image(
     sessions: Fleet, ada: Session
 ) -> None:
@@ -308,6 +313,7 @@ def test_f03_an_old_ide_that_cant_be_imported_before_is_started_when_the_home_is
     assert done.state is State.rolled_back and healthy(sessions, bob)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "grace"), [("never ready", UNUSED_GRACE), ("miscalculates", 20.0)])
 def test_f03_who_has_nothing_to_save_has_little_time_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, grace: float
@@ -328,6 +334,7 @@ def test_f03_who_has_nothing_to_save_has_little_time_to_end(
         assert given[replace(ada, generation=2).container] == grace
 
 
+@pytest.mark.slow
 def test_f03_an_image_that_is_healthy_and_then_dies_is_rolled_back(tmp_path: Path) -> None:
     with fleet(tmp_path / "home", watch_seconds=0.2) as sessions:
         ada = sessions.add(1, sessions.image("old"))
@@ -505,6 +512,7 @@ def test_f07_of_two_migrations_of_a_session_one_acts(sessions: Fleet, ada: Sessi
     assert other.reason == "it was given another image meanwhile" and healthy(sessions, ada)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["check room", "pull", "copy"])
 def test_f08_where_the_disk_is_full_nobody_is_stopped_and_others_go_on(rollout: Fleet, verb: str) -> None:
     check_put_off(rollout, verb, "middle" if verb == "copy" else "before", "No space left on device")
@@ -544,6 +552,7 @@ def test_f11_on_days_on_which_nobody_is_moved_no_deadline_counts(tmp_path: Path)
         assert (result.state, result.reason) == (State.deferred, Reason.frozen.text) and never_stopped(sessions, ada)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("verb", ["pull", "create", "copy", "stop", "snapshot", "start", "remove", "forget"])
 def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
@@ -597,6 +606,7 @@ def test_f14_a_last_look_that_could_not_be_made_ready_is_made_all_the_same(sessi
     assert sessions.world.effects["ready to look"] == sessions.world.effects["probe"] + 1 == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("busy", "late", "shut"), [(False, 1, [False, False, True]), (True, 1, [False, False]), (False, 2, [False] * 3)]
 )
@@ -639,6 +649,7 @@ def test_f16_without_a_snapshot_nothing_new_is_started(sessions: Fleet, ada: Ses
     assert bool(sessions.world.stops[ada.container]) == stopped
 
 
+@pytest.mark.slow
 def test_f17_while_the_channel_is_down_nobody_is_forced(tmp_path: Path) -> None:
     soon = {"deadline_days": 1e-6, "notice_hours": 0}
     with fleet(tmp_path / "home", waves=[100], sessions=soon) as sessions, sessions.in_charge():

@@ -75,6 +75,7 @@ def walked(fleet: Fleet, kind: str, image: Image, access: Access, until: int | N
 LONG = pytest.mark.long
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "access", "until", "every"),
     [
@@ -110,6 +111,7 @@ def cut_short(fleet: Fleet, session: Session) -> None:
     fleet.world.meanwhile = lambda _: None
 
 
+@pytest.mark.slow
 def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_nobody(sessions: Fleet) -> None:
     for number in (1, 2, 3):
         cut_short(sessions, sessions.add(number, sessions.image("old"), LATE))
@@ -135,6 +137,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
     assert result.moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [step.name for step in STEPS])
 def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step: str) -> None:
     session = sessions.add(1, sessions.image("old"), LATE)
@@ -185,6 +188,7 @@ def _until(engine: Engine, name: str) -> datetime:
         return transaction.get_one(LeaseRow, name).until
 
 
+@pytest.mark.slow
 def test_what_ran_out_and_was_taken_by_nobody_is_renewed_and_what_was_taken_lets_nothing_through(
     database: Engine, tmp_path: Path
 ) -> None:
@@ -248,6 +252,7 @@ def test_locks_of_rehearsals_go_with_them(tmp_path: Path) -> None:
     assert not list(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_process_that_stood_still_wakes_up_beside_its_successor_and_does_not_touch_what_that_runs(
     tmp_path: Path,
 ) -> None:
@@ -276,5 +281,6 @@ def test_a_process_that_stood_still_wakes_up_beside_its_successor_and_does_not_t
     assert not list(settings.folder("running").iterdir())
 
 
+@pytest.mark.slow
 def test_f07_a_process_that_stood_still_in_mid_move_and_wakes_up_does_nothing_more(tmp_path: Path) -> None:
     check_that_who_was_taken_for_dead_does_nothing_more(tmp_path, f"sqlite:///{tmp_path / 'refit.db'}")

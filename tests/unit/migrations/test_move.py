@@ -204,6 +204,7 @@ def meanwhile(world: World, upset: str) -> None:
         world.new = Running.stopped if world.new else None
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.lists(UPSETS, max_size=40))
 def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str]) -> None:

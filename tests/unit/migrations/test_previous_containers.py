@@ -18,6 +18,8 @@ from flows.sessions.recovery import without_record
 from tests.support.simulated.fleet import ACCESS, LATE, Fleet, fleet
 from tests.support.simulated.upsets import IMAGES
 
+pytestmark = pytest.mark.slow
+
 DAY = 24.0
 
 

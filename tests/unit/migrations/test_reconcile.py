@@ -304,6 +304,7 @@ def test_a_registry_may_be_away_for_a_while_but_not_at_the_beginning() -> None:
         reconcile(Planned(world, sometimes), world, world.policy)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     killed=st.frozensets(st.integers(1, 80), max_size=5),
@@ -331,6 +332,7 @@ def test_whenever_it_is_killed_the_next_run_goes_on(
         assert not early or min(seconds) - max(early) >= 20 * MINUTE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0.0, 0.3, 7.0])
 def test_f11_of_40_who_work_on_all_are_forced_from_their_deadline_on_and_none_before(lag: float) -> None:
     policy, told = RolloutPolicy(waves=(100,), unavailable=Unavailable(rollout=4)), NOW - timedelta(days=1, seconds=25)

@@ -37,6 +37,7 @@ def home(sessions: Fleet, session: Session) -> dict[str, str]:
     return dict(sessions.world.homes[str(session.home)])
 
 
+@pytest.mark.slow
 def test_what_was_kept_is_listed_taken_back_and_dropped(sessions: Fleet, ada: Session) -> None:
     [one] = kept(sessions.sessions, sessions.journal)
     assert (one.session, one.id) == (ada.name, sessions.journal.history(ada.name)[-1].id) and "left so" in one.why
@@ -52,6 +53,7 @@ def test_what_was_kept_is_listed_taken_back_and_dropped(sessions: Fleet, ada: Se
     assert kept(sessions.sessions, sessions.journal) == ()
 
 
+@pytest.mark.slow
 def test_only_what_is_there_and_what_no_move_is_about_can_be_taken_back(sessions: Fleet, ada: Session) -> None:
     for verb in (take_back, drop):
         with pytest.raises(UnknownName, match="no snapshot 'other'"):

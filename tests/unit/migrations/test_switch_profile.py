@@ -41,6 +41,7 @@ def back(sessions: Fleet, name: str) -> Session:
     return sessions.sessions.store.session(name)
 
 
+@pytest.mark.slow
 def test_a_session_gets_the_image_back_that_it_had_and_is_asked_from_then_on(sessions: Fleet, moved: Session) -> None:
     after = back(sessions, moved.name)
     assert (after.image, after.generation, after.home) == (moved.image, moved.generation + 2, moved.home)
@@ -49,6 +50,7 @@ def test_a_session_gets_the_image_back_that_it_had_and_is_asked_from_then_on(ses
     assert back(sessions, moved.name).image != moved.image  # and forth again
 
 
+@pytest.mark.slow
 def test_who_went_back_is_told_anew_before_a_deadline_begins(sessions: Fleet, moved: Session) -> None:
     History(sessions.database).add(Kind.noticed, session=moved.name, image="new", data={"from": moved.image})
     assert (moved.name, moved.image) in first_told(History(sessions.database).events(), Kind.noticed)
@@ -56,6 +58,7 @@ def test_who_went_back_is_told_anew_before_a_deadline_begins(sessions: Fleet, mo
     assert first_told(History(sessions.database).events(), Kind.noticed) == {}
 
 
+@pytest.mark.slow
 def test_what_its_owner_has_chosen_stays(sessions: Fleet, moved: Session) -> None:
     PreferenceStore(sessions.database).change(moved.name, "ann", mode=Mode.next_start)
     back(sessions, moved.name)
@@ -79,6 +82,7 @@ def change(sessions: Fleet, name: str, what: str, monkeypatch: pytest.MonkeyPatc
         return change_session.fn(name, what, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_in_prefects_ui_a_session_is_stopped_started_brought_back_and_removed(
     sessions: Fleet, moved: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

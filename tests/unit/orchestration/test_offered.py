@@ -105,6 +105,7 @@ except BaseException as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "touched"), [("believe", True), ("refuse", False)])
 def test_a_result_that_a_state_names_is_not_read(tmp_path: Path, how: str, touched: bool) -> None:
     mark = tmp_path / "mark"

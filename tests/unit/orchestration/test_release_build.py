@@ -13,6 +13,7 @@ from prefect.logging.loggers import disable_run_logger
 from pydantic import TypeAdapter
 
 from flows.catalog.load import load_catalog
+from flows.catalog.model import Catalog, Profile
 from flows.core.command import ProgramFailed
 from flows.core.database import open_database
 from flows.core.errors import RefitError, Vanished
@@ -26,7 +27,7 @@ from flows.images.plan import Action, Plan, Step
 from flows.images.run import Run, opened
 from flows.images.stages import Graph, Kind, Stage
 from flows.orchestration import release_build
-from flows.orchestration.admission import Request, Share
+from flows.orchestration.admission import Share
 from flows.orchestration.release_build import build_release, build_stage, carry_out
 from flows.publishing.published import Published
 from flows.releases.outcomes import Attempt, Outcomes
@@ -84,14 +85,18 @@ def build(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tries: Callable[[Sequence[str]], Attempt]
 ) -> BuildReport:
     """What a run reports of the profiles one, two and three, if an attempt at some of them goes as `tries` says."""
+    tried: list[Attempt] = []
 
-    def one_attempt(_: Request, profiles: Sequence[str], run: Run, show_unchanged: bool) -> Attempt:
-        return tries(profiles)
+    def plan(release: str, profiles: Sequence[Profile], recipes: Catalog, run: Run) -> ReleasePlan:
+        tried.append(tries([profile.stem for profile in profiles]))
+        return tried[-1].planned
 
-    monkeypatch.setattr(release_build, "_attempt", one_attempt)
+    monkeypatch.setattr(release_build, "make_plan", plan)
+    monkeypatch.setattr(release_build, "_show_plan", lambda *_: None)
+    monkeypatch.setattr(release_build, "carry_out", lambda *_: tried[-1].outcomes)
     share = Share(attempt(["one", "two", "three"]).planned.profiles)
     with opened(settings, date(2026, 11, 22)) as run:
-        return build_release(Request("2026a"), share, run, show_unchanged=True).report
+        return build_release("2026a", share, load_catalog(ROOT), run, show_unchanged=True).report
 
 
 def test_what_no_builder_could_build_either_for_want_of_what_it_takes_is_no_failure() -> None:

@@ -186,6 +186,7 @@ def distribution(site: Path, name: str, **files: str) -> None:
     (folder / "RECORD").write_text("".join(f"{path}.py,,{len(content)}\n" for path, content in files.items()))
 
 
+@pytest.mark.slow
 def test_modules_are_known_by_metadata_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distribution(tmp_path, "Two_Names", first="", second="import no_such_module")
     distribution(tmp_path, "data")

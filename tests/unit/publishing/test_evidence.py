@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_changes() -> None:
 PACKAGE_LISTS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("123"))
 
 
+@pytest.mark.slow
 @given(PACKAGE_LISTS, PACKAGE_LISTS)
 def test_changes_lead_from_the_old_to_the_new(old: dict[str, str], new: dict[str, str]) -> None:
     found = changes(old, new)

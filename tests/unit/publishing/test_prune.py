@@ -213,6 +213,7 @@ def registries(draw: st.DrawFn) -> tuple[list[Stored], list[Stored]]:
     return images, stages
 
 
+@pytest.mark.slow
 @given(registries(), st.sets(DIGESTS), st.integers(1, 4), st.integers(0, 100))
 def test_nothing_that_is_needed_ever_goes(
     registry: tuple[list[Stored], list[Stored]], used: set[str], count: int, days: int
@@ -239,6 +240,7 @@ def test_nothing_that_is_needed_ever_goes(
     assert made.bytes == len(lost)
 
 
+@pytest.mark.slow
 @given(registries(), st.integers(1, 4), st.integers(0, 100))
 def test_what_stays_is_decided_once(registry: tuple[list[Stored], list[Stored]], count: int, days: int) -> None:
     """A second prune right after the first finds nothing to do."""

@@ -160,6 +160,7 @@ def publish(registry: Registry, top: Built, database: Engine, profile: Profile =
     return image
 
 
+@pytest.mark.slow
 def test_what_is_attached_is_found_on_all_pages_and_the_newer_wins(
     fake: Fake, registry: Registry, top: Built, database: Engine
 ) -> None:
@@ -216,6 +217,7 @@ def test_what_the_registry_has_lost_is_published_anew(
     assert evidence.packages(registry, image.digest) == {"tmux": "3"}
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_for_twice_that_images_share(
     fake: Fake, registry: Registry, top: Built, database: Engine, publications: Publications
 ) -> None:

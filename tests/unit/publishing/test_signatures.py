@@ -146,6 +146,7 @@ def test_a_key_of_somebody_else_counts_where_it_is_trusted(mine: Refit, theirs: 
     assert mine.trusting(theirs).doubt(published) is Doubt.revoked
 
 
+@pytest.mark.slow
 def test_both_keys_count_when_a_new_one_signs_until_one_is_revoked(mine: Refit) -> None:
     old, new = image(mine, "old"), image(mine, "new")
     mine.publish(old)
@@ -177,6 +178,7 @@ def test_a_digest_that_was_revoked_counts_no_more(mine: Refit) -> None:
     assert mine.doubt(published) is None
 
 
+@pytest.mark.slow
 def test_a_signature_of_another_image_or_another_kind_or_changed_is_broken(mine: Refit) -> None:
     published, evil = image(mine), image(mine, "evil")
     mine.publish(published)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given, settings
@@ -77,6 +78,7 @@ NAMES = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
 VERSIONS = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~-]{0,12}", fullmatch=True)
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # the machine may be busy
 @given(st.dictionaries(NAMES, VERSIONS, max_size=4))
 def test_any_package_of_debian_can_be_named(packages: dict[str, str]) -> None:

@@ -20,6 +20,8 @@ from flows.services import doctor_sessions
 from tests.unit.images.test_registry import client, server
 from tests.unit.publishing.test_referrers import IMAGES, Fake
 
+pytestmark = pytest.mark.slow
+
 PROFILE, OTHER, RELEASE = "runtime-minimal-deb12-py311", "runtime-more-deb12-py311", "2026a"
 
 

@@ -16,6 +16,8 @@ from flows.core.errors import RefitError
 from flows.releases import branches
 from tests.support.machine import ROOT
 
+pytestmark = pytest.mark.slow
+
 Git = Callable[..., str]
 
 

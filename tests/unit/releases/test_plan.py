@@ -24,7 +24,7 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from flows.locks import freshness, python
-from flows.releases.plan import assemble, foreign, lacking, plan_release
+from flows.releases.plan import assemble, chosen, foreign, lacking, plan_release, read_catalog
 from tests.support.waiting import PATIENCE, free_port, serving
 
 ROOT = Path(__file__).parents[3]
@@ -118,13 +118,15 @@ def test_sets_of_packages_are_resolved_at_once_after_those_that_they_stand_on_an
     assert told[0].state is State.running
 
 
+@pytest.mark.slow
 def test_without_a_registry_nothing_is_resolved(
     root: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freshness, "resolve", lambda base, settings: pytest.fail("it was resolved"))
     away = settings.model_copy(update={"registry": f"127.0.0.1:{free_port()}"})
     with pytest.raises(RefitError, match="doesn't answer"):
-        plan_release("2026a", (), root, away, Registry(away), tolerant=True)
+        recipes = read_catalog(root)
+        plan_release("2026a", chosen(recipes, "2026a", ()), recipes, away, Registry(away), tolerant=True)
 
 
 class Shelf(BaseHTTPRequestHandler):

@@ -201,6 +201,7 @@ def test_an_index_that_does_not_answer(tmp_path: Path) -> None:
     assert "doesn't answer" in index_finding(tmp_path, f"http://127.0.0.1:{free_port()}/simple").seen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl to make a certificate")
 def test_an_index_whose_authority_is_not_trusted(tmp_path: Path) -> None:
     pem = tmp_path / "authority.pem"

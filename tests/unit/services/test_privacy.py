@@ -47,6 +47,7 @@ def open_as_before(settings: Settings) -> list[Path]:
     return files
 
 
+@pytest.mark.slow
 def test_a_stranger_reads_nothing_of_a_home_that_was_open(settings: Settings) -> None:
     files = open_as_before(settings)
     assert [looks("cat", file) for file in files] == ["who works when"] * len(files)
@@ -59,6 +60,7 @@ def test_a_stranger_reads_nothing_of_a_home_that_was_open(settings: Settings) ->
     privacy.close(settings)
 
 
+@pytest.mark.slow
 def test_what_is_made_is_private_from_its_first_moment(settings: Settings) -> None:
     with command.logged(settings.folder("logs", "stages") / "x.log") as log:
         command.run(["true"])

@@ -212,6 +212,7 @@ def test_the_gateway_is_installed_as_locked_and_runs_nothing_of_its_packages(tmp
     assert service.environment["CONFIGPROXY_AUTH_TOKEN"] not in " ".join(service.argv)
 
 
+@pytest.mark.slow
 def test_services_that_run_but_are_slow_are_waited_for_and_those_that_ended_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_volume_that_a_session_has_it_isnt_given_again(sessions: Fleet, ada: S
     assert sessions.sessions.store.session(ada.name) == ada
 
 
+@pytest.mark.slow
 def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet, ada: Session) -> None:
     homes, data, spoiled = sessions.world.homes, str(ada.volumes[0].folder), ["spoiled"]
     homes[data]["rows"] = "1"
@@ -59,6 +60,7 @@ def test_a_move_that_fails_brings_the_volume_back_with_the_home(sessions: Fleet,
     assert not sessions.world.snapshots
 
 
+@pytest.mark.slow
 def test_a_volume_goes_when_no_session_has_it(sessions: Fleet, ada: Session) -> None:
     name, folder = f"{ada.name}/data", ada.volumes[0].folder
     with pytest.raises(RefitError, match=f"{ada.name} has it"):
@@ -69,6 +71,7 @@ def test_a_volume_goes_when_no_session_has_it(sessions: Fleet, ada: Session) -> 
     assert str(folder) not in sessions.world.homes and str(ada.home) in sessions.world.homes
 
 
+@pytest.mark.slow
 def test_where_there_is_no_pool_no_home_gets_into_it(sessions: Fleet, ada: Session) -> None:
     with pytest.raises(RefitError, match="no pool"):
         reconfigure.put_into_pool(sessions.sessions, LocalHomes(sessions.settings), ada.name)

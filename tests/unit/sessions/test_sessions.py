@@ -88,6 +88,7 @@ def test_of_a_move_that_was_cut_short_the_container_is_the_session_that_has_its_
     assert without_record([unreadable, found[1]], ())[0] == (found[1], unreadable)
 
 
+@pytest.mark.slow
 def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path: Path) -> None:
     with fleet(tmp_path / "home") as found:
         ada, bob, cyd = (found.add(number, found.image("old")) for number in (1, 2, 3))
@@ -201,6 +202,7 @@ def _add_some(url: str, number: int, start: object) -> None:
         add(store, f"s{number}-{count}")
 
 
+@pytest.mark.slow
 def test_processes_that_allocate_at_once_never_get_the_same(database: Engine) -> None:
     context = multiprocessing.get_context("spawn")
     start, url = context.Barrier(4), str(database.url)
@@ -273,12 +275,14 @@ def broken_server() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_waiting_says_what_the_last_answer_was(broken_server: str) -> None:
     with pytest.raises(JupyterError, match=r"within 1 s") as late:
         jupyter.wait_answer(broken_server, 1)
     assert "It answers 503." in str(late.value)
 
 
+@pytest.mark.slow
 def test_waiting_ends_with_what_is_waited_for(broken_server: str) -> None:
     with pytest.raises(JupyterError, match="Nothing is ready") as ended:
         jupyter.wait_answer(broken_server, 60, alive=lambda: False)
@@ -296,12 +300,14 @@ def server_that_is_gone() -> Iterator[str]:
         yield f"http://{address[0]}:{address[1]}"
 
 
+@pytest.mark.slow
 def test_waiting_ends_where_nobody_says_that_the_server_is_gone(server_that_is_gone: str) -> None:
     with pytest.raises(JupyterError, match="Nothing is ready") as ended:
         jupyter.wait_answer(server_that_is_gone, 60, alive=lambda: False)
     assert "has ended" in str(ended.value)
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_its_time_to_say_whether_it_was_used_is_not_waited_for(server_that_is_gone: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # it takes up connections, and never answers
         for url in (server_that_is_gone, f"http://127.0.0.1:{mute.getsockname()[1]}"):

@@ -126,6 +126,7 @@ def adopted(checkout: Path, own: Catalog, tmp_path: Path) -> Adoption:
     return adopt(checkout, tmp_path / "catalog", own)
 
 
+@pytest.mark.slow
 def test_what_comes_out_is_a_catalog_with_a_release_of_all_that_it_can_make(adopted: Adoption) -> None:
     catalog = load.load_catalog(adopted.catalog)
     assert [(b.name, b.display) for b in catalog.bundles.values()] == [
@@ -141,6 +142,7 @@ def test_what_comes_out_is_a_catalog_with_a_release_of_all_that_it_can_make(adop
     assert (adopted.profiles, len(adopted.recipes)) == (2, 7)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
     said = dict(note.split(": ", 1) for note in sorted(adopted.notes))
     assert said["snippets/bundles/10-stability-studio"].startswith("is called stabilitystudio here")
@@ -173,6 +175,7 @@ def test_nothing_is_left_out_without_a_word(adopted: Adoption) -> None:
     assert {"base", "cuda-layer"} <= said.keys()
 
 
+@pytest.mark.slow
 def test_each_recipe_is_in_the_release_or_left_out_with_its_reason(adopted: Adoption) -> None:
     told = {recipe.name.partition("_20")[0]: recipe.why for recipe in adopted.recipes}
     assert not told["runtime-minimal-c9s-py39"] and not told["runtime-r-c9s-py39"]
@@ -187,6 +190,7 @@ def test_each_recipe_is_in_the_release_or_left_out_with_its_reason(adopted: Adop
     assert report.count("\n- [ ] ") == len(adopted.notes) and report.count("| no |") == 5
 
 
+@pytest.mark.slow
 def test_a_person_chooses_another_cuda_than_theirs(checkout: Path, own: Catalog, tmp_path: Path) -> None:
     def levels(name: str, cuda: str = "") -> list[str]:
         made = adopt(checkout, tmp_path / name, own, cuda)
@@ -197,6 +201,7 @@ def test_a_person_chooses_another_cuda_than_theirs(checkout: Path, own: Catalog,
     assert levels("same") == ["runtime-cudnn"]
 
 
+@pytest.mark.slow
 def test_a_version_without_operator_is_an_exact_one_and_its_lock_stays(
     checkout: Path, own: Catalog, tmp_path: Path
 ) -> None:
@@ -209,6 +214,7 @@ def test_a_version_without_operator_is_an_exact_one_and_its_lock_stays(
     python.verify(made.catalog / "bundles/1-minimal/py39")
 
 
+@pytest.mark.slow
 def test_a_pipfile_gets_the_category_of_an_ide_where_no_lock_is_lost(
     checkout: Path, own: Catalog, tmp_path: Path
 ) -> None:
@@ -230,6 +236,7 @@ def test_a_pipfile_gets_the_category_of_an_ide_where_no_lock_is_lost(
     assert {recipe.why != "" for recipe in made.recipes if recipe.name.startswith("vscode")} == {True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "brought"),
     [
@@ -248,6 +255,7 @@ def test_python_packages_keep_the_cuda_that_they_bring(
     assert level == "driver" and brought in said and "CUDA 11.8.0 (cuda-layer/base/Containerfile:4) beside them" in said
 
 
+@pytest.mark.slow
 def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adoption) -> None:
     python.verify(adopted.catalog / "bundles/1-minimal/py39")
     assert "# a comment" in (adopted.catalog / "bundles/1-minimal/py39/Pipfile").read_text()
@@ -264,6 +272,7 @@ def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adopti
     assert system.system == ("R=1",)
 
 
+@pytest.mark.slow
 def test_an_ide_finds_its_files_and_its_python(adopted: Adoption) -> None:
     [folder] = (adopted.catalog / "ides").glob("*-stabilitystudio")
     text = (folder / "stabilitystudio.snippet.j2").read_text()
@@ -314,6 +323,7 @@ def test_foreign_tags(text: str, expected: ForeignTag | None) -> None:
     assert parse_foreign(text, ["a", "a-b", "jupyter"], ["pytorch", "c-d"]) == expected
 
 
+@pytest.mark.slow
 def test_a_pipfile_that_a_catalog_refuses_is_left_out_with_the_reason(
     checkout: Path, own: Catalog, tmp_path: Path
 ) -> None:
@@ -323,6 +333,7 @@ def test_a_pipfile_that_a_catalog_refuses_is_left_out_with_the_reason(
     assert "snippets/bundles/2-two: has no Python that could be carried over: it got that of minimal" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

@@ -83,6 +83,7 @@ def studio(checkout: Path, snippet: str, *files: str) -> None:
     write(checkout, f"recipes/{name}/Containerfile", begins(name) + snippet)
 
 
+@pytest.mark.slow
 def test_a_plain_checkout_is_taken_over_whole(imported: Import) -> None:
     made = imported()
     assert made.profiles == 1 and not why(made, RECIPE)
@@ -213,6 +214,7 @@ def test_a_part_that_is_a_link_to_another_place_is_not_followed(
             adopt(checkout, tmp_path / "catalog", own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["snippets/ides/2-studio/files/model.bin", "snippets/ides/2-studio/studio.snippet"])
 def test_a_file_of_a_hundred_megabytes_is_left_out_alone(checkout: Path, imported: Import, place: str) -> None:
     studio(checkout, "COPY model.bin run.sh /x/\n", "model.bin", "run.sh")
@@ -358,6 +360,7 @@ def test_a_recipe_stands_on_the_level_that_its_from_names(checkout: Path, import
     assert [recipe.level for recipe in made.recipes if recipe.name == name] == ["devel-cudnn"] and not why(made, name)
 
 
+@pytest.mark.slow
 def test_each_python_of_a_bundle_has_the_cuda_that_its_own_packages_bring(checkout: Path, imported: Import) -> None:
     brought = '"default": {"torch": {"hashes": ["sha256:aa"], "version": "==2.0.1+cu118"}, '
     write(checkout, "snippets/bundles/1-minimal/py39/Pipfile.lock", (LOCK % DIGEST).replace('"default": {', brought))

@@ -182,6 +182,7 @@ def test_everything_is_reported_at_once_with_file_and_line(catalog: object, tmp_
     assert start
 
 
+@pytest.mark.slow
 def test_this_catalog_has_no_mistakes() -> None:
     # Whether its locks are there and fit is another question.
     report = lint(ROOT, TODAY)

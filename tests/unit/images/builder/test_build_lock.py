@@ -17,6 +17,8 @@ from flows.core.leases import LeaseTaken, held
 from flows.core.settings import Settings
 from flows.images.builder.build_lock import building, pruning
 
+pytestmark = pytest.mark.slow
+
 HOLD = """
 import sys
 from contextlib import nullcontext

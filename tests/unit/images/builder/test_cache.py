@@ -81,6 +81,7 @@ def test_all_or_some_caches_are_emptied(settings: Settings) -> None:
         cache.prune(settings, ["pipp"])
 
 
+@pytest.mark.slow
 def test_nothing_goes_while_something_is_built(settings: Settings) -> None:
     (path,) = fill(settings, "pip", 9)
     pruner = threading.Thread(target=cache.prune, args=(settings,), kwargs={"everything": True})
@@ -92,6 +93,7 @@ def test_nothing_goes_while_something_is_built(settings: Settings) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_each_build_has_archives_of_its_own_and_gives_back_what_it_brought(settings: Settings, tmp_path: Path) -> None:
     builds = [tmp_path / "one", tmp_path / "two"]
     for own in builds:

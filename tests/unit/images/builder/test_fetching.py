@@ -31,6 +31,7 @@ class Slow(Picky):
         self.rfile.read(1)  # until the other side hangs up
 
 
+@pytest.mark.slow
 def test_only_what_is_surely_not_to_be_had_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "_PATIENCE", 0.2)
     nobody = f"http://127.0.0.1:{free_port()}/"

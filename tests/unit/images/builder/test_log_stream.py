@@ -11,6 +11,8 @@ from flows.images.builder import log_stream
 from flows.images.builder.log_stream import Live
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 RUN: ContextVar[str] = ContextVar("run", default="nobody's")
 
 

@@ -18,6 +18,8 @@ from flows.images.builder.slots import slot
 from tests.support.processes import in_a_process
 from tests.support.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 class Run:
     """A build in a thread that holds its slot until it is told to end."""

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from flows.images.grafting import graft
 from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
 
+pytestmark = pytest.mark.slow
+
 ROOT_FOLDER = Entry(FOLDER, 0o755, 0, 0)
 
 

@@ -94,6 +94,7 @@ def test_in_what_images_differ_is_told_without_their_configurations(settings: Se
     assert held.asked == []
 
 
+@pytest.mark.slow
 def test_a_layer_counts_only_as_it_was_noted_by_a_key_that_counts(settings: Settings, tmp_path: Path) -> None:
     held = Keeping()
     with server(held) as port:

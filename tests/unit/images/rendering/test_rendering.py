@@ -85,6 +85,7 @@ ATTACKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_template_that_goes_too_far_is_a_mistake_with_its_line(name: str, tmp_path: Path) -> None:
     texts = {"x.j2": ATTACKS[name], "y.j2": "\n{% include 'x.j2' %}", "z.j2": "{% extends 'x.j2' %}"}
@@ -161,6 +162,7 @@ def test_the_process_may_do_nothing(renderer: Renderer) -> None:
     assert Path(f"/proc/{process.pid}/environ").read_bytes() == b"LANG=C.UTF-8\0"
 
 
+@pytest.mark.slow
 def test_a_process_that_was_killed_is_started_anew(renderer: Renderer) -> None:
     asked(renderer, "a")
     process = renderer._process
@@ -182,6 +184,7 @@ def test_it_ends_with_whoever_asks(renderer: Renderer) -> None:
     assert process.returncode == 0 and not psutil.pid_exists(process.pid)
 
 
+@pytest.mark.slow
 def test_a_fork_has_a_process_of_its_own(renderer: Renderer) -> None:
     asked(renderer, "a")
     child = os.fork()
@@ -214,6 +217,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(WORDS), max_size=25).map("".join) | st.text(max_size=60))
 def test_no_text_does_more_than_make_mistakes(text: str) -> None:

@@ -185,6 +185,7 @@ def may_be_disturbed(which: Candidate, shared: PlanInput, begin: datetime, end: 
 # --- What always holds ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(worlds(), ROLLOUTS)
 def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: PlanInput) -> None:
@@ -262,6 +263,7 @@ def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision, length
             assert line.at - length < line.deadline or (line.reason is Reason.late and line.detail)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(worlds(), ROLLOUTS, st.randoms(use_true_random=False))
 def test_a_plan_is_the_same_each_time_whatever_the_order(
@@ -283,6 +285,7 @@ TRIALS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(worlds(), ROLLOUTS, TRIALS)
 def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_beginning(

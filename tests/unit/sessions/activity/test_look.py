@@ -29,6 +29,7 @@ def looked(home: Path, **more: object) -> Look:
         return TypeAdapter(Look).validate_json(ask(json.dumps({**ASKED, **more})))
 
 
+@pytest.mark.slow
 def test_a_program_is_seen_with_its_terminal_and_its_input(tmp_path: Path) -> None:
     argv = (sys.executable, "-c", "input(); input()", str(tmp_path))
     terminal = Terminal(argv)
@@ -44,6 +45,7 @@ def test_a_program_is_seen_with_its_terminal_and_its_input(tmp_path: Path) -> No
     assert not seen.problems and not seen.gpu and seen.network >= 0
 
 
+@pytest.mark.slow
 def test_what_hides_or_doesnt_answer_is_a_problem_and_no_crash(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     seen = looked(tmp_path, protocol="jupyter", port=1)
@@ -62,6 +64,7 @@ class Idle(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 def test_a_text_that_a_page_of_jupyterlab_has_open_was_saved_when_its_file_was(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     workspaces = tmp_path / ".jupyter/lab/workspaces"
@@ -79,6 +82,7 @@ def test_a_text_that_a_page_of_jupyterlab_has_open_was_saved_when_its_file_was(t
     assert seen.saved == 1000 and not seen.problems
 
 
+@pytest.mark.slow
 def test_a_heartbeat_is_when_its_file_was_touched(tmp_path: Path) -> None:
     assert looked(tmp_path).heartbeat is None
     (tmp_path / "beat").touch()
@@ -86,6 +90,7 @@ def test_a_heartbeat_is_when_its_file_was_touched(tmp_path: Path) -> None:
     assert seen.heartbeat is not None and abs(seen.at - seen.heartbeat) < 30
 
 
+@pytest.mark.slow
 def test_a_hold_is_what_its_owner_wrote_and_when(tmp_path: Path) -> None:
     assert looked(tmp_path).hold is None
     file = tmp_path / ".config" / "refit" / "hold"

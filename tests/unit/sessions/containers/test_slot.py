@@ -109,6 +109,7 @@ def test_what_is_mounted_is_shared_or_not() -> None:
     assert mounted(lines) == (Mounted(Path("/srv/a b"), True), Mounted(Path("/t"), False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_to_wait_for_a_launcher_takes_one_program_at_most(
     uid: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +180,7 @@ def not_mine(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_launcher_imports_then_waits_for_the_home_and_begins_as_if_it_had_been_there(tmp_path: Path) -> None:
     (place := tmp_path / "home").symlink_to(not_mine(tmp_path / "nobody"))
     (mine := tmp_path / "mine").mkdir()

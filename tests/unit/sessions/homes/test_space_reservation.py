@@ -26,6 +26,7 @@ def test_a_copy_grows_while_it_is_made_and_others_keep_a_rest() -> None:
     assert lacking(1_000_000_000, 1_100_000_000) == SPARE
 
 
+@pytest.mark.slow
 def test_what_one_copy_counts_on_another_waits_for(tmp_path: Path, most: int) -> None:
     begun = Event()
 

@@ -65,6 +65,7 @@ def test_an_answer_without_end_is_given_up_and_isnt_kept() -> None:
     assert psutil.Process().memory_info().rss - before < 100_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drip", [dripping, dripping_headers])
 def test_an_answer_that_drips_is_given_up(drip: Callable[[BaseHTTPRequestHandler], None]) -> None:
     began = time.monotonic()
@@ -102,6 +103,7 @@ def shouting(request: pytest.FixtureRequest) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_answers_without_end_is_given_up(shouting: str) -> None:
     with pytest.raises((JupyterError, ConnectionClosedError)) as given_up:
         Jupyter(shouting, "token")._executed("kernel", "print(1)", time.monotonic() + PATIENCE)

@@ -119,6 +119,7 @@ def test_npm_packages_have_a_layer_of_their_own_that_no_other_package_changes() 
     assert stages.layer_key(packages, "of one lock", {}) != stages.layer_key(packages, "of another", {})
 
 
+@pytest.mark.slow
 def test_a_catalogs_own_npm_instructions_are_carried_only_where_they_are_refits(root: Path) -> None:
     own = root / "ides/4-vscode/npm/npm.snippet.j2"
     assert chain("vscode", load.load_catalog(root))[-2].kind is Kind.closed
@@ -151,6 +152,7 @@ def test_an_ide_s_system_packages_come_after_its_python_packages(root: Path) -> 
     assert system.system == ("libpq5=1",)  # the base has git
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lock", "line", "what"),
     [
@@ -186,6 +188,7 @@ def test_the_nearest_profile_changes_as_little_as_possible() -> None:
     assert near.stem == "rstudio-r-deb12-py311"
 
 
+@pytest.mark.slow
 def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
     found = list(choices.possible(CATALOG))
     with_packages = [
@@ -198,6 +201,7 @@ def test_system_packages_are_asked_only_of_systems_that_call_them_so() -> None:
     assert reason.startswith("r goes only with os deb12 or deb13: ")
 
 
+@pytest.mark.slow
 def test_a_rule_that_names_what_is_not_there_is_told_with_its_line(root: Path) -> None:
     (root / "ides/3-terminal/ide.yaml").write_text("category: web\nonly:\n  - because: of this test\n    os: [deb21]\n")
     (hint,) = [
@@ -214,6 +218,7 @@ def cuda(level: str, root: Path = ROOT) -> tuple[Stage, ...]:
     return tuple(stage for stage in found if "-cuda-" in stage.name)
 
 
+@pytest.mark.slow
 def test_a_level_of_cuda_is_a_chain_of_layers_that_stand_on_anything() -> None:
     system, *levels = cuda("devel-cudnn")
     assert (system.system, system.kind) == (("g++=1",), Kind.instructions)
@@ -258,6 +263,7 @@ def test_on_a_system_of_rpm_cuda_comes_from_a_repository_whose_key_is_pinned(
     assert cudnn.system == ("libcudnn9-cuda-13=1", "libcudnn9-devel-cuda-13=1")
 
 
+@pytest.mark.slow
 def test_a_library_of_cuda_that_would_be_there_twice_is_refused(root: Path) -> None:
     lock = root / "base/cuda/locks/runtime.txt"
     lock.write_text(lock.read_text() + "pyyaml==6.0.3 --hash=sha256:" + "0" * 64 + "\n")
@@ -267,6 +273,7 @@ def test_a_library_of_cuda_that_would_be_there_twice_is_refused(root: Path) -> N
     assert cuda("driver", root)
 
 
+@pytest.mark.slow
 def test_a_library_for_another_cuda_is_the_same_library(root: Path) -> None:
     lock = root / "base/cuda/locks/cudnn.txt"
     lock.write_text("rich-cu12==9.1 --hash=sha256:" + "0" * 64 + "\n")

@@ -41,6 +41,7 @@ def say(home: Path, text: str) -> None:
     (home / f"{FILE}.heard").write_text(text)
 
 
+@pytest.mark.slow
 def test_a_notice_is_left_shown_answered_and_taken_away(windows: Windows, tmp_path: Path) -> None:
     assert windows.notices() == {}
     windows.leave_notice("sha256:7", "A new image", 'It "comes"\nsoon', ANSWERS)
@@ -57,6 +58,7 @@ def test_a_notice_is_left_shown_answered_and_taken_away(windows: Windows, tmp_pa
     assert not list((tmp_path / FILE).parent.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", ["", "[]", '{"id": 1', '{"id": "sha256:7"}'])
 def test_what_people_write_there_themselves_is_no_answer(windows: Windows, tmp_path: Path, said: str) -> None:
     windows.leave_notice("sha256:7", "A new image", "", ANSWERS)

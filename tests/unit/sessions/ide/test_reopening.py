@@ -85,6 +85,7 @@ def says_after_a_move(home: Path) -> str:
     return disproof(cast(Engine, Here(home)), cast(Session, SimpleNamespace(container="refit-ada-2")))
 
 
+@pytest.mark.slow
 def test_after_a_move_the_home_can_be_written_to_and_its_hook_has_the_last_word(tmp_path: Path) -> None:
     assert says_after_a_move(tmp_path) == ""
     assert says_after_a_move(tmp_path / "gone") == "it can't write to its home"
@@ -110,6 +111,7 @@ def gone(pids: Path) -> bool:
     return not any(psutil.pid_exists(int(pid)) for pid in pids.read_text().split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [
@@ -126,6 +128,7 @@ def test_a_hook_that_prints_without_end_is_ended_with_all_that_it_started(tmp_pa
     assert gone(pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["exec sleep 1000", "exec >&- 2>&-; sleep 1000", "trap '' TERM; sleep 1000 & wait"])
 def test_a_hook_that_goes_on_is_ended_when_its_time_is_up(tmp_path: Path, script: str) -> None:
     outcome = supervised(f"echo $$ >>{tmp_path}/pids; {script}", seconds=0.5)

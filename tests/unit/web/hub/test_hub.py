@@ -51,6 +51,7 @@ def test_no_two_servers_have_the_same_session_and_each_name_is_legal(pairs: list
     assert len(first) == 2 and not first & second
 
 
+@pytest.mark.slow
 @given(people, st.lists(server_names, unique=True, max_size=6), st.lists(_slugs, unique=True, max_size=6))
 def test_every_session_of_a_person_is_one_server_with_a_name_that_the_hub_takes(
     person: str, made: list[str], elsewhere: list[str]
