@@ -17,7 +17,7 @@ from flows.core.settings import REGISTRY_PASSWORD, Settings
 from flows.core.settings_environment import variables
 from flows.gateway import routes
 from flows.gateway.proxy import NODE
-from flows.services.prefect_services import prefect, prefect_environment, worker
+from flows.services import prefect_services
 from flows.services.service import Service, inherited_environment, written_secret
 from flows.sessions.entry.forwarder import HEALTH, Forwarder
 
@@ -35,13 +35,13 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     reading = (reader(settings),) if settings.registry_read_port else ()
     needed = (
         *(() if settings.registry else (registry(settings), *reading)),
-        *(() if settings.prefect_server else (prefect(settings),)),
+        *(() if settings.prefect_server else (prefect_services.prefect(settings),)),
     )
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     people = (hub(settings), authorizer(settings)) if settings.hub_wanted else ()
-    return (*needed, worker(settings), *wanted, *way, *people, *told)
+    return (*needed, prefect_services.worker(settings), *wanted, *way, *people, *told)
 
 
 def gateway(settings: Settings) -> Service:
@@ -236,7 +236,7 @@ def metrics(settings: Settings) -> Service:
         name="metrics",
         title="Metrics",
         argv=(sys.executable, "-m", "flows.metrics.serving"),
-        environment={**prefect_environment(settings), **variables(settings)},
+        environment={**prefect_services.prefect_environment(settings), **variables(settings)},
         inherited=inherited_environment(),
         folder=settings.folder("services", "metrics"),
         log=settings.folder("logs") / "metrics.log",

@@ -332,7 +332,7 @@ def test_a_disk_that_fills_up_under_a_copy_is_left_without_half_of_it(
     session = session_in(homes)
     (session.home / "log").write_bytes(os.urandom(700 << 20))
     with monkeypatch.context() as patch:  # it was small when it was counted
-        patch.setattr(homes, "_extent", lambda _: Extent(1 << 20, 1))
+        patch.setattr(copying, "extent_of", lambda *_: Extent(1 << 20, 1))
         with pytest.raises(NoRoom, match="can't be copied any further") as refused:
             homes.copy(session, "move")
     assert "make room" in refused.value.hint and not homes.has_snapshot("ana", "move")
