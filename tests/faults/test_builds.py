@@ -563,9 +563,10 @@ def test_each_stage_is_executed_once_at_any_parallelism(mine: Settings, fresh: S
     graph, settings = matrix(), fresh.model_copy(update={"builds_at_once": at_once})
     outcomes, started = carried_out(settings, graph)
     assert sorted(started) == sorted(graph.stages)
-    assert [stage for stage in outcomes.values() if not isinstance(stage, Built)] == []
-    assert {name: stage.digest for name, stage in carried_out(settings, graph)[0].items()} == {
-        name: stage.digest for name, stage in outcomes.items()
+    assert [stage for stage in outcomes.stages.values() if not isinstance(stage, Built)] == []
+    again, _ = carried_out(settings, graph)
+    assert {stage.stage: stage.digest for stage in again.built} == {
+        stage.stage: stage.digest for stage in outcomes.built
     }
 
 
@@ -590,9 +591,9 @@ def test_a_run_goes_on_when_one_of_its_stages_hangs(fresh: Settings) -> None:
     graph, nap = matrix(), nap_of(3600)
     hanging = Graph({**graph.stages, "bundle1": tiny.on("root", "bundle1", nap)}, {})
     outcomes, _ = carried_out(fresh.model_copy(update={"build_timeout_seconds": 15.0, "builds_at_once": 2}), hanging)
-    failed = {name for name, outcome in outcomes.items() if not isinstance(outcome, Built)}
+    failed = {name for name, outcome in outcomes.stages.items() if not isinstance(outcome, Built)}
     assert failed == {"bundle1", "leaf1", "leaf3", "leaf5"}
-    assert all("'bundle1' takes too long" in str(outcomes[name]) for name in failed)
+    assert all("'bundle1' takes too long" in str(outcomes.stages[name]) for name in failed)
     assert sleepers(str(nap)) == []
     assert_clean(fresh)
 
