@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from flows.migrations.move import Past
 from flows.migrations.move_steps import State
@@ -46,7 +47,11 @@ class Observed:
 
     def candidate(self, session: str) -> Candidate:
         """The session with this name."""
-        return next(one for one in self.candidates if one.session.name == session)
+        return self._by_name[session]
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Candidate]:
+        return {one.session.name: one for one in self.candidates}
 
     def with_candidate(self, candidate: Candidate) -> Observed:
         """The same, with something else known of one session."""
