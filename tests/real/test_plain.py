@@ -89,7 +89,7 @@ def differing(settings: Settings, registry: Registry, one: str, other: str) -> s
 
 def refit_show(stem: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **more, "REFIT_CATALOG": str(ROOT)}
-    return subprocess.run([REFIT, "show", stem], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([REFIT, "containerfile", stem], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.long
