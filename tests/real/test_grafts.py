@@ -17,7 +17,7 @@ from flows.images.grafting.layer_cache import Layers, NotCarried
 from flows.images.manifests import Manifest
 from flows.images.stages import Kind, Stage
 from flows.signing.trust import Trust
-from tests.real.test_layers import PARENT, Workshop, workshop
+from tests.support.workshop import PARENT, Workshop, workshop
 
 __all__ = ["workshop"]
 

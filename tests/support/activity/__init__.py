@@ -1,0 +1,1 @@
+"""Situations in a session, each with the verdict on its activity."""
