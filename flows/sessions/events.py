@@ -27,6 +27,9 @@ class Kind(StrEnum):
     approved = "rollout approved"
     judged = "wave judged"
     wished = "wish changed"
+    shared = "session shared"
+    unshared = "share ended"
+    visited = "guest came in"
 
 
 @dataclass(frozen=True)

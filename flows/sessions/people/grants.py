@@ -1,0 +1,183 @@
+"""Refit's record of shares: who gave them, until when, and who has come in by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Connection, Engine, Select, select
+from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Session as Transaction
+
+from flows.core.database import Instant, Table, now, write_rows
+from flows.sessions import events
+from flows.sessions.history import append
+from flows.sessions.people.entitlements import Access, Grant, Kind, Share
+
+# Somebody who was away for longer comes anew.
+_VISIT = timedelta(minutes=30)
+
+
+class GrantRow(Table):
+    """A share that holds or held; never removed."""
+
+    __tablename__ = "grants"
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    session: Mapped[str] = mapped_column(index=True)
+    owner: Mapped[str]
+    server: Mapped[str]
+    kind: Mapped[str]
+    subject: Mapped[str]
+    by: Mapped[str]
+    at: Mapped[datetime] = mapped_column(Instant)
+    until: Mapped[datetime | None] = mapped_column(Instant)
+    ended: Mapped[datetime | None] = mapped_column(Instant, index=True)
+
+
+class VisitRow(Table):
+    """When somebody who isn't its owner was seen in a session last, and whether they were told whose it is."""
+
+    __tablename__ = "visits"
+
+    session: Mapped[str] = mapped_column(primary_key=True)
+    person: Mapped[str] = mapped_column(primary_key=True)
+    seen: Mapped[datetime | None] = mapped_column(Instant)
+    told: Mapped[datetime | None] = mapped_column(Instant)
+
+
+class Grants:
+    """The records in Refit's database."""
+
+    def __init__(self, database: Engine) -> None:
+        self._database = database
+
+    def open(self) -> tuple[Grant, ...]:
+        """All that have not ended, whether their time is over or not."""
+        return self._read(GrantRow.ended.is_(None))
+
+    def of(self, session: str) -> tuple[Grant, ...]:
+        """All of a session, the oldest first; those that have ended, too."""
+        return self._read(GrantRow.session == session)
+
+    def record(self, share: Share, server: str, by: str, until: datetime | None) -> Grant:
+        """Write down a share, before the Hub makes it; one that holds gets another end.
+
+        Args:
+            share: what is shared, and with whom.
+            server: name of the owner's server in the Hub.
+            by: who shares it.
+            until: when it ends by itself; none: it doesn't.
+        """
+
+        def work(rows: Transaction) -> Grant:
+            row = rows.scalars(_row_of(share)).first()
+            if row is None:
+                row = GrantRow(session=share.session, owner=share.owner, server=server, kind=share.kind, at=now())
+                row.subject, row.by = share.subject, by
+                rows.add(row)
+            row.until = until
+            rows.flush()
+            _tell(rows.connection(), events.Kind.shared, row, by)
+            return _grant(row)
+
+        return write_rows(self._database, work)
+
+    def redeem(self, code: Share, person: str) -> None:
+        """A code became a share with this person: it ends when the code's would have, and the code has ended."""
+
+        def work(rows: Transaction) -> None:
+            row = rows.scalars(_row_of(code)).first()
+            if row is None:
+                return
+            row.ended = now()
+            share = Share(code.session, code.owner, Kind.person, person)
+            made = rows.scalars(_row_of(share)).first() or GrantRow(at=now(), kind=Kind.person, subject=person)
+            made.session, made.owner, made.server, made.by, made.until = (
+                row.session,
+                row.owner,
+                row.server,
+                row.by,
+                row.until,
+            )
+            rows.add(made)
+            rows.flush()
+            _tell(rows.connection(), events.Kind.shared, made, person)
+
+        write_rows(self._database, work)
+
+    def end(self, share: Share, by: str) -> bool:
+        """A share holds no more; whether it was on record."""
+
+        def work(rows: Transaction) -> bool:
+            row = rows.scalars(_row_of(share)).first()
+            if row is None:
+                return False
+            row.ended = now()
+            _tell(rows.connection(), events.Kind.unshared, row, by)
+            return True
+
+        return write_rows(self._database, work)
+
+    def visited(self, session: str, person: str, access: Access) -> None:
+        """Somebody who isn't the owner uses a session; the history gets a line each time that they come anew."""
+
+        def work(rows: Transaction) -> None:
+            row = rows.get(VisitRow, (session, person)) or VisitRow(session=session, person=person)
+            anew = row.seen is None or row.seen < now() - _VISIT
+            row.seen = now()
+            rows.add(row)
+            if anew:
+                data = {"role": access.role.value, "via": access.via}
+                append(rows.connection(), events.Kind.visited, session=session, by=person, data=data)
+
+        write_rows(self._database, work)
+
+    def told(self, session: str, person: str) -> None:
+        """Somebody was told that they act as the user of a session that isn't theirs."""
+
+        def work(rows: Transaction) -> None:
+            row = rows.get(VisitRow, (session, person)) or VisitRow(session=session, person=person)
+            row.told = now()
+            rows.add(row)
+
+        write_rows(self._database, work)
+
+    def was_told(self, session: str, person: str) -> bool:
+        """Whether that was so since the session was shared with them last; a later share is told of anew."""
+        with Transaction(self._database) as rows:
+            row = rows.get(VisitRow, (session, person))
+            return bool(row and row.told)
+
+    def forget_told(self, session: str, person: str) -> None:
+        """Somebody has lost a session: they are told anew when they get it again."""
+
+        def work(rows: Transaction) -> None:
+            if row := rows.get(VisitRow, (session, person)):
+                row.told = row.seen = None
+
+        write_rows(self._database, work)
+
+    def _read(self, chosen: ColumnElement[bool]) -> tuple[Grant, ...]:
+        with Transaction(self._database) as rows:
+            found = rows.scalars(select(GrantRow).where(chosen).order_by(GrantRow.number))
+            return tuple(map(_grant, found))
+
+
+def _row_of(share: Share) -> Select[tuple[GrantRow]]:
+    same = (GrantRow.session == share.session, GrantRow.owner == share.owner, GrantRow.kind == share.kind.value)
+    return select(GrantRow).where(*same, GrantRow.subject == share.subject, GrantRow.ended.is_(None))
+
+
+def _tell(connection: Connection, kind: events.Kind, row: GrantRow, by: str) -> None:
+    data: Mapping[str, str] = {
+        "with": str(row.kind),
+        "subject": row.subject if row.kind != Kind.code else "",
+        "until": row.until.isoformat() if row.until else "",
+    }
+    append(connection, kind, session=row.session, by=by, data=data)
+
+
+def _grant(row: GrantRow) -> Grant:
+    subject = (row.session, row.owner, row.server, Kind(row.kind), row.subject)
+    return Grant(row.number, *subject, row.by, row.at, row.until, row.ended)

@@ -1,0 +1,104 @@
+"""What the Hub said of people last, in a file: others than the authorizer know it, and so while the Hub is away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from flows.core.atomic_files import write_whole
+from flows.core.database import now
+from flows.core.settings import Settings
+from flows.sessions.people.entitlements import Account, Entitlements, Kind, Rights, Share
+from flows.sessions.people.grants import Grants
+from flows.sessions.store import Store
+
+_FILE = "rights.json"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was heard of the Hub.
+
+    Attributes:
+        rights: accounts, shares and groups.
+        servers: session → name of its owner's server.
+    """
+
+    rights: Rights
+    servers: dict[str, str] = field(default_factory=dict)
+
+
+def file(settings: Settings) -> Path:
+    """Where it is; only the authorizer writes it."""
+    return settings.home / "services" / "authorizer" / _FILE
+
+
+def keep(settings: Settings, heard: Heard) -> None:
+    """Write down what the Hub says.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    write_whole(file(settings), json.dumps(as_json(heard)), private=True)
+
+
+def last(settings: Settings) -> Heard:
+    """What the Hub said last. Without a Hub each name is somebody's; of one that never answered nobody is known."""
+    if not settings.hub_wanted:
+        return Heard(Rights())
+    try:
+        return from_json(json.loads(file(settings).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Heard(Rights(accounts={}))
+
+
+def entitlements(settings: Settings, database: Engine, heard: Heard | None = None) -> Entitlements:
+    """Who may use which session now.
+
+    Args:
+        settings: of this Refit.
+        database: Refit's.
+        heard: what the Hub says; none: what it said last.
+    """
+    heard = heard or last(settings)
+    owners, grants = Store(database).owners(), Grants(database).open()
+    return Entitlements(heard.rights, owners, grants, now(), heard.servers)
+
+
+def as_json(heard: Heard) -> dict[str, Any]:
+    """As plain data. Pure."""
+    accounts = heard.rights.accounts or {}
+    return {
+        "accounts": [
+            {"name": one.name, "groups": sorted(one.groups), "scopes": sorted(one.scopes), "logins": sorted(one.logins)}
+            for one in accounts.values()
+        ],
+        "shares": sorted([one.session, one.owner, one.kind.value, one.subject] for one in heard.rights.shares),
+        "servers": heard.servers,
+    }
+
+
+def from_json(told: dict[str, Any]) -> Heard:
+    """From plain data; the reverse of `as_json`. Pure.
+
+    Raises:
+        KeyError, TypeError, ValueError: it isn't such data.
+    """
+    accounts = {one["name"]: _account(one) for one in told["accounts"]}
+    shares = frozenset(Share(session, owner, Kind(kind), subject) for session, owner, kind, subject in told["shares"])
+    return Heard(Rights(accounts, shares, members(accounts)), dict(told["servers"]))
+
+
+def members(accounts: dict[str, Account]) -> dict[str, frozenset[str]]:
+    """Group → the people in it. Pure."""
+    groups = {group for account in accounts.values() for group in account.groups}
+    return {group: frozenset(one.name for one in accounts.values() if group in one.groups) for group in groups}
+
+
+def _account(told: dict[str, Any]) -> Account:
+    groups, scopes, logins = (frozenset(told[name]) for name in ("groups", "scopes", "logins"))
+    return Account(told["name"], groups, scopes, logins)
