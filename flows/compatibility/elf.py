@@ -1,23 +1,41 @@
-"""What a program or library asks of the system that it runs on, read from its ELF header as the loader reads it.
+"""What a program or library asks of the system that it runs on, read as the loader reads it: by its segments alone.
 
 The files are somebody else's: nothing that they say is believed, and what is read of one is bounded.
 """
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
 
-MAGIC = b"\x7fELF"
-MOST_BYTES = 1 << 22  # of any table
-MOST_ENTRIES = 500
+from elftools.common.exceptions import ELFError
+from elftools.construct.core import ConstructError
+from elftools.construct.lib.container import Container
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.sections import StringTableSection
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MOST_BYTES = 1 << 20  # of one file, of which its tags and their texts take some thousand
+MOST_ENTRIES = 500  # of any table
+MOST_SEGMENTS = 1170  # what Linux itself loads: 64 KiB of their headers
 
 Read = Callable[[int, int], bytes]
 """Reads from a file: where it begins, how many bytes at most."""
 
-_LOAD, _DYNAMIC = 1, 2
-_NEEDED, _STRINGS, _STRINGS_SIZE, _VERSIONS, _VERSIONS_COUNT = 1, 5, 10, 0x6FFFFFFE, 0x6FFFFFFF
+_HEADER = 64  # bytes
+_BUFFER = 256  # bytes: most texts are short, and far from each other
+_NOBODY_KNOWS = 1 << 62  # where a file ends: it is read from where its tables are
+_SECTIONS = {1: ((32, "I"), (46, "HHH")), 2: ((40, "Q"), (58, "HHH"))}  # by class: where a header names them
+# What pyelftools raises where a file contradicts itself.
+_BROKEN = (ELFError, ConstructError, struct.error, ValueError, OverflowError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -42,88 +60,89 @@ def needs(read: Read) -> Needs:
         NotReadable: it is no ELF file, or a broken one.
     """
     try:
-        return _Elf(read).needs()
-    except (struct.error, ValueError, OverflowError) as error:
+        file = ELFFile(io.BufferedReader(_Bounded(read), _BUFFER))
+        if file.header.e_phnum > MOST_SEGMENTS:
+            raise NotReadable("it has more segments than Linux loads")
+        dynamic = next(file.iter_segments("PT_DYNAMIC"), None)
+        return _needs(dynamic) if isinstance(dynamic, DynamicSegment) else Needs()
+    except _BROKEN as error:
         raise NotReadable(str(error)) from None
 
 
-class _Elf:
-    """Little-endian and big-endian, 32 and 64 bits: the layout is that of the ELF specification."""
+def _needs(dynamic: DynamicSegment) -> Needs:
+    tags = list(islice(dynamic.iter_tags(), MOST_ENTRIES))
+    values = {tag.entry.d_tag: tag.entry.d_val for tag in reversed(tags)}
+    versions: dict[str, tuple[int, ...]] = {}
+    for name in _interfaces(dynamic.elffile, values):
+        interface, _, version = name.rpartition("_")
+        if numbers := numbered(version):
+            versions[interface] = max(versions.get(interface, ()), numbers)
+    return Needs(tuple(str(vars(tag)["needed"]) for tag in tags if tag.entry.d_tag == "DT_NEEDED"), versions)
+
+
+def _interfaces(file: ELFFile, tags: Mapping[str, int]) -> Iterator[str]:
+    """The interfaces that the loader looks for: `GLIBC_2.34`."""
+    count = min(tags.get("DT_VERNEEDNUM", 0), MOST_ENTRIES)
+    if count:
+        texts, versions = (_section(file, tags[tag], count) for tag in ("DT_STRTAB", "DT_VERNEED"))
+        strings = StringTableSection(texts, "", file)
+        for _, interfaces in GNUVerNeedSection(versions, "", file, strings).iter_versions():
+            yield from (interface.name for interface in islice(interfaces, MOST_ENTRIES))
+
+
+def _section(file: ELFFile, address: int, entries: int) -> Container:
+    """A table at an address in memory, as pyelftools expects it: with the header of a section."""
+    offset = next(file.address_offsets(address), None)
+    if offset is None:
+        raise NotReadable("a table lies outside the file")
+    return Container(sh_offset=offset, sh_info=entries, sh_flags=0, sh_size=0, sh_addralign=0)
+
+
+class _Bounded(io.RawIOBase):
+    """A file without its table of sections, which no loader looks at; it ends reading that doesn't end by itself."""
 
     def __init__(self, read: Read) -> None:
-        self._from = read
-        head = self._read(0, 64)
-        if head[:4] != MAGIC:
-            raise ValueError("no ELF file")
-        self._wide, self._order = head[4] == 2, "<" if head[5] == 1 else ">"
-        where, size, count = (32, 54, 56) if self._wide else (28, 42, 44)
-        (start,) = struct.unpack_from(self._order + ("Q" if self._wide else "I"), head, where)
-        (entry,), (entries,) = (struct.unpack_from(self._order + "H", head, place) for place in (size, count))
-        self._segments = [self._segment(start + number * entry) for number in range(min(entries, MOST_ENTRIES))]
+        self._from, self._at, self._left = read, 0, MOST_BYTES
+        self._head = _without_sections(read(0, _HEADER))
 
-    def needs(self) -> Needs:
-        dynamic = [(at, size) for kind, at, _, size in self._segments if kind == _DYNAMIC]
-        if not dynamic:
-            return Needs()
-        tags = list(self._tags(*dynamic[0]))
-        known = dict(tags)
-        if _STRINGS not in known:
-            return Needs()
-        strings = self._read(self._place(known[_STRINGS]), known.get(_STRINGS_SIZE, 0))
-        libraries = tuple(_text(strings, value) for tag, value in tags if tag == _NEEDED)
-        count = min(known.get(_VERSIONS_COUNT, 0), MOST_ENTRIES)
-        return Needs(libraries, self._versions(self._place(known[_VERSIONS]), count, strings) if count else {})
+    def readable(self) -> bool:
+        return True
 
-    def _read(self, at: int, size: int) -> bytes:
-        if size > MOST_BYTES:
-            raise ValueError("a table is too large")
-        return self._from(at, size)
+    def seekable(self) -> bool:
+        return True
 
-    def _segment(self, at: int) -> tuple[int, int, int, int]:
-        """Type, offset in the file, address in memory, size in the file."""
-        if self._wide:
-            kind, _, offset, address, _, size = struct.unpack(self._order + "IIQQQQ", self._read(at, 40))
-        else:
-            kind, offset, address, _, size = struct.unpack(self._order + "IIIII", self._read(at, 20))
-        return kind, offset, address, size
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: _NOBODY_KNOWS}[whence]
+        if not 0 <= base + offset < 1 << 63:
+            raise NotReadable("a table lies outside the file")
+        self._at = base + offset
+        return self._at
 
-    def _place(self, address: int) -> int:
-        """Where in the file that is which will be at `address` in memory."""
-        for kind, offset, start, size in self._segments:
-            if kind == _LOAD and start <= address < start + size:
-                return address - start + offset
-        raise ValueError("a table lies outside the file")
+    def tell(self) -> int:
+        return self._at
 
-    def _tags(self, at: int, size: int) -> Iterator[tuple[int, int]]:
-        form = self._order + ("qQ" if self._wide else "iI")
-        content = self._read(at, size)
-        step = struct.calcsize(form)
-        for place in range(0, len(content) - step + 1, step):
-            tag, value = struct.unpack_from(form, content, place)
-            if tag == 0:
-                return
-            yield tag, value
+    def readinto(self, into: WriteableBuffer) -> int:
+        buffer = memoryview(into)
+        content = self._head[self._at :] if self._at < len(self._head) else self._from(self._at, len(buffer))
+        content = content[: len(buffer)]
+        buffer[: len(content)] = content
+        self._at += len(content)
+        self._left -= len(buffer)
+        if self._left < 0:
+            raise NotReadable("too much of it would have to be read")
+        return len(content)
 
-    def _versions(self, at: int, count: int, strings: bytes) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-        for _ in range(count):
-            _, names, _, first, following = struct.unpack(self._order + "HHIII", self._read(at, 16))
-            place = at + first
-            for _ in range(min(names, MOST_ENTRIES)):
-                _, _, _, name, step = struct.unpack(self._order + "IHHII", self._read(place, 16))
-                interface, _, version = _text(strings, name).rpartition("_")
-                if numbers := numbered(version):
-                    found[interface] = max(found.get(interface, ()), numbers)
-                place += step
-            at += following
-        return found
+
+def _without_sections(head: bytes) -> bytes:
+    if len(head) < _HEADER or head[4] not in _SECTIONS:
+        raise NotReadable("no ELF file")
+    changed = bytearray(head)
+    for at, form in _SECTIONS[head[4]]:
+        struct.pack_into(f"={form}", changed, at, *(0 for _ in form))
+    return bytes(changed)
 
 
 def numbered(version: str) -> tuple[int, ...]:
     """`2.34` as numbers, so that 2.9 is before 2.34; empty if there is anything else in it."""
     parts = version.split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() and part.isascii() for part in parts) else ()
-
-
-def _text(strings: bytes, at: int) -> str:
-    return strings[at : strings.index(b"\0", at)].decode("ascii", "replace")

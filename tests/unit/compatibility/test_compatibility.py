@@ -206,26 +206,6 @@ def test_what_images_matter_to_is_looked_at_first(tmp_path: Path) -> None:
     assert home.missed and [group.kind for group in home.groups] == [Kind.user]
 
 
-def needs_of_ls(spoilt: int | None = None) -> elf.Needs:
-    """What `ls` needs, with eight bytes spoilt from there on."""
-    content = bytearray(Path("/bin/ls").read_bytes())
-    if spoilt is not None:
-        content[spoilt : spoilt + 8] = b"\xff" * 8
-    return elf.needs(lambda at, size: bytes(content[at : at + size]))
-
-
-@pytest.mark.parametrize("where", [0, 32, 54], ids=["magic", "place of the segments", "their size and number"])
-def test_a_program_with_a_broken_header_is_refused(where: int) -> None:
-    with pytest.raises(elf.NotReadable):
-        needs_of_ls(where)
-
-
-@pytest.mark.parametrize("where", [40, 72, 200], ids=["place of the sections", "first segment", "address of a segment"])
-def test_what_is_broken_and_not_looked_at_changes_nothing(where: int) -> None:
-    assert "libc.so.6" in needs_of_ls().libraries
-    assert needs_of_ls(where) == needs_of_ls()
-
-
 def test_an_image_is_read_with_nothing_but_its_own_python() -> None:
     told = read_image.facts()
     assert set(Image.__dataclass_fields__) == set(told)
