@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from debian.deb822 import Deb822
+
 from flows.catalog.model import Base
 from flows.core import command
 from flows.core.errors import RefitError
@@ -50,10 +52,10 @@ def files(base: Base) -> Mapping[str, bytes]:
     for root, part in _suites(base.config.suite, PUBLIC):
         parts.setdefault(root, []).append(part)
     stanzas = (
-        f"Types: deb\nURIs: {root}\nSuites: {' '.join(suites)}\nComponents: main\nSigned-By: {KEYRING}\n"
+        Deb822({"Types": "deb", "URIs": root, "Suites": " ".join(suites), "Components": "main", "Signed-By": KEYRING})
         for root, suites in parts.items()
     )
-    return {"files/debian.sources": "\n".join(stanzas).encode()}
+    return {"files/debian.sources": b"\n".join(map(bytes, stanzas))}
 
 
 def proxy(settings: Settings) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import lzma
 import re
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import httpx
+from debian import deb822
 
 from flows.core.atomic_files import write_whole_of
 from flows.core.authorities import authorities
@@ -28,17 +30,19 @@ from flows.core.settings import Settings
 Offers = Mapping[str, tuple[str, ...]]
 Stanzas = Iterable[bytes]  # of packages, each with its fields
 
-_INDEX_BOUNDS = Bounds(size=16 << 20, seconds=60.0)
+_INDEX_BOUNDS = Bounds(size=2 << 20, seconds=60.0)
 _LIST_BOUNDS = Bounds(size=256 << 20, seconds=900.0)  # packed; Debian's has some 10 MB
 _CHUNK = 1 << 20
 _MOST_UNPACKED = 4 << 30  # bytes
 _MOST_MEMORY = 256 << 20  # bytes that unpacking may take
-_LONGEST_STANZA = 16 << 20  # bytes
+_LONGEST_STANZA = 1 << 20  # bytes; Debian's have some thousand
 _MOST_KEPT = 512 << 20  # bytes of a list; Debian's has 20 MB
 _KEPT = 7 * 24 * 3600.0  # seconds after its last use
-_INDEX = r"^ ([0-9a-f]{64}) +\d+ (main/binary-%s/Packages\.xz)$"
-_FIELD = re.compile(rb"^(Package|Version|SHA256|Depends|Pre-Depends|Provides|Essential): (.*)$", re.MULTILINE)
-_NAME = re.compile(r"(?:^|[,|])\s*([^\s,|(:]+)")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FIELDS = ("Package", "Version", "SHA256", "Depends", "Pre-Depends", "Provides", "Essential")
+_FIELD = re.compile(rf"^(?:{'|'.join(_FIELDS)}):.*(?:\n[ \t].*)*".encode(), re.MULTILINE)
+
+logging.getLogger("debian.deb822").setLevel(logging.ERROR)  # it repeats each relation that it can't read
 
 
 class Release(Document):
@@ -73,13 +77,14 @@ def release(client: Client, url: str, architecture: str) -> Release:
     """
     with download(client, url, bounds=_INDEX_BOUNDS) as file:
         content = file.read()
-    index = re.search(_INDEX % re.escape(architecture), content.decode(errors="replace"), re.MULTILINE)
-    if index is None:
+    index = deb822.Release(content, fields=["SHA256", "Acquire-By-Hash"])
+    listed = {str(entry.get("name")): str(entry.get("sha256")) for entry in index.get("SHA256", ())}
+    place = f"main/binary-{architecture}"
+    digest = listed.get(f"{place}/Packages.xz", "")
+    if not _DIGEST.fullmatch(digest):
         raise ArchiveError(f"{url} names no list of packages for {architecture}.")
-    folder, _, name = index[2].rpartition("/")
-    by_hash = b"\nAcquire-By-Hash: yes" in content
-    packages = f"{folder}/by-hash/SHA256/{index[1]}" if by_hash else f"{folder}/{name}"
-    return Release(digest=index[1], packages=f"{url.rpartition('/')[0]}/{packages}")
+    name = f"by-hash/SHA256/{digest}" if index.get("Acquire-By-Hash") == "yes" else "Packages.xz"
+    return Release(digest=digest, packages=f"{url.rpartition('/')[0]}/{place}/{name}")
 
 
 @contextmanager
@@ -140,7 +145,7 @@ def _shortened(stanzas: Stanzas) -> Iterator[bytes]:
     """Stanzas as a file, with those of their fields alone that are read here."""
     left = _MOST_KEPT
     for stanza in stanzas:
-        fields = b"\n".join(line[0] for line in _FIELD.finditer(stanza)) + b"\n\n"
+        fields = b"\n".join(_FIELD.findall(stanza)) + b"\n\n"
         if (left := left - len(fields)) < 0:
             raise ArchiveError("The archive's list of packages is none.", why=f"It has more than {_MOST_KEPT} bytes.")
         yield fields
@@ -231,9 +236,11 @@ def _name(stanza: bytes) -> str:
     return first.removeprefix(b"Package: ").decode(errors="replace")
 
 
-def _fields(stanza: bytes) -> dict[str, str]:
-    return {key.decode(): value.decode(errors="replace") for key, value in _FIELD.findall(stanza)}
+def _fields(stanza: bytes) -> Mapping[str, str]:
+    return deb822.Deb822(stanza)
 
 
 def _mentioned(relations: str) -> set[str]:
-    return set(_NAME.findall(relations))
+    # Without runs of spaces, over which the library's expression would take minutes.
+    either = deb822.PkgRelation.parse_relations(" ".join(relations.split()))
+    return {other["name"] for others in either for other in others if other["name"]}

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from flows.catalog.model import Base, BaseConfig
 from flows.core.settings import Settings
 from flows.locks import apt, debian_archive, freshness, python, simple_index
+from flows.locks.debian_archive import ArchiveError
 from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
 from flows.locks.pipfile import read_pipfile
 from flows.locks.simple_index import Page, Unreadable
@@ -288,6 +289,39 @@ def test_dependencies_are_named_with_alternatives_and_without_versions() -> None
     packages = [*debian_archive.unpacked(io.BytesIO(lzma.compress("\n".join(MAIN).encode())))]
     assert debian_archive.needed(packages, {"apt"}) == {"libc6", "mail-agent", "exim4", "debconf"}
     assert debian_archive.offers(packages, {"tmux"}).keys() == {"libc6", "tmux"}
+
+
+def test_relations_that_nobody_writes_are_read_at_once() -> None:
+    stanzas = [
+        b"Package: long\nDepends: apt" + b" " * 500_000 + b"x, tmux",
+        b"Package: folded\nDepends: apt (>= 1) [amd64 !arm64],\n zsh:any <!nocheck> |\n\tbash",
+        b"Package: odd\nDepends: (((,|,, [, zip",
+    ]
+    assert debian_archive.needed(stanzas, {"long"}) >= {"tmux"}
+    assert debian_archive.needed(stanzas, {"folded"}) == {"apt", "zsh", "bash"}
+    assert "zip" in debian_archive.needed(stanzas, {"odd"})
+
+
+def test_a_field_on_several_lines_is_kept_as_a_whole(site: Site, base: Base, mirror: Settings) -> None:
+    folded = stanza("kit", "1", Essential="yes", Depends="apt,\n tmux")
+    publish(site, SUITES[0], *MAIN, folded)
+    with debian_archive.connection(mirror) as client:
+        release = debian_archive.release(client, f"{site.url}/{SUITES[0]}/InRelease", "amd64")
+        packages = debian_archive.packages(client, release, mirror.folder("cache", "debian"))
+        assert debian_archive.needed(packages, {"kit"}) == {"apt", "tmux"}
+        assert not any(b"Description" in stanza for stanza in packages)
+
+
+@pytest.mark.parametrize("signed", ["", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n"])
+def test_an_index_is_read_with_its_signature_and_without(site: Site, mirror: Settings, signed: str) -> None:
+    path = f"/{SUITES[0]}/InRelease"
+    end = "-----BEGIN PGP SIGNATURE-----\n\nabc\n-----END PGP SIGNATURE-----\n" if signed else ""
+    site.answers[path] = (200, "text/plain", f"{signed}{site.answers[path][2].decode()}{end}".encode())
+    with debian_archive.connection(mirror) as client:
+        found = debian_archive.release(client, f"{site.url}{path}", "arm64")
+        assert "/main/binary-arm64/by-hash/SHA256/" in found.packages and found.packages.endswith(found.digest)
+        with pytest.raises(ArchiveError, match="no list of packages for sparc"):
+            debian_archive.release(client, f"{site.url}{path}", "sparc")
 
 
 # --- Python packages ------------------------------------------------------------------------------------------------
