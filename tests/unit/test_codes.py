@@ -24,6 +24,7 @@ WORDS: dict[type[StrEnum], list[str]] = {
         *("move begun", "move ended", "notice delivered", "notice not delivered", "notice seen", "notice withdrawn"),
         *("owner reminded", "rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
         *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
+        *("session shared", "share ended", "guest came in"),
     ],
     State: [
         *("planned", "preflight", "staged", "locked", "stopped", "snapshotted", "started", "verified", "committed"),
