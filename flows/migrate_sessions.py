@@ -113,7 +113,7 @@ def migrate_sessions(
         once: Don't wait for those whose time has not come.
         only_begun: Go on with the rollouts that have begun, and begin none.
     """
-    settings, logger = load_settings(), get_run_logger()
+    settings = load_settings()
     planning = SessionPlanner(settings, only_begun=only_begun)
     if dry_run:
         return tuple(foreseen(line) for line in planning.plan(sessions or [], to))
@@ -126,11 +126,7 @@ def migrate_sessions(
 
     with _alone(planning.database) as alone:
         if not alone:
-            if not to:
-                planning.begin()  # that one may only go on with what has begun
-            logger.warning("Another run follows this migration; it sees all that has changed within minutes.")
-            elsewhere = (foreseen(line) for line in planning.plan([], to))
-            return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
+            return _left_to_another_run(planning, to)
         resumed, stuck = _resumed(settings)  # what a run that was killed had begun
         _alert(resumed, settings)
         if only_begun and not planning.unfinished():
@@ -140,6 +136,14 @@ def migrate_sessions(
         results = reconcile(migration, _Watch(planning.database, migration.hear), settings.migration, once=once)
     _show((*results, *stuck))
     return (*results, *stuck)
+
+
+def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...]:
+    if not to:
+        planning.begin()  # the other run may have been told to go on with what has begun alone
+    get_run_logger().warning("Another run moves sessions already; it sees within minutes what has changed since.")
+    elsewhere = (foreseen(line) for line in planning.plan([], to))
+    return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
 
 
 def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:

@@ -45,7 +45,8 @@ with lazily(globals()):
     from flows.releases.plan import NotBuildable, chosen, due_locks, plan_release, read_catalog
 
 if TYPE_CHECKING:
-    pass
+    from flows.core.settings import Settings
+    from flows.releases.plan import ReleasePlan
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415
@@ -157,9 +158,9 @@ def plan(
         _check_picture(drawing)
     with nullcontext() if as_json else screen.showing(err):
         recipes = read_catalog(settings.catalog)
-        wanted = chosen(recipes, release, profile or ())
+        profiles = chosen(recipes, release, profile or ())
         planned = plan_release(
-            release, wanted, recipes, settings, Registry(settings), thorough=not quick, tolerant=True
+            release, profiles, recipes, settings, Registry(settings), thorough=not quick, tolerant=True
         )
     if drawing:
         drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")
@@ -172,14 +173,18 @@ def plan(
         raise typer.Exit(error.exit_code)
     show_data(as_json, planned.plan.steps, tables.plan(planned.plan, explain))
     if not as_json:
-        out.print(shown_catalog(settings.catalog), highlight=False, soft_wrap=True)
-        out.print(tables.planned(planned.plan))
-        if locks := due_locks(planned, settings):
-            out.print(tables.due(locks))
+        _show_rest(planned, settings)
     if planned.problems or planned.unbuildable:
         raise NotBuildable(planned)
     if not as_json:
         out.print(f"All {len(planned.profiles)} profiles can be built here.")
+
+
+def _show_rest(planned: ReleasePlan, settings: Settings) -> None:
+    out.print(shown_catalog(settings.catalog), highlight=False, soft_wrap=True)
+    out.print(tables.planned(planned.plan))
+    if locks := due_locks(planned, settings):
+        out.print(tables.due(locks))
 
 
 def _check_picture(file: Path) -> None:

@@ -161,17 +161,15 @@ def run(
     """Run a program to its end.
 
     Args:
-        argv: the program and its arguments.
         root: run it as root, by sudo where the caller isn't root.
         env: variables on top of a small clean environment (PATH, HOME, LANG=C.UTF-8, …).
         stdin: text for its standard input, or a file that is its input; without it the input is empty.
         limit: seconds after which it is ended with all its descendants.
         accepted: exit codes that are no failure.
-        on_line: called with each line of its output as it comes, that on standard error as well.
-        on_output: called with each line of its standard output alone.
+        on_line, on_output: called with each line as it comes, of its output and errors; of its standard output alone.
         secret: its output goes into no log.
-        shown: what logs and errors say was called, if `argv` only wraps it.
-        most: bytes of output after which it is ended with all its descendants; none: as much as it likes.
+        shown: the command that logs and errors show, if `argv` only wraps it.
+        most: bytes of output after which it is ended with all its descendants; none: no bound.
         ending: ends what it has begun elsewhere, if it has to be ended itself.
 
     Raises:
@@ -180,33 +178,54 @@ def run(
         CommandTimeout: it reached its limit.
         TooMuchOutput: it printed more than `most`.
     """
-    words = [str(word) for word in argv]
-    told = words if shown is None else [str(word) for word in shown]
+    called = _Call([str(word) for word in argv], [str(word) for word in shown or argv], cwd, stdin, limit, ending)
     where = _recording.get()
-    if where.processes and is_over():
-        raise ProgramFailed(told, "was not started any more", "", where.log, None)
-    program, called, environment = prepared(words, root, env or {})
-    fence.check()
     with ProgramOutput(*((None, None) if secret else (where.log, where.live)), on_line, on_output, most) as output:
-        output.write(f"+ {shlex.join(told)}")
-        logger.info("+ %s", redacted(shlex.join(told)))
+        return called.complete(root, env or {}, accepted, output)
+
+
+@dataclass(frozen=True)
+class _Call:
+    argv: list[str]
+    shown: list[str]
+    cwd: Path | None
+    stdin: str | IO[bytes] | None
+    limit: float
+    ending: Callable[[], None] | None
+
+    def complete(
+        self, root: bool, env: Mapping[str, str], accepted: Collection[int], output: ProgramOutput
+    ) -> Completed:
+        """Run it to its end; the errors are those of `run`."""
+        where = _recording.get()
+        if where.processes and is_over():
+            raise ProgramFailed(self.shown, "was not started any more", "", where.log, None)
+        program, argv, environment = prepared(self.argv, root, env)
+        fence.check()
+        output.write(f"+ {shlex.join(self.shown)}")
+        logger.info("+ %s", redacted(shlex.join(self.shown)))
         started = monotonic()
         try:
-            code = _execute(program, called[1:], environment, cwd, stdin, limit, output, called is not words)
-        except TimeoutError as error:
-            _end_elsewhere(ending)
-            raise CommandTimeout(told, str(error), output.tail(), output.path, None) from None
-        except BaseException:
-            _end_elsewhere(ending)
+            code = _execute(
+                program, argv[1:], environment, self.cwd, self.stdin, self.limit, output, argv is not self.argv
+            )
+        except BaseException as error:
+            _end_elsewhere(self.ending)
+            if isinstance(error, TimeoutError):
+                raise CommandTimeout(self.shown, str(error), output.tail(), output.path, None) from None
             raise
-    if output.too_much:
-        _end_elsewhere(ending)
-        problem = f"printed more than {most} bytes and was ended"
-        raise TooMuchOutput(told, problem, output.tail(), output.path, None)
-    if code not in accepted:
-        problem = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
-        raise ProgramFailed(told, problem, output.tail(), output.path, code)
-    return Completed(tuple(told), "".join(output.stdout), "".join(output.stderr), code, monotonic() - started)
+        self._check(code, accepted, output)
+        stdout, stderr = "".join(output.stdout), "".join(output.stderr)
+        return Completed(tuple(self.shown), stdout, stderr, code, monotonic() - started)
+
+    def _check(self, code: int, accepted: Collection[int], output: ProgramOutput) -> None:
+        if output.too_much:
+            _end_elsewhere(self.ending)
+            problem = f"printed more than {output.most} bytes and was ended"
+            raise TooMuchOutput(self.shown, problem, output.tail(), output.path, None)
+        if code not in accepted:
+            problem = f"was ended by signal {-code}" if code < 0 else f"failed with exit code {code}"
+            raise ProgramFailed(self.shown, problem, output.tail(), output.path, code)
 
 
 def _end_elsewhere(ending: Callable[[], None] | None) -> None:

@@ -132,7 +132,7 @@ class ProgramOutput:
         self.stdout: list[str] = []
         self.stderr: list[str] = []
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._left, self.too_much = most, False
+        self._left, self.most, self.too_much = most, most, False
         self.longest = _LONGEST_LINE if most is None else most
         self.full = os.eventfd(0)  # can be read as soon as it is too much
         if self.path:

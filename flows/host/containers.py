@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from uuid import uuid4
@@ -55,43 +56,49 @@ def run_once(
     """Run a program in a container of its own, which is gone when this returns or raises.
 
     Args:
-        image: `docker://host/repository@sha256:…`, or the name of an image in Refit's own Podman storage; a path is the
-            root of a file system, in which what is written stays.
+        image: `docker://host/repository@sha256:…`, an image's name in Refit's Podman storage, or a file system's root.
         argv: the program and its arguments, in the place of the image's command.
         env: variables of the program. They reach Podman by its environment, so that no value is in any argv.
         user: uid:gid, without any capability but `capabilities`.
         network: `none`, `bridge`, or `host` (for an index or registry on loopback).
-        stdin: text for its standard input; without it the input is empty.
-        limit: seconds after which it is ended.
-        accepted: exit codes that are no failure.
-        on_line: called with each line of its output as it comes.
-        most: bytes of output after which it is ended; none: as much as it likes.
+        stdin, limit, accepted, on_line, most: as in `command.run`.
 
     Raises:
         ProgramFailed: the image can't be pulled or started, the program failed or ran out of time.
     """
     remove_orphans(settings)
     name = f"refit-once-{uuid4().hex[:12]}"
-    call = tools.podman(settings)
-    options = [
+    options = _options(settings, name, mounts, env or {}, user, capabilities, network, stdin is not None)
+    source = ["--rootfs", str(image)] if isinstance(image, Path) else [pull(settings, image)]
+    run = partial(command.run, [*tools.podman(settings), "run", *options, *source, *argv], root=True)
+    try:
+        return run(env=env, stdin=stdin, limit=limit, accepted=accepted, on_line=on_line, most=most)
+    except BaseException:
+        # Podman's client is gone; conmon and the container live on without it.
+        _remove(settings, [name])
+        raise
+
+
+def _options(
+    settings: Settings,
+    name: str,
+    mounts: Sequence[Mount],
+    env: Mapping[str, str],
+    user: str,
+    capabilities: Sequence[str],
+    network: str,
+    reads: bool,
+) -> list[str]:
+    return [
         *("--rm", "--init", "--name", name, "--label", f"{LABEL}={creator()}", "--pull", "never"),
         *("--cap-drop", "all", "--security-opt", "no-new-privileges", "--pids-limit", "2048"),
         *(word for capability in capabilities for word in ("--cap-add", capability)),
         *("--user", user, "--network", network, *tools.run_limits(settings)),
         *(word for mount in mounts for word in ("--mount", str(mount))),
-        *(word for variable in env or {} for word in ("--env", variable)),
-        *(() if stdin is None else ("--interactive",)),
+        *(word for variable in env for word in ("--env", variable)),
+        *(("--interactive",) if reads else ()),
+        *("--entrypoint", ""),
     ]
-    source = ["--rootfs", str(image)] if isinstance(image, Path) else [pull(settings, image)]
-    whole = [*call, "run", *options, "--entrypoint", "", *source, *argv]
-    try:
-        return command.run(
-            whole, root=True, env=env, stdin=stdin, limit=limit, accepted=accepted, on_line=on_line, most=most
-        )
-    except BaseException:
-        # Podman's client is gone; conmon and the container live on without it.
-        _remove(settings, [name])
-        raise
 
 
 def pull(settings: Settings, image: str) -> str:

@@ -89,14 +89,7 @@ def lock(
             hint="set python_version in its [requires], or move it to the folder of the other Python.",
         )
     made = with_wheels(cutoff.settle(json.loads(text), pipfile, until, settings), _wheels(settings.wheel_folders))
-    if wrong := problems(made, pipfile):
-        raise RefitError(
-            f"The lock of {pipfile.path} can't be used.",
-            why="\n".join(f"  {line}" for line in wrong),
-            hint="take out what this base can't install (a marker that is false here), or give it another version.",
-        )
-    if unwanted := unlocked(made, pipfile):
-        raise Mistakes(unwanted)
+    _check(made, pipfile)
     files = exports(made, pipfile)
     if bounds:
         policy.check(bounds, versions(line for file in files.values() for line in file.splitlines()))
@@ -104,6 +97,17 @@ def lock(
     before = locked(folder)
     _write(folder, {**files, "Pipfile.lock": _dump(made)})
     return change(before, locked(folder))
+
+
+def _check(made: Mapping[str, Any], pipfile: Pipfile) -> None:
+    if wrong := problems(made, pipfile):
+        raise RefitError(
+            f"The lock of {pipfile.path} can't be used.",
+            why="\n".join(f"  {line}" for line in wrong),
+            hint="remove the package that this base can't install (a marker is false here), or change its version.",
+        )
+    if missing := unlocked(made, pipfile):
+        raise Mistakes(missing)
 
 
 def without_bounds(folder: Path, image: str, settings: Settings, until: date | None = None) -> dict[str, str]:

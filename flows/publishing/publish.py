@@ -45,8 +45,6 @@ def publish(
     """Publish the top stage of a profile as its image.
 
     Args:
-        profile: whose image it is.
-        top: its top stage.
         files: evidence to attach.
         run: its registry and date, what checks need, and the database whose leases guard the tags.
         predicate: how the image was made (see `statements.predicate`); none: nobody knows more than for whom.
@@ -63,22 +61,24 @@ def publish(
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
         report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
-        before = _before(registry, publications, tag)
-        size = _size(registry, profile, image, report.sizes, before)
+        size = _size(registry, profile, image, report.sizes, _before(registry, publications, tag))
         packages = installed.finding(files, report.packages)
         report = replace(report, findings=(*report.findings, packages, size))
         if not report.passed:
             raise checks.ChecksFailed(tag.alias, report.findings)
         files = installed.completed(files, report.packages)
-        how = predicate or statements.asked(profile.stem, profile.release)
-        provenance = canonical(statements.statement(registry.repository, image.digest, how))
-        found = {**_found(profile, report), evidence.PROVENANCE: provenance}
-        evidence.attach(registry, image, {**files, **found}, database)
+        provenance = _provenance(registry, image, predicate or statements.asked(profile.stem, profile.release))
+        results = {**_results(profile, report), evidence.PROVENANCE: provenance}
+        evidence.attach(registry, image, {**files, **results}, database)
         publications.sign(image, provenance, profile.stem, profile.release)
         with lease(database, f"tag/{registry.host}/{registry.repository}:{tag.alias}"):
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)
     return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
+
+
+def _provenance(registry: Registry, image: Manifest, predicate: Mapping[str, object]) -> bytes:
+    return canonical(statements.statement(registry.repository, image.digest, predicate))
 
 
 def already(
@@ -175,7 +175,7 @@ def _tag(profile: Profile, date: datetime.date) -> Tag:
     )
 
 
-def _found(profile: Profile, report: checks.Report) -> dict[str, bytes]:
+def _results(profile: Profile, report: checks.Report) -> dict[str, bytes]:
     """The evidence that is there only once the image was looked at."""
     found = {
         evidence.SIZES: canonical(report.sizes),

@@ -84,7 +84,7 @@ def read_catalog(folder: Path) -> Catalog:
 
 def plan_release(
     release: str,
-    wanted: Sequence[Profile],
+    profiles: Sequence[Profile],
     recipes: Catalog,
     settings: Settings,
     registry: Registry,
@@ -95,11 +95,8 @@ def plan_release(
     """Plan a release, or some profiles of it.
 
     Args:
-        release: its name, e.g. `2026a`.
-        wanted: its profiles, or some of them; see `chosen`.
+        profiles: those of `release` (its name), or some of them; see `chosen`.
         recipes: the catalog that they are of.
-        settings: of the mirrors, and of what this machine can build.
-        registry: where images and stages are.
         thorough: as in `Builder.plan`.
         tolerant: plan what can be planned; without it, the first problem ends it.
 
@@ -107,26 +104,24 @@ def plan_release(
         RefitError: the registry or the mirror doesn't answer.
     """
     with reported("registry"):
-        registry.ping()  # what is resolved is of no use without one
-    chains, problems = assemble(wanted, recipes, settings)
+        registry.ping()  # without a registry, nothing that is resolved is of use
+    chains, problems = assemble(profiles, recipes, settings)
     if problems and not tolerant:
         raise next(iter(problems.values()))
-    builder = Builder(settings, registry)
-    graph = stages.join(chains)
+    problem = {stem: str(error) for stem, error in problems.items()}
+    builder, graph = Builder(settings, registry), stages.join(chains)
     with reported("stages", "which of them are in the registry"):
         plan = builder.plan(graph, thorough=thorough)
-    without = lacking([profile for profile in wanted if profile.stem in chains], graph, plan, settings)
+    without = lacking([profile for profile in profiles if profile.stem in chains], graph, plan, settings)
     why = {stem: error.why for stem, error in without.items()}
     if without and not settings.builders:
         if not tolerant:
             raise next(iter(without.values()))
         graph = stages.join({stem: chain for stem, chain in chains.items() if stem not in without})
         plan = builder.plan(graph, thorough=thorough)
-    whole = tuple(profile for profile in wanted if profile.stem in graph.tops)
-    problem = {stem: str(error) for stem, error in problems.items()}
-    if settings.builders:
-        return ReleasePlan(whole, graph, plan, problem, doubtful=why, overdue=_overdue(recipes, release))
-    return ReleasePlan(whole, graph, plan, problem, why, overdue=_overdue(recipes, release))
+    whole = tuple(profile for profile in profiles if profile.stem in graph.tops)
+    unbuildable, doubtful = ({}, why) if settings.builders else (why, {})
+    return ReleasePlan(whole, graph, plan, problem, unbuildable, doubtful, _overdue(recipes, release))
 
 
 def _overdue(recipes: Catalog, release: str) -> tuple[Mistake, ...]:

@@ -129,9 +129,7 @@ class Sessions(SessionAccess):
         def make(uid: int) -> Session:
             home, token_file = self.homes.path(name), self._folder(name) / "token"
             made = Session(name, profile, release, image, uid, home, token_file, access, variables)
-            made = replace(made, volumes=tuple(self.homes.mounted(name, volume) for volume in volumes))
-            made = replace(made, gpus=resources.gpus, memory=resources.memory or 0, cpus=resources.cpus or 0.0)
-            return replace(made, late_home=self.binds_late(made))
+            return self._completed(made, volumes, resources)
 
         with self.alone(name):
             taken = self.homes.owners().values()
@@ -139,6 +137,12 @@ class Sessions(SessionAccess):
             session = self._equipped(self.store.add(name, make, uids=uids, avoid=taken, owner=owner))
             self._start(session)
         return session
+
+    def _completed(self, session: Session, volumes: Sequence[Wanted], resources: Resources) -> Session:
+        mounted = tuple(self.homes.mounted(session.name, volume) for volume in volumes)
+        session = replace(session, volumes=mounted, gpus=resources.gpus)
+        session = replace(session, memory=resources.memory or 0, cpus=resources.cpus or 0.0)
+        return replace(session, late_home=self.binds_late(session))
 
     def start(self, name: str) -> Session:
         """Start a session and wait until it is ready, with the URL and the token that it had.

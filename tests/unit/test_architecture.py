@@ -229,6 +229,20 @@ def test_nothing_is_printed_as_markup(path: Path) -> None:
             assert isinstance(cells, ast.Call) and getattr(cells.func, "id", "") == "as_cells", where
 
 
+LONGEST = 40  # lines of a function, with its docstring
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_each_function_can_be_seen_whole(path: Path) -> None:
+    functions = (
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    lengths = {function.name: (function.end_lineno or 0) - function.lineno + 1 for function in functions}
+    assert not {name: lines for name, lines in lengths.items() if lines > LONGEST}
+
+
 def test_unit_tests_lie_where_what_they_test_lies() -> None:
     folders = {path.relative_to(TESTS) for path in TESTS.rglob("*") if path.is_dir() and path.name != "__pycache__"}
     assert not {folder for folder in folders if not (FLOWS / folder).is_dir()}

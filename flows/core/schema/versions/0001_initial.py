@@ -16,6 +16,7 @@ def upgrade() -> None:
     _rollouts()
     _events()
     _images()
+    _trust()
 
 
 def downgrade() -> None:
@@ -173,6 +174,9 @@ def _images() -> None:
         sa.Column("number", sa.Integer, nullable=False),
     )
     op.bulk_insert(tallies, [{"how": how, "number": 0} for how in ("built", "grafted", "reused")])
+
+
+def _trust() -> None:
     op.create_table(
         "publications",
         sa.Column("digest", sa.String, primary_key=True),
