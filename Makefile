@@ -1,6 +1,6 @@
 # Two commands do all set-up: `make run` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help run unit test test-all lint bench release setup clean
+.PHONY: help run unit test test-all test-kube kube lint bench release setup clean
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file one after
 # another, for they share what they made. The order of the files is that of tests/conftest.py.
@@ -23,8 +23,15 @@ test: setup lint ## all checks and tests but the long ones
 
 test-all: ## all checks and tests, the long ones too
 	scripts/setup --tests-all
-	$(MAKE) lint
-	$(BIN)/pytest $(SEVERAL)
+	nice scripts/kube build & \
+	$(MAKE) lint && $(BIN)/pytest $(SEVERAL)
+
+kube: ## compile a Kubernetes for tests, once, and start it with two nodes; scripts/kube down ends it
+	scripts/setup --tests-all
+	scripts/kube up 2
+
+test-kube: kube ## the tests of sessions on Kubernetes
+	$(BIN)/pytest tests/kube
 
 lint: setup ## formatting, lint and types
 	$(BIN)/ruff format --check

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from flows.core import command
 from flows.images.stages import Kind, Stage
@@ -19,7 +21,7 @@ SAID = "executed"  # by each step, in a line of its own of the log
 @cache
 def root(nap: float = 0.0) -> Stage:
     """A stage that others can stand on."""
-    return Stage("root", Kind.instructions, None, f"ADD tree.tar /\n{step('root', nap)}", {"tree.tar": _tree()})
+    return Stage("root", Kind.instructions, None, f"ADD tree.tar /\n{step('root', nap)}", {"tree.tar": tree()})
 
 
 def on(parent: str, name: str, nap: float = 0.0, kind: Kind = Kind.instructions) -> Stage:
@@ -36,18 +38,23 @@ def executions(log: str) -> int:
     return sum(line.strip() == SAID for line in log.splitlines())
 
 
-def _tree() -> bytes:
+def tree(programs: Sequence[str] = PROGRAMS, extra: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """A tar of this machine's programs with the files that they are linked with, and of some texts."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as tree:
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for folder in FOLDERS:
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tree.addfile(entry)
-        for path in sorted({path for program in PROGRAMS for path in (program, *_libraries(program))}):
+            archive.addfile(entry)
+        for path in sorted({path for program in programs for path in (program, *_libraries(program))}):
             data = Path(path).read_bytes()
             entry = tarfile.TarInfo(path.lstrip("/"))
             entry.size, entry.mode = len(data), 0o755
-            tree.addfile(entry, io.BytesIO(data))
+            archive.addfile(entry, io.BytesIO(data))
+        for path, text in extra.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
     return content.getvalue()
 
 
