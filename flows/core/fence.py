@@ -14,18 +14,32 @@ from pathlib import Path
 
 Check = Callable[[], None]
 _checks: ContextVar[tuple[Check, ...]] = ContextVar("checks", default=())
+_number: ContextVar[int] = ContextVar("number", default=0)
 _way: ContextVar[Path | None] = ContextVar("way", default=None)
 _WAY = "way"
 
 
 @contextmanager
-def needing(check: Check, *, alone: bool = False) -> Iterator[None]:
-    """Let no effect begin inside the `with` block for which `check` raises; `alone`: nothing else is asked there."""
+def needing(check: Check, *, alone: bool = False, number: int = 0) -> Iterator[None]:
+    """Let no effect begin inside the `with` block for which `check` raises; `alone`: nothing else is asked there.
+
+    Args:
+        check: raises if this process may have no more effects.
+        alone: see above.
+        number: of the lease; a later holder's is higher.
+    """
     token = _checks.set((check,) if alone else (*_checks.get(), check))
+    numbered = _number.set(number or _number.get())
     try:
         yield
     finally:
+        _number.reset(numbered)
         _checks.reset(token)
+
+
+def number() -> int:
+    """The number of the innermost lease, for whatever refuses the effects of an earlier holder; 0: there is none."""
+    return _number.get()
 
 
 @contextmanager

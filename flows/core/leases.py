@@ -159,7 +159,7 @@ def lease(
     renewal = renewal_of(engine)
     renewal.begin(engine, held, seconds)
     try:
-        with fence.needing(_Holding(engine, held, seconds), alone=alone):
+        with fence.needing(_Holding(engine, held, seconds), alone=alone, number=held.fence):
             yield held
     finally:
         renewal.end(held)

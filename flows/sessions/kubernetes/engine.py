@@ -1,0 +1,436 @@
+"""Sessions as Pods: implements `engine.Engine`; records and annotations say what each is and how to make it anew."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from flows.core import fence
+from flows.core.command import FOREIGN_OUTPUT
+from flows.core.errors import RefitError
+from flows.sessions.kubernetes import manifests, records
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, ProgramEnded
+from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED
+from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.model import Container, Running, Session, session_of
+
+logger = logging.getLogger("refit.sessions")
+
+_SCRIPT = Path(__file__).with_name("slot.sh")
+_SLOT = ("/bin/sh", "/run/refit/bin/slot")
+_QUICK = 60.0
+# Seconds until a Pod runs whose node has its image: scheduling, volumes, two containers.
+_POD_SECONDS = 120.0
+_PULL_SECONDS = 1800.0
+_TRIES = 5
+
+
+class Door(Protocol):
+    """The way in to sessions, which alone leads to Pods: the gateway."""
+
+    def turn_away(self, session: str) -> str:
+        """Lead whoever comes to the waiting page; returns where they were led."""
+
+    def lead(self, session: str, target: str) -> None:
+        """Lead whoever comes to what answers at this URL."""
+
+
+class Kubernetes:
+    """Implements `engine.Engine` in one namespace of a cluster."""
+
+    # Each move is a few calls and waits for kubelets; the API server takes hundreds at a time.
+    at_once = 32
+
+    def __init__(self, options: ClusterOptions, configuration: Callable[[str], Mapping[str, Any]], door: Door) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            options: where and how sessions run.
+            configuration: digest of an image → its configuration; raises RefitError if there is none.
+            door: the way in to sessions.
+        """
+        self._options, self._configuration, self._door = options, configuration, door
+        self._cluster = Cluster(options)
+
+    @cached_property
+    def _script(self) -> str:
+        """The name of the ConfigMap with the program of slots, which is made if need be."""
+        text = _SCRIPT.read_text(encoding="utf-8")
+        self._cluster.ensure("configmaps", manifests.scripts(self._options, text))
+        return manifests.scripts_name(text)
+
+    def containers(self, session: str = "") -> tuple[Container, ...]:
+        """All generations that Refit made, or those of one session, lowest generation first."""
+        own = self._cluster.list("configmaps", **{SESSION: session, KIND: "record"})
+        return records.containers(own, self._pods(session))
+
+    def _pods(self, session: str = "") -> tuple[SessionPod, ...]:
+        return tuple(map(records.pod, self._cluster.list("pods", **{SESSION: session, KIND: "session"})))
+
+    def pull(self, image: str) -> None:
+        """Bring the image with this digest to every node on which sessions run.
+
+        Raises:
+            RefitError: the registry has no such image, or a node can't pull it.
+        """
+        self._configuration(image)
+        for node in sorted({pod.node for pod in self._pods() if pod.node}):
+            self._pull_to(node, image)
+
+    def _pull_to(self, node: str, image: str) -> None:
+        manifest = manifests.puller(image, node, self._options)
+        name = manifest["metadata"]["name"]
+        self._cluster.ensure("pods", manifest)
+        try:
+            self._cluster.wait("pods", name, _is_pulled, _PULL_SECONDS, f"{node} doesn't pull {image}")
+        finally:
+            self._cluster.delete("pods", name, grace=0)
+
+    def create(self, session: Session) -> Container:
+        """Write down what this generation is made from; nothing of it runs yet.
+
+        Raises:
+            RefitError: there is one of that name, made otherwise; or its image can't be had.
+        """
+        self._configuration(session.image)
+        self._cluster.ensure("configmaps", manifests.record(session, self._options))
+        made = self._find(session.container)
+        if made is None or made.made_from != session:
+            raise RefitError(
+                f"There is a record {session.container!r} already, and it is made otherwise.",
+                hint=f"look at it (`kubectl get configmap {session.container}`); if nobody needs it, remove it.",
+            )
+        return made
+
+    def _find(self, container: str) -> Container | None:
+        made = self.containers(session_of(container))
+        return next((each for each in made if each.name == container), None)
+
+    def start(self, container: str) -> None:
+        """Start a generation in a slot of its session's Pod, which is made if need be.
+
+        Raises:
+            RefitError: another generation may write into that home.
+        """
+        mine, others = self._mine_and_others(container)
+        session = _made_from(mine)
+        if mine.running is Running.running and not mine.warm and self._has_begun(container):
+            return
+        _check_home(session, others)
+        if mine.warm:
+            self._let_home_in(session)
+        else:
+            self._begin(session, "start")
+        self._note(container, STARTED)
+
+    def _mine_and_others(self, container: str) -> tuple[Container, list[Container]]:
+        made = self.containers(session_of(container))
+        mine = next((each for each in made if each.name == container), None)
+        if mine is None:
+            raise RefitError(
+                f"There is no container {container!r}.", hint="`refit session list` shows the sessions that are there."
+            )
+        return mine, [each for each in made if each.name != container]
+
+    def binds_late(self) -> bool:
+        """Whether a home can come into a generation that runs already: a slot leads it there."""
+        return True
+
+    def warm(self, session: Session, wait: bool = True) -> None:
+        """Start a generation beside the one that runs, up to where it needs its home.
+
+        If so wished, this waits until it waits for nothing but that; else it gets its home when it is so far.
+
+        Raises:
+            RefitError: it has ended, or its Pod has no slot for it.
+        """
+        pod, slot = self._begin(session, "warm")
+        if wait:
+            self._in_slot(pod.name, slot.name, "wait")
+
+    def stop(self, container: str, grace: float, settle: bool = True) -> None:
+        """SIGTERM to every process of a generation, up to `grace` seconds, then SIGKILL; the slot stays."""
+        for pod in self._pods(session_of(container)):
+            for slot in pod.slots:
+                if slot.opened and container == f"refit-{pod.session}-{slot.opened}":
+                    self._in_slot(
+                        pod.name,
+                        slot.name,
+                        "stop",
+                        str(max(1, round(grace))),
+                        str(fence.number()),
+                        limit=grace + _QUICK,
+                    )
+                    self._annotate(pod.name, {f"{OPENED}{slot.name}": None})
+                    self._note(container, ENDED)
+
+    def childless(self, container: str) -> bool:
+        """Whether the main program of a running generation has started nothing that still runs; no: nobody knows."""
+        try:
+            pod, slot = self._running(container)
+            self._in_slot(pod.name, slot.name, "childless")
+        except ClusterError:
+            return False
+        return True
+
+    def remove(self, container: str) -> None:
+        """Remove a generation that doesn't run; its home stays, and its session's Pod as long as another uses it.
+
+        Raises:
+            RefitError: it runs.
+        """
+        mine = self._find(container)
+        if mine and mine.running is Running.running and not mine.warm:
+            raise RefitError(f"{container} runs, and is not removed.", hint="stop the session first.")
+        if mine and mine.warm:
+            self.stop(container, grace=1)
+        session = session_of(container)
+        left = [each for each in self.containers(session) if each.name != container]
+        generation = container.rpartition("-")[2]
+        for pod in self._pods(session):
+            self._release(pod, int(generation), bool(left))
+        self._cluster.delete("configmaps", container)
+
+    def _release(self, pod: SessionPod, generation: int, needed: bool) -> None:
+        """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
+        others = any(slot.generation not in (0, generation) for slot in pod.slots)
+        if not others and not (needed and pod.slot_of(generation) is None):
+            self._end_pod(pod.name)
+        elif slot := pod.slot_of(generation):
+            self._annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
+
+    def address(self, container: str, port: int) -> tuple[str, int]:
+        """Where this port of a running generation is reached inside the cluster's network.
+
+        Raises:
+            RefitError: it doesn't run.
+        """
+        pod, _ = self._running(container)
+        return pod.address, port
+
+    def _running(self, container: str) -> tuple[SessionPod, Slot]:
+        for pod in self._pods(session_of(container)):
+            for slot in pod.slots:
+                if slot.opened and container == f"refit-{pod.session}-{slot.opened}":
+                    return pod, slot
+        raise ClusterError(f"{container} doesn't run.", hint="`refit session start` starts a session.")
+
+    def by_hand(self, session: Session) -> tuple[str, ...]:
+        """What somebody changed about a session's Pod behind Refit's back, each in words."""
+        changes: list[str] = []
+        for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
+            pod = records.pod(told)
+            if (slot := pod.slot_of(session.generation)) and pod.shape == self._shape(session):
+                expected = manifests.pod_spec(session, self._options, self._script)
+                changes += manifests.changed_by_hand(told["spec"], expected, slot.name)
+        return tuple(changes)
+
+    def execute(
+        self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
+    ) -> str:
+        """Run a program beside a running generation, as its user; returns its standard output."""
+        pod, slot = self._running(container)
+        return self._execute(pod.name, slot.name, argv, stdin.encode(), limit, most).decode(errors="replace")
+
+    def _execute(
+        self, pod: str, slot: str, argv: Sequence[str], stdin: bytes, limit: float, most: int = FOREIGN_OUTPUT
+    ) -> bytes:
+        with self._cluster.program(pod, slot, argv, stdin) as program:
+            return b"".join(program.output(limit, most))
+
+    @contextmanager
+    def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
+        """Let a program beside a running generation answer lines with lines, as its user, `limit` seconds at most."""
+        pod, slot = self._running(container)
+        with self._cluster.program(pod.name, slot.name, argv, None) as program:
+            lines = _lines(program.output(limit, 4 * FOREIGN_OUTPUT))
+
+            def ask(line: str) -> str:
+                program.write(f"{line}\n".encode())
+                if (answer := next(lines, None)) is None:
+                    raise ClusterError(f"{argv[0]} ended without an answer.")
+                return answer
+
+            yield ask
+
+    def block_ingress(self, container: str, ports: Sequence[int]) -> Callable[[], None]:
+        """Let nobody new in through the gateway, which alone leads to Pods; returns what undoes it at once.
+
+        Raises:
+            RefitError: the generation doesn't run.
+        """
+        self._running(container)
+        session = session_of(container)
+        target = self._door.turn_away(session)
+        return partial(self._door.lead, session, target) if target else lambda: None
+
+    def allow_ingress(self, container: str) -> None:
+        """Undo every `block_ingress` of a running generation.
+
+        Raises:
+            RefitError: it doesn't run.
+        """
+        pod, slot = self._running(container)
+        made = _made_from(self._mine_and_others(f"refit-{pod.session}-{slot.opened}")[0])
+        if made.access.port:
+            self._door.lead(made.name, f"http://{pod.address}:{made.access.port}")
+
+    def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
+        """Let this process become a program beside a running generation, by kubectl.
+
+        Raises:
+            RefitError: the generation doesn't run, or there is no kubectl.
+        """
+        pod, slot = self._running(container)
+        if (kubectl := shutil.which("kubectl")) is None:
+            raise RefitError("There is no kubectl here, which connects a terminal to a Pod.", hint="install kubectl.")
+        options = ["--namespace", self._options.namespace, "--container", slot.name, "--stdin"]
+        options += ["--context", self._options.context] if self._options.context else []
+        fence.check()
+        os.execv(kubectl, ["kubectl", "exec", pod.name, *options, *(["--tty"] if terminal else []), "--", *argv])
+
+    def logs(self, container: str, lines: int = 100) -> str:
+        """The last lines that a generation's slot wrote."""
+        for pod in self._pods(session_of(container)):
+            if slot := pod.slot_of(int(container.rpartition("-")[2])):
+                return self._cluster.logs(pod.name, slot.name, lines)
+        return ""
+
+    def _begin(self, session: Session, verb: str) -> tuple[SessionPod, Slot]:
+        """Let the program of a generation begin in a slot, with its home or without."""
+        argv = manifests.image_program(self._configuration(session.image))
+        pod, slot = self._place(session)
+        opened = {"generation": session.generation, "container": slot.container, "late": verb == "warm"}
+        program = manifests.program(session, argv).encode()
+        self._execute(pod.name, slot.name, [*_SLOT, "write", str(len(program))], program, _QUICK)
+        # The annotation comes first: what it says of a slot in which nothing has begun yet, `stop` puts right.
+        self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
+        self._in_slot(pod.name, slot.name, verb, str(session.generation), str(fence.number()))
+        return pod, slot
+
+    def _has_begun(self, container: str) -> bool:
+        """Whether the program of a generation runs that counts as running; a Refit may have been killed before it."""
+        pod, slot = self._running(container)
+        begun = self._execute(pod.name, slot.name, [*_SLOT, "state"], b"", _QUICK)
+        return begun.decode().strip() == str(slot.opened)
+
+    def _let_home_in(self, session: Session) -> None:
+        pod, slot = self._running(session.container)
+        self._in_slot(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
+        opened = {"generation": session.generation, "container": slot.container, "late": False}
+        self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
+
+    def _place(self, session: Session) -> tuple[SessionPod, Slot]:
+        """The slot in which a generation can run now, with its image there."""
+        shape = self._shape(session)
+        place = records.place(session, self._pods(session.name), shape)
+        if place is None:
+            self._make_room(session)
+            self._cluster.ensure("pods", manifests.pod(session, self._options, self._script))
+            name, slot = session.container, manifests.SLOTS[0]
+        else:
+            name, slot = place[0].name, place[1].name
+            if place[1].generation != session.generation or place[1].image != session.image:
+                self._give_slot(place[0], slot, session)
+        self._cluster.wait("pods", name, partial(_has_image, slot, session), _POD_SECONDS, f"{name} doesn't run")
+        pod = next(pod for pod in self._pods(session.name) if pod.name == name)
+        return pod, next(each for each in pod.slots if each.name == slot)
+
+    def _give_slot(self, pod: SessionPod, slot: str, session: Session) -> None:
+        """Let a slot have another image: kubelet replaces this container alone."""
+        change = {
+            "metadata": {
+                "resourceVersion": pod.version,
+                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": None},
+            },
+            "spec": {"containers": [{"name": slot, "image": self._options.reference(session.image)}]},
+        }
+        self._cluster.patch("pods", pod.name, change)
+
+    def _make_room(self, session: Session) -> None:
+        """End the Pods of a session with this home in which nothing runs, and that don't fit it."""
+        for pod in self._pods(session.name):
+            if pod.claim == session.home.name and not any(slot.opened for slot in pod.slots):
+                self._end_pod(pod.name)
+
+    def _end_pod(self, name: str) -> None:
+        self._cluster.delete("pods", name, grace=1)
+        self._cluster.wait("pods", name, lambda pod: pod is None, _QUICK, f"{name} doesn't end")
+
+    def _shape(self, session: Session) -> str:
+        return manifests.shape(session, self._options, self._script)
+
+    def _in_slot(self, pod: str, slot: str, *words: str, limit: float = _QUICK) -> None:
+        self._execute(pod, slot, [*_SLOT, *words], b"", limit)
+
+    def _annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
+        self._cluster.patch("pods", pod, {"metadata": {"annotations": dict(annotations)}}, "merge")
+
+    def _note(self, container: str, key: str) -> None:
+        """Write down when a generation was started or has ended."""
+        moment = datetime.now(UTC).isoformat()
+        self._cluster.patch("configmaps", container, {"metadata": {"annotations": {key: moment}}}, "merge")
+
+
+def _made_from(container: Container) -> Session:
+    if container.made_from is None:
+        raise RefitError(
+            f"The record of {container.name} was written by another version of Refit.",
+            hint="start it with that version, or remove the session and make it anew; its home stays.",
+        )
+    return container.made_from
+
+
+def _check_home(session: Session, others: Sequence[Container]) -> None:
+    for other in others:
+        runs = other.running is Running.running and not other.warm
+        if runs and (other.made_from is None or other.made_from.home == session.home):
+            raise RefitError(f"The home of {session.name} is in use.", why=f"{other.name} runs with it.")
+
+
+def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> bool:
+    """Whether a slot runs the image of a generation.
+
+    Raises:
+        ClusterError: it never will.
+    """
+    if told is None:
+        return False
+    pod = records.pod(told)
+    seen = next(each for each in pod.slots if each.name == slot)
+    if seen.trouble:
+        raise ClusterError(
+            f"The Pod of {session.name} can't run.", why=seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
+        )
+    return bool(seen.container) and seen.image == session.image
+
+
+def _is_pulled(told: Mapping[str, Any] | None) -> bool:
+    if told is None:
+        return False
+    status = told.get("status") or {}
+    for seen in status.get("containerStatuses") or ():
+        waiting = seen.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in ("ErrImagePull", "ImagePullBackOff", "InvalidImageName"):
+            node = told["spec"]["nodeName"]
+            raise ClusterError(f"{node} can't pull an image.", why=f"{waiting['reason']}: {waiting.get('message', '')}")
+    return status.get("phase") in ("Running", "Succeeded", "Failed")
+
+
+def _lines(parts: Iterator[bytes]) -> Iterator[str]:
+    """Whole lines, with their ends."""
+    rest = b""
+    for part in parts:
+        *whole, rest = (rest + part).split(b"\n")
+        yield from (f"{line.decode(errors='replace')}\n" for line in whole)
+
+
+__all__ = ["Conflict", "Door", "Kubernetes", "ProgramEnded"]

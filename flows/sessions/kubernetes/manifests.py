@@ -1,0 +1,280 @@
+"""What Kubernetes is told of a session: its Pod, its record, its claims. Pure.
+
+Pods meet the level *restricted* of the Pod Security Standards. What a Pod can't change while it lives is the same for
+all generations that share one: user, claims, limits. What differs from one to the next, its program and its variables,
+reaches a slot as a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.sessions.model import HOME, Session, Volume
+
+SLOTS = ("a", "b")
+LABEL = "io.refit."
+SESSION, GENERATION, KIND = f"{LABEL}session", f"{LABEL}generation", f"{LABEL}kind"
+SPEC, STARTED, ENDED = "spec", f"{LABEL}started", f"{LABEL}ended"
+# Annotations of a Pod: what it was made for, and for each slot which generation it has and which it runs.
+SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
+SCRIPTS, SCRIPT = "refit-slot", "slot"
+_TOKEN = "/run/refit/token"
+_SLOT_FILES = "/run/refit/slots"
+_TOOLS = "/run/refit/bin"
+# Bytes: programs and variables of two slots, and what says which of them runs.
+_SLOT_ROOM = "1Mi"
+_HOME_SIZE = "10Gi"
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where and how sessions run in a cluster.
+
+    Attributes:
+        context: of the kubeconfig; empty: its current one, or the service account inside a cluster.
+        namespace: in which all sessions are.
+        registry: host and port at which the nodes reach the registry, e.g. `registry.example.com`.
+        repository: of the images there.
+        pull_secret: name of the Secret with the registry's login; empty: none is needed.
+        storage_class: of homes and volumes; empty: the cluster's default.
+        node_selector: labels that a node of sessions has.
+        priority_class: of sessions; empty: the cluster's default.
+    """
+
+    registry: str
+    repository: str
+    context: str = ""
+    namespace: str = "refit"
+    pull_secret: str = ""
+    storage_class: str = ""
+    node_selector: Mapping[str, str] | None = None
+    priority_class: str = ""
+
+    def reference(self, image: str) -> str:
+        """What the nodes call the image with this digest."""
+        return f"{self.registry}/{self.repository}@{image}"
+
+
+def claim(session: str) -> str:
+    """The name of the claim of a session's home."""
+    return f"refit-home-{session}"
+
+
+def record(session: Session, options: ClusterOptions) -> dict[str, Any]:
+    """The ConfigMap that says what a generation is made from."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": session.container, "namespace": options.namespace, "labels": labels(session, "record")},
+        "data": {SPEC: session.to_json()},
+    }
+
+
+def labels(session: Session, kind: str) -> dict[str, str]:
+    """The labels of what belongs to a generation."""
+    return {SESSION: session.name, GENERATION: str(session.generation), KIND: kind}
+
+
+def home_claim(name: str, options: ClusterOptions, size: str = _HOME_SIZE) -> dict[str, Any]:
+    """A claim for one home; several Pods of one node may write to it, and the gates see to it that one program does."""
+    spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if options.storage_class:
+        spec["storageClassName"] = options.storage_class
+    metadata = {"name": name, "namespace": options.namespace, "labels": {KIND: "home"}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
+
+
+def scripts(options: ClusterOptions, text: str) -> dict[str, Any]:
+    """The ConfigMap with the program of slots; a text of its own has a name of its own."""
+    metadata = {"name": scripts_name(text), "namespace": options.namespace, "labels": {KIND: "slot"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {SCRIPT: text}, "immutable": True}
+
+
+def scripts_name(text: str) -> str:
+    """The name of the ConfigMap with this text."""
+    return f"{SCRIPTS}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def pod(session: Session, options: ClusterOptions, script: str) -> dict[str, Any]:
+    """The Pod of a session, with the image of this generation in both slots."""
+    spec = pod_spec(session, options, script)
+    annotations = {SHAPE: shape(session, options, script), f"{PLACED}{SLOTS[0]}": str(session.generation)}
+    metadata = {
+        "name": session.container,
+        "namespace": options.namespace,
+        "labels": labels(session, "session"),
+        "annotations": annotations,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def shape(session: Session, options: ClusterOptions, script: str) -> str:
+    """The same for all generations that can share a Pod."""
+    told = pod_spec(session, options, script)
+    for container in told["containers"]:
+        del container["image"]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str, Any]:
+    """What a Pod of this session is to be, without what Kubernetes adds."""
+    spec: dict[str, Any] = {
+        "restartPolicy": "Always",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": session.name,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": session.uid,
+            "runAsGroup": 0,
+            "fsGroup": session.uid,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_slot(slot, session, options) for slot in SLOTS],
+        "volumes": [
+            {"name": "home", "persistentVolumeClaim": {"claimName": session.home.name}},
+            {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
+            {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
+            {"name": "token", "secret": {"secretName": secret(session), "defaultMode": 0o440}},
+            *(_claim(volume) for volume in session.volumes),
+        ],
+    }
+    if options.pull_secret:
+        spec["imagePullSecrets"] = [{"name": options.pull_secret}]
+    if options.node_selector:
+        spec["nodeSelector"] = dict(options.node_selector)
+    if options.priority_class:
+        spec["priorityClassName"] = options.priority_class
+    return spec
+
+
+def secret(session: Session) -> str:
+    """The name of the Secret with a session's token."""
+    return f"refit-token-{session.name}"
+
+
+def token(session: Session, options: ClusterOptions, text: str) -> dict[str, Any]:
+    """The Secret with a session's token."""
+    metadata = {"name": secret(session), "namespace": options.namespace, "labels": {SESSION: session.name}}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": text}}
+
+
+def puller(image: str, node: str, options: ClusterOptions) -> dict[str, Any]:
+    """A Pod that does nothing on one node, for which the image has to be there."""
+    digest = hashlib.sha256(f"{image} {node}".encode()).hexdigest()[:16]
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {
+        "name": "pull",
+        "image": options.reference(image),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["true"],
+        "securityContext": security,
+    }
+    spec: dict[str, Any] = {
+        "nodeName": node,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    if options.pull_secret:
+        spec["imagePullSecrets"] = [{"name": options.pull_secret}]
+    metadata = {"name": f"refit-pull-{digest}", "namespace": options.namespace, "labels": {KIND: "pull"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any]:
+    mounts = [
+        {"name": "home", "mountPath": HOME.rpartition("/")[0]},
+        {"name": "slots", "mountPath": _SLOT_FILES},
+        {"name": "bin", "mountPath": _TOOLS},
+        {"name": "token", "mountPath": _TOKEN, "subPath": "token", "readOnly": True},
+        *(
+            {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": volume.read_only}
+            for volume in session.volumes
+        ),
+    ]
+    return {
+        "name": slot,
+        "image": options.reference(session.image),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", f"{_TOOLS}/{SCRIPT}"],
+        "env": [{"name": "REFIT_SLOT", "value": slot}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": _resources(session),
+        "volumeMounts": mounts,
+    }
+
+
+def _resources(session: Session) -> dict[str, Any]:
+    """Limits hold for each slot; half of them is asked for, as one of the two sleeps."""
+    limits = {
+        **({"memory": str(session.memory)} if session.memory else {}),
+        **({"cpu": f"{session.cpus:g}"} if session.cpus else {}),
+    }
+    requests = {
+        **({"memory": str(session.memory // 2)} if session.memory else {}),
+        **({"cpu": f"{session.cpus / 2:g}"} if session.cpus else {}),
+    }
+    return {"limits": limits, "requests": requests} if limits else {}
+
+
+def _claim(volume: Volume) -> dict[str, Any]:
+    source = {"claimName": volume.folder.name, "readOnly": volume.read_only}
+    return {"name": _volume_name(volume), "persistentVolumeClaim": source}
+
+
+def _volume_name(volume: Volume) -> str:
+    return f"volume-{volume.name}"
+
+
+def program(session: Session, argv: Sequence[str]) -> str:
+    """The shell script that a slot runs: the variables of the session, then its program, which takes its place."""
+    variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": _TOKEN, "USER": "dev"}
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    late = 'if [ "${REFIT_LATE:-}" = late ]; then export REFIT_LATE_HOME=1 HOME="/run/refit/slots/$REFIT_SLOT/home"'
+    now = f"else export HOME={HOME}; cd {HOME}"
+    return "\n".join([*exports, f"{late}; {now}; fi", "unset REFIT_LATE REFIT_SLOT", f"exec {shlex.join(argv)}", ""])
+
+
+def image_program(config: Mapping[str, Any]) -> list[str]:
+    """What an image runs, by its configuration."""
+    own = config.get("config") or {}
+    return [*(own.get("Entrypoint") or ()), *(own.get("Cmd") or ())]
+
+
+def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: str) -> tuple[str, ...]:
+    """What of a live Pod's specification isn't as Refit has made it, each in words. What Kubernetes adds doesn't count.
+
+    Args:
+        live: `spec` of the Pod, as the API server has it.
+        expected: what `pod_spec` makes for a generation.
+        slot: which that generation has; the other slot may have another image.
+    """
+    differences = [f"{key} of its Pod" for key in _OF_POD if _essence(live.get(key)) != _essence(expected.get(key))]
+    by_name = {container["name"]: container for container in live.get("containers", ())}
+    differences += [f"a container {name!r} in its Pod" for name in sorted(by_name.keys() - set(SLOTS))]
+    for asked in expected["containers"]:
+        there = by_name.get(asked["name"], {})
+        keys = (*_OF_SLOT, "image") if asked["name"] == slot else _OF_SLOT
+        differences += [
+            f"{key} of slot {asked['name']}" for key in keys if _essence(there.get(key)) != _essence(asked.get(key))
+        ]
+    return tuple(differences)
+
+
+_OF_POD = ("hostname", "restartPolicy", "securityContext", "automountServiceAccountToken")
+_OF_SLOT = ("command", "env", "securityContext", "resources", "volumeMounts")
+
+
+def _essence(value: Any) -> Any:
+    """A part of a specification without what means nothing: false flags and empty maps."""
+    if isinstance(value, Mapping):
+        return {key: _essence(part) for key, part in value.items() if part not in (False, None, {}, [])}
+    return [_essence(part) for part in value] if isinstance(value, list) else value or None

@@ -1,0 +1,182 @@
+"""What the API server says of Pods and records, read as Refit's own data. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from flows.sessions.kubernetes.manifests import (
+    ENDED,
+    GENERATION,
+    OPENED,
+    PLACED,
+    SESSION,
+    SHAPE,
+    SLOTS,
+    SPEC,
+    STARTED,
+)
+from flows.sessions.model import Container, Running, Session
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One of the two containers of a Pod.
+
+    Attributes:
+        generation: that has this slot; 0: none.
+        opened: the generation whose program runs here; 0: none does, as far as the API server can tell.
+        late: that program waits for its home.
+        container: the id of the container, which is another one after each restart; empty: there is none yet.
+        image: digest of the image that it really runs; empty: it doesn't.
+        trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong.
+    """
+
+    name: str
+    generation: int = 0
+    opened: int = 0
+    late: bool = False
+    container: str = ""
+    image: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class SessionPod:
+    """A Pod of a session.
+
+    Attributes:
+        version: `resourceVersion`, with which a change says what it has seen.
+        claim: that its home is on.
+        ending: it was told to end.
+    """
+
+    name: str
+    session: str
+    version: str
+    shape: str
+    claim: str
+    node: str
+    address: str
+    ending: bool
+    slots: tuple[Slot, ...]
+
+    def slot_of(self, generation: int) -> Slot | None:
+        """The slot that a generation has."""
+        return next((slot for slot in self.slots if slot.generation == generation), None)
+
+
+def pod(told: Mapping[str, Any]) -> SessionPod:
+    """A Pod, as the API server tells of it."""
+    metadata, spec, status = told["metadata"], told["spec"], told.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    seen = {each["name"]: each for each in status.get("containerStatuses") or ()}
+    claims = {
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    return SessionPod(
+        name=metadata["name"],
+        session=metadata["labels"][SESSION],
+        version=metadata["resourceVersion"],
+        shape=annotations.get(SHAPE, ""),
+        claim=claims.get("home", ""),
+        node=spec.get("nodeName", ""),
+        address=status.get("podIP", ""),
+        ending="deletionTimestamp" in metadata,
+        slots=tuple(_slot(name, annotations, seen.get(name, {}), status) for name in SLOTS),
+    )
+
+
+def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], status: Mapping[str, Any]) -> Slot:
+    state = seen.get("state") or {}
+    runs = "running" in state
+    container = seen.get("containerID", "") if runs else ""
+    opened = json.loads(annotations.get(f"{OPENED}{name}", "{}"))
+    is_open = bool(container) and opened.get("container") == container
+    return Slot(
+        name=name,
+        generation=int(annotations.get(f"{PLACED}{name}", 0)),
+        opened=int(opened["generation"]) if is_open else 0,
+        late=bool(is_open and opened.get("late")),
+        container=container,
+        image=seen.get("imageID", "").rpartition("@")[2] if runs else "",
+        trouble=_trouble(state) or _unscheduled(status),
+    )
+
+
+# Kubernetes' own reasons of a container that waits and will go on waiting.
+_TROUBLES = (
+    *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+    *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
+)
+
+
+def _trouble(state: Mapping[str, Any]) -> str:
+    waiting = state.get("waiting") or {}
+    return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _TROUBLES else ""
+
+
+def _unscheduled(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return f"Unschedulable: {condition.get('message', '')}"
+    return ""
+
+
+def containers(records: Iterable[Mapping[str, Any]], pods: Sequence[SessionPod]) -> tuple[Container, ...]:
+    """All generations that have a record, lowest first, as their Pods say that they are."""
+    seen = [_container(record, pods) for record in records]
+    return tuple(sorted(seen, key=lambda container: (container.session, container.generation)))
+
+
+def _container(record: Mapping[str, Any], pods: Sequence[SessionPod]) -> Container:
+    labels, annotations = record["metadata"]["labels"], record["metadata"].get("annotations") or {}
+    session, generation = labels[SESSION], int(labels[GENERATION])
+    spec = record["data"][SPEC]
+    slots = [slot for pod in pods if pod.session == session and not pod.ending for slot in pod.slots]
+    mine = next((slot for slot in slots if slot.opened == generation), None)
+    started, ended = (_moment(annotations.get(key, "")) for key in (STARTED, ENDED))
+    running = Running.running if mine else Running.stopped if started or ended else Running.created
+    made_from = _session(spec)
+    return Container(
+        name=record["metadata"]["name"],
+        session=session,
+        generation=generation,
+        image=made_from.image if made_from else "",
+        running=running,
+        made_from=made_from,
+        started=started,
+        ended=ended,
+        warm=bool(mine and mine.late),
+    )
+
+
+def _session(spec: str) -> Session | None:
+    try:
+        return Session.from_json(spec)
+    except ValueError:  # written by a Refit that knew other sessions
+        return None
+
+
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None
+
+
+def place(session: Session, pods: Iterable[SessionPod], shape: str) -> tuple[SessionPod, Slot] | None:
+    """Where a generation can run: in the slot that it has, else in one that nobody uses; none: it needs a Pod.
+
+    Args:
+        session: the generation.
+        pods: of this session.
+        shape: what a Pod has to be made for.
+    """
+    fitting = [each for each in pods if not each.ending and each.shape == shape]
+    own = [(each, slot) for each in fitting if (slot := each.slot_of(session.generation))]
+    free = [(each, slot) for each in fitting for slot in each.slots if not slot.opened]
+    unused = [(each, slot) for each, slot in free if not slot.generation]
+    return next(iter([*own, *unused, *free]), None)

@@ -1,0 +1,100 @@
+#!/bin/sh
+# slot [run]: process 1 of a slot. It waits at its gate, runs what was written for it, and ends when that ends by itself.
+# slot write N | start GENERATION NUMBER | warm GENERATION NUMBER | open GENERATION NUMBER | wait | stop SECONDS NUMBER | state | childless:
+# what Refit calls beside it, as the same user.
+set -u
+slot=/run/refit/slots/$REFIT_SLOT
+umask 077
+
+# A number of a lease that is lower than one that was here before belongs to a Refit that was taken for dead.
+fence() {
+    before=$(cat "$slot/number" 2>/dev/null || echo 0)
+    [ "$1" -ge "$before" ] || { echo "number $1 is out of date; $before was here" >&2; exit 75; }
+    echo "$1" >"$slot/number.new" && mv "$slot/number.new" "$slot/number"
+}
+
+# Processes other than process 1, this script and its own children; the dead that nobody has waited for don't count.
+others() {
+    for stat in /proc/[0-9]*/stat; do
+        read -r pid _ state parent _ 2>/dev/null <"$stat" || continue
+        if [ "$pid" = 1 ] || [ "$pid" = "$$" ]; then continue; fi
+        [ "$state" = Z ] || [ "$parent" = $$ ] || echo "$pid $parent"
+    done
+}
+
+lead() { # where the home is for the program: nowhere yet, or in its place
+    ln -sfn "$1" "$slot/home.new" && mv -fT "$slot/home.new" "$slot/home"
+}
+
+begin() { # generation number late
+    fence "$2"
+    [ ! -e "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && exit 0; echo "it runs already" >&2; exit 75; }
+    rm -f "$slot/stopping" /dev/shm/refit-waits
+    echo "$1 $3" >"$slot/gate"
+    tries=0
+    until [ -e "$slot/running" ]; do
+        tries=$((tries + 1)); [ $tries -lt 1000 ] || { echo "it does not begin" >&2; exit 75; }
+        sleep 0.01
+    done
+}
+
+run() {
+    mkdir -p "$slot"
+    rm -f "$slot/gate" "$slot/running" "$slot/stopping"
+    mkfifo "$slot/gate"
+    trap 'touch "$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
+    while :; do
+        generation='' late=''
+        read -r generation late <"$slot/gate" || continue
+        if [ "$late" = late ]; then lead /; else mkdir -p /home/dev || exit 73; lead /home/dev; fi
+        REFIT_LATE=$late sh "$slot/program" </dev/null &
+        child=$!
+        echo "$generation" >"$slot/running.new" && mv "$slot/running.new" "$slot/running"
+        wait "$child"
+        code=$?
+        rm -f "$slot/running"
+        [ -e "$slot/stopping" ] || exit "$code"
+        rm -f "$slot/stopping"
+    done
+}
+
+stop() { # seconds number
+    fence "$2"
+    [ -e "$slot/running" ] || exit 0
+    touch "$slot/stopping"
+    kill -TERM -1 2>/dev/null
+    tries=$(($1 * 50))
+    while [ -n "$(others)" ] && [ $tries -gt 0 ]; do tries=$((tries - 1)); sleep 0.02; done
+    kill -KILL -1 2>/dev/null
+    tries=500
+    while [ -e "$slot/running" ] || [ -n "$(others)" ]; do
+        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "it does not end" >&2; exit 75; }
+        sleep 0.01
+    done
+}
+
+verb=${1:-run}
+[ $# -eq 0 ] || shift
+case $verb in
+run) run ;;
+write) head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" ;;
+start) begin "$1" "$2" now ;;
+warm) begin "$1" "$2" late ;;
+wait) # until what begins here waits for nothing but its home
+    tries=6000
+    until [ -e /dev/shm/refit-waits ]; do
+        tries=$((tries - 1))
+        if [ ! -e "$slot/running" ] || [ $tries -eq 0 ]; then echo "it does not wait for its home" >&2; exit 75; fi
+        sleep 0.01
+    done
+    ;;
+open)
+    fence "$2"
+    [ "$(cat "$slot/running" 2>/dev/null)" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }
+    mkdir -p /home/dev && lead /home/dev
+    ;;
+stop) stop "$1" "$2" ;;
+state) cat "$slot/running" 2>/dev/null || true ;;
+childless) [ -z "$(others | while read -r pid parent; do [ "$parent" = 1 ] || echo "$pid"; done)" ] ;;
+*) echo "slot: unknown: $verb" >&2; exit 64 ;;
+esac

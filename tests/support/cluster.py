@@ -1,0 +1,146 @@
+"""A real Kubernetes cluster with two nodes for tests, and a registry that its nodes reach."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from filelock import FileLock
+
+from flows.core.errors import RefitError
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
+from tests.support.tiny import tree
+from tests.support.waiting import wait_until
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "kube"
+FOLDER = Path(os.environ.get("KUBELAB_DIR") or Path.home() / ".cache" / "kubelab")
+# The address of the bridge between this machine and the nodes, and the port that the nodes pull from without TLS.
+REGISTRY = "10.99.0.1:5000"
+REPOSITORY = "workbench-images"
+NAMESPACE = "refit-tests"
+_NAMES = ("sh", "cat", "chmod", "head", "id", "ln", "ls", "mkdir", "mkfifo", "mv", "rm", "sleep", "true", "touch")
+PROGRAMS = tuple(f"/bin/{name}" for name in _NAMES)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The cluster of this run of tests: `images` are digests by the word that they say."""
+
+    options: ClusterOptions
+    images: Mapping[str, str]
+
+    def claim(self, name: str) -> None:
+        """Make a claim that the user of a session may write to: hostPath, unlike CSI drivers, heeds no fsGroup."""
+        Cluster(self.options).create("persistentvolumeclaims", manifests.home_claim(name, self.options, "1Gi"))
+        wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
+        volume = kubectl("get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
+        Path(kubectl("get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}")).chmod(0o777)
+
+    def configuration(self, digest: str) -> Mapping[str, Any]:
+        """What `Registry.config` tells of an image."""
+        accept = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
+        base = f"http://{REGISTRY}/v2/{REPOSITORY}"
+        answer = httpx.get(f"{base}/manifests/{digest}", headers=accept)
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise RefitError(f"The registry has no image {digest}.")
+        config = answer.raise_for_status().json()["config"]["digest"]
+        return dict(httpx.get(f"{base}/blobs/{config}").raise_for_status().json())
+
+
+def kube(*words: str) -> str:
+    """Call `scripts/kube`."""
+    return subprocess.run([SCRIPT, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def kubectl(*words: str, stdin: str = "") -> str:
+    """Call the cluster's own kubectl as its administrator."""
+    call = [FOLDER / "bin" / "kubectl", f"--kubeconfig={FOLDER}/run/admin.kubeconfig", f"--namespace={NAMESPACE}"]
+    return subprocess.run([*call, *words], check=True, input=stdin, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The cluster, of one process of tests at a time; one that was up before stays up."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with FileLock(FOLDER / "tests.lock"):
+        was_up = (FOLDER / "run" / "kube-apiserver.pid").exists()
+        kube("up", "2")
+        os.environ["KUBECONFIG"] = str(FOLDER / "run" / "admin.kubeconfig")
+        try:
+            with _Registry(tmp_path_factory.mktemp("registry")) as images:
+                kubectl("create", "namespace", NAMESPACE)
+                yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE), images)
+        finally:
+            kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
+            if not was_up:
+                kube("down")
+
+
+class _Registry:
+    """docker-registry at the address that nodes pull from, with two small images."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> dict[str, str]:
+        config = self._folder / "registry.yml"
+        storage = {"filesystem": {"rootdirectory": str(self._folder / "images")}}
+        config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": REGISTRY}}))
+        self._process = subprocess.Popen(["docker-registry", "serve", config], stderr=subprocess.DEVNULL)
+        wait_until(_answers)
+        return {word: self._push(word) for word in ("one", "two")}
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _push(self, word: str) -> str:
+        archive, digest = self._folder / f"{word}.tar", self._folder / f"{word}.digest"
+        archive.write_bytes(_docker_archive(word))
+        target = f"docker://{REGISTRY}/{REPOSITORY}:{word}"
+        options = ["--dest-tls-verify=false", f"--digestfile={digest}"]
+        subprocess.run(["skopeo", "copy", "--quiet", *options, f"docker-archive:{archive}", target], check=True)
+        return digest.read_text().strip()
+
+
+def _answers() -> bool:
+    try:
+        return httpx.get(f"http://{REGISTRY}/v2/", timeout=1).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _docker_archive(word: str) -> bytes:
+    """An image whose program says a word, works for ever and ends half a second after SIGTERM, as an IDE does."""
+    layer = tree(PROGRAMS, extra={"etc/word": f"{word}\n"})
+    said = f'echo {word} is running; trap "sleep 0.2; exit 0" TERM; while :; do sleep 0.05; done'
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Cmd": ["/bin/sh", "-c", said], "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [f"localhost/tests:{word}"], "Layers": ["layer.tar"]}]
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, data in (
+            ("layer.tar", layer),
+            ("config.json", json.dumps(config).encode()),
+            ("manifest.json", json.dumps(manifest).encode()),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return content.getvalue()

@@ -1,0 +1,101 @@
+"""Manifests of sessions: what the restricted Pod Security level asks, what generations share, what is a secret."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.cluster import missing_role
+from flows.sessions.kubernetes.manifests import ClusterOptions
+from flows.sessions.model import Session, Volume
+
+OPTIONS = ClusterOptions("registry.example.com", "team/images", pull_secret="login", node_selector={"pool": "dev"})
+SESSION = Session(
+    "ada", "p", "2026a", f"sha256:{'a' * 64}", 300_001, Path("refit-home-ada"), Path("token"), Access(port=8888)
+)
+WITH_ALL = replace(
+    SESSION, memory=8 * 10**9, cpus=2.0, volumes=(Volume("data", "/data", Path("refit-volume-data"), read_only=True),)
+)
+# https://kubernetes.io/docs/concepts/security/pod-security-standards/
+ALLOWED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+
+
+def not_restricted(spec: dict[str, Any]) -> list[str]:
+    """What of a Pod's specification the level `restricted` of the Pod Security Standards refuses."""
+    whole = spec.get("securityContext", {})
+    wrong = [field for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
+    for volume in spec.get("volumes", ()):
+        if not (volume.keys() - {"name"}) <= ALLOWED_VOLUMES:
+            wrong.append(f"volume {volume['name']}")
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
+        own = container.get("securityContext", {})
+        both, capabilities = {**whole, **own}, own.get("capabilities", {})
+        rules = {
+            "privileged": not own.get("privileged"),
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+            "capabilities": "ALL" in capabilities.get("drop", ()) and not capabilities.get("add"),
+            "runAsNonRoot": both.get("runAsNonRoot") is True and both.get("runAsUser") != 0,
+            "seccompProfile": both.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+            "hostPort": not any(port.get("hostPort") for port in container.get("ports", ())),
+        }
+        wrong += [f"{rule} of {container['name']}" for rule, holds in rules.items() if not holds]
+    return wrong
+
+
+@pytest.mark.parametrize("session", [SESSION, WITH_ALL], ids=["plain", "with all"])
+def test_pods_meet_the_restricted_level(session: Session) -> None:
+    assert not_restricted(manifests.pod(session, OPTIONS, "refit-slot-1")["spec"]) == []
+    assert not_restricted(manifests.puller(session.image, "n1", OPTIONS)["spec"]) == []
+
+
+def test_the_check_itself_refuses_what_the_level_refuses() -> None:
+    spec = manifests.pod(SESSION, OPTIONS, "s")["spec"]
+    spec["containers"][0]["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
+    spec["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+    assert not_restricted({**spec, "hostPID": True}) == ["hostPID", "volume host", "capabilities of a"]
+
+
+def test_generations_with_another_image_or_environment_share_a_pod_and_others_dont() -> None:
+    shape = manifests.shape(SESSION, OPTIONS, "s")
+    after = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}", environment={"COLOUR": "blue"}, release="2026b")
+    assert manifests.shape(after, OPTIONS, "s") == shape
+    for other in (replace(SESSION, uid=300_002), replace(SESSION, memory=10**9), replace(SESSION, home=Path("other"))):
+        assert manifests.shape(other, OPTIONS, "s") != shape
+
+
+def test_a_program_gets_its_variables_as_they_are() -> None:
+    session = replace(SESSION, environment={"TITLE": "it's $(rm -rf /) `id`\nand more"})
+    text = manifests.program(session, ["launch", "a b", "$HOME"])
+    assert "export TITLE='it'\"'\"'s $(rm -rf /) `id`\nand more'" in text
+    assert text.endswith("exec launch 'a b' '$HOME'\n")
+
+
+def test_no_secret_is_in_what_everybody_in_the_namespace_may_read() -> None:
+    told = json.dumps([manifests.pod(SESSION, OPTIONS, "s"), manifests.record(SESSION, OPTIONS)])
+    assert "stringData" not in told
+    assert manifests.token(SESSION, OPTIONS, "geheim")["stringData"] == {"token": "geheim"}
+
+
+def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
+    expected = manifests.pod_spec(WITH_ALL, OPTIONS, "s")
+    live = json.loads(json.dumps(expected))
+    live["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
+    live["tolerations"] = [{"key": "node.kubernetes.io/not-ready"}]
+    live["containers"][1]["image"] = "another"  # the other slot's
+    assert manifests.changed_by_hand(live, expected, "a") == ()
+    del live["containers"][1]["volumeMounts"][0]
+    live["containers"].append({"name": "miner"})
+    live["containers"][0]["image"] = "another"
+    changed = ("a container 'miner' in its Pod", "image of slot a", "volumeMounts of slot b")
+    assert manifests.changed_by_hand(live, expected, "a") == changed
+
+
+def test_a_right_that_is_missing_comes_with_the_role_that_grants_it() -> None:
+    rule = '  - {apiGroups: [""], resources: [pods/exec], verbs: [create]}'
+    assert missing_role("create", "pods/exec", "refit").splitlines()[-1] == rule

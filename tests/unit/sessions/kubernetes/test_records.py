@@ -1,0 +1,89 @@
+"""What the API server tells of Pods and records, read as containers; which slot a generation gets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from flows.sessions.kubernetes import manifests, records
+from flows.sessions.model import Running, Session
+from tests.unit.sessions.kubernetes.test_manifests import OPTIONS, SESSION
+
+AFTER = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}")
+IDS = {"a": "A", "b": "B"}
+
+
+def told(
+    opened: dict[str, dict[str, object]], placed: dict[str, int], ids: dict[str, str], **status: Any
+) -> dict[str, Any]:
+    """A Pod of the API server: which generation each slot has and runs, and the ids of its containers now."""
+    pod = manifests.pod(SESSION, OPTIONS, "s")
+    annotations = pod["metadata"]["annotations"]
+    annotations.pop(f"{manifests.PLACED}a")
+    annotations.update({f"{manifests.PLACED}{slot}": str(number) for slot, number in placed.items()})
+    annotations.update({f"{manifests.OPENED}{slot}": json.dumps(of) for slot, of in opened.items()})
+    pod["metadata"]["resourceVersion"] = "7"
+    statuses = [
+        {"name": slot, "state": {"running": {}}, "containerID": id, "imageID": f"r/i@{SESSION.image}"}
+        for slot, id in ids.items()
+    ]
+    pod["status"] = {"podIP": "10.0.0.9", "containerStatuses": statuses, **status}
+    return pod
+
+
+def running(generation: int, container: str, *, late: bool = False) -> dict[str, object]:
+    return {"generation": generation, "container": container, "late": late}
+
+
+def seen(pod: dict[str, Any], *sessions: Session) -> list[tuple[int, Running, bool]]:
+    made = records.containers([manifests.record(each, OPTIONS) for each in sessions], [records.pod(pod)])
+    return [(each.generation, each.running, each.warm) for each in made]
+
+
+def test_one_slot_runs_and_the_other_waits_for_the_home() -> None:
+    pod = told({"a": running(1, "A"), "b": running(2, "B", late=True)}, {"a": 1, "b": 2}, IDS)
+    assert seen(pod, AFTER, SESSION) == [(1, Running.running, False), (2, Running.running, True)]
+
+
+def test_a_slot_that_was_started_again_runs_nothing() -> None:
+    pod = told({"a": running(1, "A")}, {"a": 1}, {"a": "A2", "b": "B"})
+    assert seen(pod, SESSION) == [(1, Running.created, False)]
+
+
+def test_a_pod_that_is_to_end_runs_nothing() -> None:
+    pod = told({"a": running(1, "A")}, {"a": 1}, IDS)
+    pod["metadata"]["deletionTimestamp"] = "2026-11-25T00:00:00Z"
+    assert seen(pod, SESSION) == [(1, Running.created, False)]
+
+
+def test_a_record_of_another_version_is_a_container_that_nobody_can_start() -> None:
+    record = manifests.record(SESSION, OPTIONS)
+    record["data"]["spec"] = "{}"
+    (container,) = records.containers([record], [])
+    assert container.made_from is None and container.name == SESSION.container
+
+
+def place(session: Session, pod: dict[str, Any]) -> str:
+    chosen = records.place(session, [records.pod(pod)], manifests.shape(session, OPTIONS, "s"))
+    return chosen[1].name if chosen else ""
+
+
+def test_a_generation_has_its_own_slot_else_an_empty_one_and_never_one_that_runs() -> None:
+    assert place(SESSION, told({}, {"a": 1}, IDS)) == "a"
+    assert place(AFTER, told({"a": running(1, "A")}, {"a": 1}, IDS)) == "b"
+    assert place(AFTER, told({}, {"a": 1}, IDS)) == "b"  # the way back stays as it is
+    both = {"a": running(1, "A"), "b": running(2, "B")}
+    assert place(replace(AFTER, generation=3), told(both, {"a": 1, "b": 2}, IDS)) == ""
+
+
+def test_a_pod_of_another_shape_has_no_place() -> None:
+    assert place(replace(AFTER, memory=10**9), told({}, {"a": 1}, IDS)) == ""
+
+
+def test_the_words_of_kubernetes_say_why_nothing_runs() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such digest"}}
+    pod = told({}, {"a": 1}, {}, containerStatuses=[{"name": "a", "state": waiting}])
+    assert records.pod(pod).slots[0].trouble == "ImagePullBackOff: no such digest"
+    unscheduled = [{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/2 nodes"}]
+    assert records.pod(told({}, {}, {}, conditions=unscheduled)).slots[1].trouble == "Unschedulable: 0/2 nodes"
