@@ -32,7 +32,7 @@ class Option:
 
 
 def options(catalog: Catalog, question: str, answers: Answers) -> tuple[Option, ...]:
-    """What can be answered to a question, given earlier answers, in the order of menus.
+    """The possible answers to a question, given earlier answers, in the order of menus.
 
     Raises:
         UnknownName: one of these names isn't in the catalog.

@@ -32,7 +32,7 @@ def with_profile(text: str, profile: Mapping[str, str]) -> str:
 
 
 def for_release(text: str, name: str, until: date | None) -> str:
-    """What a new release begins with: the text of another's file, without what is that one's own.
+    """The first text of a new release's file: the text of another's file, without what is that one's own.
 
     Args:
         text: the other's file.

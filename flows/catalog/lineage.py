@@ -31,7 +31,7 @@ def lineage(folder: Path) -> tuple[Path, ...]:
 
 
 def config(folder: Path) -> BundleConfig:
-    """What is written in the `bundle.yaml` of a bundle, if there is one.
+    """The content of a bundle's `bundle.yaml`, if there is one.
 
     Raises:
         Mistakes: it has mistakes.

@@ -259,7 +259,7 @@ class _Finder:
         return Ide(name, folder, display, config, packages) if config else None
 
     def npm(self, folder: Path) -> None:
-        """What npm installs has to be locked, each package with its hash."""
+        """Packages that npm installs have to be locked, each package with its hash."""
         self.entries(folder, {"npm.snippet.j2", "package.json", "package-lock.json"})
         self.present(folder / "package.json")
         lock = folder / "package-lock.json"

@@ -49,7 +49,7 @@ class Access(Document):
     port: int | None = Field(None, ge=1, le=65535, description="Port inside the container; none: no IDE to reach.")
     health: str = Field("", description="Path that answers 200 once the IDE is ready, without a token.")
     page: str = Field("/", description="Path that a person opens; `{token}` is replaced.")
-    protocol: str = Field("none", pattern="^(jupyter|none)$", description="What its API speaks; none: process only.")
+    protocol: str = Field("none", pattern="^(jupyter|none)$", description="Protocol of its API; none: process only.")
     own_paths: tuple[str, ...] = Field((), description="Paths in the home that the IDE itself writes (rsync patterns).")
     helpers: tuple[str, ...] = Field((), description="Names of programs (with *) that the IDE runs for itself.")
     late_home: bool = Field(False, description="Its start command waits for a home that comes later.")
@@ -69,13 +69,13 @@ class Access(Document):
     )
 
     def as_label(self) -> str:
-        """What is written on images. What came later is left out unless it is chosen: images stay what they are."""
+        """The label on images. Settings that came later are left out unless chosen: images stay what they are."""
         later = {"user_namespaces": self.user_namespaces, "machine_ports": self.machine_ports}
         return self.model_dump_json(exclude={name for name, chosen in later.items() if not chosen})
 
 
 class Resources(Document):
-    """What a session of a profile may take of its machine, and which of its GPUs it needs."""
+    """Limits of a profile's sessions on their machine, and which of its GPUs it needs."""
 
     memory: Size | None = Field(None, description="Memory that it may take, e.g. 8 GB; none: as the machine lets.")
     cpus: float | None = Field(None, gt=0, description="Cores that it may take; none: as the machine lets.")
@@ -104,13 +104,13 @@ class BaseConfig(Document):
         pattern=r"^([a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)+@sha256:[0-9a-f]{64})?$",
         description="Public image that it stands on, by digest.",
     )
-    platform: str = Field("", pattern="^[a-z0-9]*$", description="What its modules are made for, e.g. el9.")
-    needs: tuple[str, ...] = Field((), description="What a machine must offer to build for it, e.g. gpu.")
+    platform: str = Field("", pattern="^[a-z0-9]*$", description="Platform that its modules are made for, e.g. el9.")
+    needs: tuple[str, ...] = Field((), description="Capability that a machine must offer to build for it, e.g. gpu.")
     repositories: Mapping[RepositoryName, Repository] = {}
 
     @model_validator(mode="after")
     def _whole(self) -> BaseConfig:
-        """What only a base of rpm has, it needs."""
+        """A base of rpm needs all settings that only such a base has."""
         own = {name: bool(getattr(self, name)) for name in ("image", "platform", "repositories")}
         if wrong := [name for name, there in own.items() if there != (self.family == "rpm")]:
             verb = "needs" if self.family == "rpm" else "has no"
@@ -136,17 +136,19 @@ class Download(Document):
 
     url: str = Field(pattern=r"^https://[^\s?#]+$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
-    machine: str = Field("", pattern="^[a-z0-9_]*$", description="What it is for, as `uname -m` says; empty: for all.")
+    machine: str = Field(
+        "", pattern="^[a-z0-9_]*$", description="The machine that it is for, as `uname -m` says; empty: for all."
+    )
 
 
 class CudaLevel(Document):
     """How much of CUDA an image has; without a lock it is only told what it needs of its host's driver."""
 
-    display: str = Field(min_length=1, description="What menus show of it.")
+    display: str = Field(min_length=1, description="Text that menus show for it.")
     above: str = Field("", description="The level that it stands on.")
     lock: str = Field("", pattern=r"^[a-z]*$", description="Name of its packages' lock in base/cuda/locks/.")
     packages: tuple[PackageName, ...] = Field((), description="System packages that it needs beside its wheels.")
-    rpm: tuple[PackageName, ...] = Field((), description="What it consists of on a system of rpm.")
+    rpm: tuple[PackageName, ...] = Field((), description="Packages that it consists of on a system of rpm.")
 
 
 class CudaConfig(Document):
@@ -155,12 +157,13 @@ class CudaConfig(Document):
     version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Of the toolkit.")
     driver: str = Field(pattern=r"^[0-9.]+$", description="The oldest driver that can run it.")
     machines: Mapping[MachineName, MachineName] = Field(
-        min_length=1, description="What it is made for, as `uname -m` says: what `$machine` in its addresses is there."
+        min_length=1,
+        description="Machine, as `uname -m` says, and the value of `$machine` in its addresses there.",
     )
     repository: Repository = Field(description="Where it comes from on systems of rpm.")
     key: Download = Field(description="The public key of that repository.")
     levels: Mapping[CudaName, CudaLevel] = Field(min_length=1)
-    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+    only: tuple[Only, ...] = Field((), description="Recipes that it goes with; empty: with everything.")
 
     @model_validator(mode="after")
     def _grounded(self) -> CudaConfig:
@@ -185,7 +188,7 @@ class CudaConfig(Document):
 
 
 class Only(Document):
-    """What a recipe goes with: of each kind that is named, one of these, and nothing else; for a reason."""
+    """Recipes that a recipe goes with: of each kind that is named, one of these, and nothing else; for a reason."""
 
     ide: tuple[Name, ...] = ()
     bundle: tuple[Name, ...] = ()
@@ -198,7 +201,7 @@ class Only(Document):
 class BundleConfig(Document):
     """`bundles/<n>-<name>/bundle.yaml`, which a bundle needs only if it has something to say there."""
 
-    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+    only: tuple[Only, ...] = Field((), description="Recipes that it goes with; empty: with everything.")
     extends: Name | None = Field(None, description="Bundle whose packages it has, too, and all that goes with them.")
 
 
@@ -206,7 +209,7 @@ class BundleConfig(Document):
 class Bundle:
     """A set of libraries: `bundles/<n>-<name>/`.
 
-    What it has of the bundles that it extends is part of it: `packages` are the system packages of all of them,
+    Everything from the bundles that it extends is part of it: `packages` are the system packages of all of them,
     `lineage` their folders, farthest first and its own last. `pythons` maps `py311` to the folder with its Pipfile and
     exports, `categories` to the sections of that Pipfile and of the others'. `compilers` are the system packages with
     which those of its Python packages are made that have no wheel; they are in no image. `only` says what it goes with.
@@ -227,9 +230,9 @@ class IdeConfig(Document):
     """`ides/<n>-<name>/ide.yaml`."""
 
     category: str = Field("", pattern="^[a-z]*$", description="Pipfile category of its packages; empty: none.")
-    only: tuple[Only, ...] = Field((), description="What it goes with; empty: with everything.")
+    only: tuple[Only, ...] = Field((), description="Recipes that it goes with; empty: with everything.")
     keep_node: bool = Field(False, description="Whether the Node that installs its npm packages stays, to run them.")
-    downloads: Mapping[Name, Download] = Field({}, description="What its snippet takes from the internet.")
+    downloads: Mapping[Name, Download] = Field({}, description="Files that its snippet takes from the internet.")
     access: Access = Access()
 
 

@@ -1,4 +1,4 @@
-"""What a release lets its packages do: the versions that it began with, how far each may move, and what is excepted."""
+"""Version rules of a release: the versions that it began with, how far each package may move, and the exceptions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FirstLock(Document):
 
 @dataclass(frozen=True)
 class Pins:
-    """What a release says of versions.
+    """The version rules of a release.
 
     Attributes:
         first: what it began with; none: it isn't cut yet, and everything may move.

@@ -31,8 +31,10 @@ class Choice(Document):
     cuda: CudaName | Literal[""] = Field("", description="How much of CUDA it has, e.g. runtime; empty: nothing.")
     size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
     migration: SessionPolicy = Field(SessionPolicy(), description="How its sessions are moved, if not as all others.")
-    resources: Resources = Field(Resources(), description="What each of its sessions may take of its machine.")
-    volumes: tuple[Mount, ...] = Field((), description="What its sessions have beside their homes: NAME:/path[:ro].")
+    resources: Resources = Field(Resources(), description="Limits of each of its sessions on their machine.")
+    volumes: tuple[Mount, ...] = Field(
+        (), description="Volumes that its sessions have beside their homes: NAME:/path[:ro]."
+    )
 
     @property
     def stem(self) -> str:
@@ -79,7 +81,7 @@ def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
 def mistakes(
     path: Path, text: str, file: ReleaseFile, catalog: Catalog, names: Mapping[str, Collection[str]]
 ) -> Iterator[Mistake]:
-    """What a release names that isn't there, or names twice.
+    """Names in a release file that aren't there, or are there twice.
 
     Args:
         path: where the file lies.
@@ -120,7 +122,7 @@ def nearest_possible(choice: Choice, catalog: Catalog) -> Choice | None:
     every = [Choice.model_validate(dict(zip(kinds, names, strict=True))) for names in product(*kinds.values())]
 
     def distance(other: Choice) -> tuple[int, list[bool]]:
-        """What people give up most easily is changed first: CUDA, then the Python, then the system."""
+        """CUDA is changed first, then the Python, then the system: people give them up most easily in this order."""
         changed = [getattr(choice, kind) != getattr(other, kind) for kind in kinds]
         return sum(changed), changed
 
@@ -169,7 +171,7 @@ def _missing(choice: Choice, catalog: Catalog, names: Mapping[str, Collection[st
 
 
 def _unfit(choice: Choice, owner: str, rules: Iterable[Only]) -> Iterator[tuple[str, str, str]]:
-    """What of a profile doesn't go with one of its recipes, by the rules of that recipe."""
+    """Parts of a profile that don't go with one of its recipes, by the rules of that recipe."""
     for rule in rules:
         for kind in ("ide", "bundle", "os", "python", "cuda"):
             if (allowed := getattr(rule, kind)) and getattr(choice, kind) not in allowed:

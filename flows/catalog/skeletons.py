@@ -1,4 +1,4 @@
-"""What a new bundle, IDE or base begins with: correct, small, and to be changed. Pure: path → text."""
+"""The first files of a new bundle, IDE or base: correct, small, and to be changed. Pure: path → text."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def bundle(name: str, catalog: Catalog) -> dict[str, str]:
 
 
 def _pipfile(python: str, catalog: Catalog) -> str:
-    """What its neighbours ask for of an IDE is what works with this Python."""
+    """It asks for the packages of IDEs that its neighbours ask for: these work with this Python."""
     sections = [_SOURCE, "[packages]\n"]
     for category in sorted({ide.config.category for ide in catalog.ides.values()} - {""}):
         if lines := _section(category, python, catalog):

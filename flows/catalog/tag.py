@@ -133,7 +133,7 @@ _FOREIGN = re.compile(
 
 @dataclass(frozen=True)
 class ForeignTag:
-    """What a tag of workbench-images says, whose names may have hyphens. Refit reads them, and makes none."""
+    """The parts of a tag of workbench-images, in which names may have hyphens. Refit reads them, and makes none."""
 
     cuda: bool
     ide: str

@@ -52,7 +52,7 @@ def require(root: Path) -> None:
 
 
 def mistakes(root: Path) -> Iterator[Mistake]:
-    """What a catalog has that is no file, no folder, and no link to one of its own."""
+    """Things in a catalog that are no file, no folder, and no link to one of its own."""
     top, count = f"{os.path.realpath(root)}/", 0
     pending = [root / part for part in PARTS if os.path.lexists(root / part)]
     for part in tuple(pending):

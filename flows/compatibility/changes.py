@@ -1,4 +1,4 @@
-"""What was changed by hand in a session's container, outside its home: a move leaves it behind."""
+"""Changes made by hand in a session's container, outside its home: a move leaves it behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 
 LOOK_SECONDS = 300.0
-# What a container writes by itself, and what records of packages are kept in: the packages are told by name.
+# Paths that a container writes by itself, and those of package records: packages are told by name.
 _OWN = (
     *("/dev", "/proc", "/run", "/sys", "/tmp", "/var/cache", "/var/log", "/var/tmp"),
     *("/var/lib/apt", "/var/lib/dpkg", "/var/lib/dnf", "/var/lib/rpm", "/usr/lib/sysimage"),
@@ -30,7 +30,7 @@ _PARTS = frozenset({"__pycache__", "site-packages", "dist-packages"})
 
 @dataclass(frozen=True)
 class HandMade:
-    """What a session's container has otherwise than its image.
+    """Differences between a session's container and its image.
 
     Attributes:
         session: its name.

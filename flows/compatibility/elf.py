@@ -1,4 +1,5 @@
-"""What a program or library asks of the system that it runs on, read as the loader reads it: by its segments alone.
+"""Requirements of a program or library on the system that it runs on, read as the loader reads it: by its segments
+alone.
 
 The files are somebody else's: nothing that they say is believed, and what is read of one is bounded.
 """
@@ -34,13 +35,13 @@ _HEADER = 64  # bytes
 _BUFFER = 256  # bytes: most texts are short, and far from each other
 _NOBODY_KNOWS = 1 << 62  # where a file ends: it is read from where its tables are
 _SECTIONS = {1: ((32, "I"), (46, "HHH")), 2: ((40, "Q"), (58, "HHH"))}  # by class: where a header names them
-# What pyelftools raises where a file contradicts itself.
+# Errors of pyelftools where a file contradicts itself.
 _BROKEN = (ELFError, ConstructError, struct.error, ValueError, OverflowError, LookupError, AssertionError)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a file needs: libraries by soname, and the highest version of each of their interfaces.
+    """Requirements of a file: libraries by soname, and the highest version of each of their interfaces.
 
     `versions` is e.g. `{"GLIBC": (2, 34)}`.
     """
@@ -54,7 +55,7 @@ class NotReadable(ValueError):
 
 
 def needs(read: Read) -> Needs:
-    """What the file behind `read` needs; nothing if it is linked statically.
+    """Requirements of the file behind `read`; none if it is linked statically.
 
     Raises:
         NotReadable: it is no ELF file, or a broken one.

@@ -1,4 +1,4 @@
-"""What is known of a home and of an image before they are brought together: plain data, no effects.
+"""Facts about a home and about an image before they are brought together: plain data, no effects.
 
 Paths in a home are relative to it; those that begin with a slash are the image's, as programs in a container see them.
 """
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What a group of files in a home is."""
+    """The kind of a group of files in a home."""
 
     user = "user packages"
     venv = "virtual environment"
@@ -31,7 +31,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Native:
-    """What the compiled files of a group need, each with one file as an example.
+    """Requirements of the compiled files of a group, each with one file as an example.
 
     Attributes:
         tags: ABI tags of Python, e.g. `cpython-311`.
@@ -86,7 +86,7 @@ class Starter:
 
 @dataclass(frozen=True)
 class Home:
-    """What was found in a home.
+    """Facts about a home.
 
     Attributes:
         groups: environments, packages, and folders with compiled files.
@@ -111,7 +111,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Image:
-    """What is known of an image.
+    """Facts about an image.
 
     Attributes:
         home: where the home is in a container.

@@ -1,4 +1,4 @@
-"""What of a home stops working on another image, and how to mend it. Pure: facts go in, findings come out.
+"""The parts of a home that stop working on another image, and how to mend it. Pure: facts go in, findings come out.
 
 Only what the move makes worse counts: what doesn't work on the old image either is said, and keeps nobody.
 """
@@ -58,7 +58,7 @@ def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
 
 
 def as_volume(found: Home, path: str) -> Home:
-    """What was found in a volume that is at `path` in the session, to be judged as a home is.
+    """The facts about a volume that is at `path` in the session, to be judged as a home is.
 
     Nothing in a volume is in PATH, and Jupyter looks for no kernels there.
     """
@@ -143,7 +143,7 @@ def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
 
 
 def _broken(group: Group, home: Home, old: Image) -> list[str]:
-    """What doesn't work as it is."""
+    """Reasons for which a group doesn't work as it is."""
     found = []
     if group.kind is Kind.venv and not _runs(group.interpreter, group.python, old):
         found.append("its Python is not there" if group.interpreter else "its Python leads nowhere")
@@ -282,7 +282,7 @@ def _whose(program: str, home: Home, image: Image) -> str:
 
 
 def _shadows(home: Home, old: Image, new: Image) -> Iterator[Finding]:
-    """What of the image is not used because the home has it too, or the other way round."""
+    """Packages of the image that are not used because the home has them too, or the other way round."""
     for name, path in home.programs.items():
         if name in new.programs and _first(posixpath.dirname(path), new.programs[name], home, new):
             yield Finding(Verdict.ok, path, f"is used in the place of the image's {new.programs[name]}")

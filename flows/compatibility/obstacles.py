@@ -1,4 +1,4 @@
-"""What in homes keeps sessions from moving: scans, kept for a while, for homes change slowly and plans are many."""
+"""Obstacles to moves in homes: scans, kept for a while, for homes change slowly and plans are many."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEPT: TypeAdapter[tuple[datetime, Scan]] = TypeAdapter(tuple[datetime, Scan])
 
 
 def obstacles(settings: Settings, moving: Mapping[str, tuple[Session, str]]) -> dict[str, str]:
-    """What in homes keeps their sessions from being moved without their owners' consent; the others aren't there.
+    """Session → obstacle in its home without its owner's consent to a move; sessions without any are left out.
 
     A home that can't be scanned keeps nobody: the rehearsal still sees whether the image goes together with it.
 

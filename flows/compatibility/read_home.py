@@ -126,7 +126,7 @@ class Reader:
     # Looking around.
 
     def _visit_later(self, path: str, group: str) -> None:
-        # What images matter to most comes first: the bounds may be reached in somebody's data.
+        # Folders that depend most on the image come first: the bounds may be reached in somebody's data.
         rank = 0 if group or path.startswith((".local", ".conda", ".jupyter", ".ipython")) else 1
         heapq.heappush(self._waiting, (rank, path.count("/"), path, group))
 
@@ -176,7 +176,7 @@ class Reader:
         source = next((self._sources[folder] for folder in folders if folder in self._sources), "")
         return replace(found.whole(), source=source if found.group.kind is Kind.loose else "")
 
-    # What is a group.
+    # Finding groups.
 
     def _group(self, path: str, group: str, names: dict[str, os.stat_result]) -> str:
         """The group to which what is in this folder belongs; finds out whether it begins a new one."""

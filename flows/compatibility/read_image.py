@@ -54,7 +54,7 @@ def facts() -> dict[str, object]:
 
 
 def _distributions() -> dict[str, str]:
-    """What Python finds outside the home."""
+    """Distributions that Python finds outside the home."""
     path = [folder for folder in sys.path if not Path(folder).is_relative_to(os.environ["HOME"])]
     return {found.metadata["Name"]: found.version for found in importlib.metadata.distributions(path=path)}
 
@@ -110,7 +110,7 @@ def _system(status: Path) -> Iterator[tuple[str, str]]:
 
 
 def _rpms() -> Iterator[tuple[str, str]]:
-    """What rpm has installed; of a package that is there in several versions, the last."""
+    """Packages that rpm has installed; of a package that is there in several versions, the last."""
     if rpm := shutil.which("rpm"):
         asked = [rpm, "--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE}\n"]
         for line in subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines():

@@ -17,7 +17,7 @@ from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.locks import apt
 
-# What it takes to unpack packages and to run their scripts, and nothing that reaches beyond the container.
+# Capabilities to unpack packages and to run their scripts, and none that reaches beyond the container.
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
 LIMIT = 1800.0
 
@@ -51,7 +51,7 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
             )
         except command.ProgramFailed as error:
             raise NotReplayed(
-                "What was installed by hand can't be installed in the new image.",
+                "The packages that were installed by hand can't be installed in the new image.",
                 why=error.why,
                 hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
             ) from error

@@ -31,7 +31,7 @@ _SCRIPT = Path(read_image.__file__)
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan of a session's home found.
+    """Findings of a scan of a session's home.
 
     Attributes:
         session: its name.
@@ -63,7 +63,7 @@ def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUN
         RefitError: home, volumes or image can't be read.
     """
     old, new = of_image(settings, session.image), of_image(settings, image)
-    # What sessions share belongs to none of them, and to none of their users alone.
+    # Shared volumes belong to none of them, and to none of their users alone.
     own = [volume for volume in session.volumes if not volume.shared and volume.folder.exists()]
     volumes = [as_volume(of_folder(v.folder, session.uid, v.path, bounds), v.path) for v in own]
     places = (of_folder(session.home, session.uid, new.home, bounds), *volumes)
@@ -73,7 +73,7 @@ def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUN
 
 
 def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> Home:
-    """What of a home or volume can depend on an image.
+    """The facts about a home or volume that can depend on an image.
 
     Args:
         folder: the one on the host.
@@ -86,12 +86,14 @@ def of_folder(folder: Path, uid: int, seen_as: str, bounds: Bounds = BOUNDS) -> 
     """
     asked = {"home": str(folder), "uid": uid, "seen_as": seen_as, "bounds": asdict(bounds)}
     call = [sys.executable, "-I", "-m", read_home.__name__, json.dumps(asked)]
-    # What is in a home is its owner's business: it is judged, and stands in no log.
+    # The content of a home is its owner's business: it is judged, and stands in no log.
     done = command.run(call, root=True, limit=bounds.seconds + GRACE_SECONDS, secret=True)
     try:
         return _HOME.validate_json(done.stdout)
     except ValidationError as error:
-        raise RefitError(f"What was read in {folder} can't be understood.", why=str(error)) from None
+        raise RefitError(
+            f"The scan of {folder} printed something that is no report of a scan.", why=str(error)
+        ) from None
 
 
 def in_container(engine: Engine, session: Session) -> Image:
@@ -106,11 +108,11 @@ def in_container(engine: Engine, session: Session) -> Image:
     try:
         return _IMAGE.validate_json(told)
     except ValidationError as error:
-        raise RefitError(f"What {session.container} says of itself can't be understood.", why=str(error)) from None
+        raise RefitError(f"The container {session.container} printed no report on its image.", why=str(error)) from None
 
 
 def of_image(settings: Settings, digest: str) -> Image:
-    """What homes can depend on in the image with this digest: kept here, or read in a container of it.
+    """The facts that homes can depend on in the image with this digest: kept here, or read in a container of it.
 
     Raises:
         RefitError: the image can't be had or started.

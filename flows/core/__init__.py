@@ -1,1 +1,1 @@
-"""What everything stands on: errors, programs, settings, documents, the database."""
+"""The ground floor of all rooms: errors, programs, settings, documents, the database."""

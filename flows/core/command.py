@@ -35,13 +35,13 @@ from flows.core.process_tree import end_child, end_tree
 from flows.core.program_output import ProgramOutput, reading, redacted
 
 logger = logging.getLogger("refit.command")
-# What ran belongs into the log of a flow run; the root logger's level (WARNING) would swallow it.
+# Commands that ran belong into the log of a flow run; the root logger's level (WARNING) would swallow it.
 logger.setLevel(logging.INFO)
 
 # Bytes that a program may print whose words are somebody else's, like a session's owner's.
 FOREIGN_OUTPUT = 1 << 20
 _PASSED_ON = ("PATH", "HOME", "USER", "TERM", "TMPDIR", "XDG_RUNTIME_DIR")
-# What `terminating_children` has ended. It may say that all is well: a shell that is process 1 of a container
+# Pids that `terminating_children` has ended. It may say that all is well: a shell that is process 1 of a container
 # ignores SIGTERM, and goes on when the program has died that it waited for.
 _ended: set[int] = set()
 
@@ -78,7 +78,7 @@ class ProgramFailed(RefitError):
 
     @property
     def brief(self) -> str:
-        """What happened, without the command line."""
+        """The failure without the command line."""
         return self._brief
 
 
@@ -345,7 +345,7 @@ def terminating_children() -> Iterator[None]:
     """End what all threads run when the `with` block is left since this process was told to end (Ctrl-C, SIGTERM).
 
     Python tells the main thread alone, which then waits for the others; and of programs that run by sudo, nobody but
-    sudo can end any. What waits for its turn in another thread is then not started any more, if it is `recorded`.
+    sudo can end any. A `recorded` program that waits for its turn in another thread is then not started any more.
     """
     over = _recording.get().over or Event()
     try:
@@ -355,7 +355,7 @@ def terminating_children() -> Iterator[None]:
         raise
     except BaseException:
         over.set()  # first of all, or what is ended makes room for the next
-        # What `start` started outlives this process, and has a session of its own.
+        # A program that `start` started outlives this process, and has a session of its own.
         children = [child.pid for child in psutil.Process().children() if _session(child.pid) == os.getsid(0)]
         _ended.update(children)
         end_tree(*children)

@@ -107,7 +107,7 @@ def _engine(url: str) -> Engine:
 def _set_up(connection: object, _: object) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
     # An intent has to be on the disk before the side effect that it announces.
-    # What each connection keeps of the file adds up (KB), and the system keeps it anyway.
+    # The caches of all connections add up (KB), and the system keeps it anyway.
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-512"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -158,7 +158,7 @@ class NestedWrite(RuntimeError):
 
 
 class _Writes:
-    """What threads write at the same time goes to SQLite's disk together, as a server's does by itself.
+    """Writes of several threads at the same time go to SQLite's disk together, as a server's does by itself.
 
     SQLite lets one write at a time, and a connection that waits for its turn sleeps and tries again: of hundreds, some
     would never get theirs. So one thread writes for all, and the disk is waited for once. A write that spoils such a

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 
 class RefitError(Exception):
-    """What happened, why, and what to do about it."""
+    """An error for people: what happened, why, and what to do about it."""
 
     exit_code = 1
 
@@ -21,7 +21,7 @@ class RefitError(Exception):
 
     @property
     def brief(self) -> str:
-        """What happened, for a cell of a table."""
+        """The error in short, for a cell of a table."""
         return self.what
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ def _rebuild(kind: type[RefitError], args: tuple[object, ...], state: dict[str, 
 
 
 class Vanished(RefitError):
-    """What was resolved is there no more; resolved anew, it comes out as something that is."""
+    """A resolved package is there no more; resolved anew, it comes out as one that is."""
 
 
 class UnknownName(RefitError):

@@ -54,7 +54,7 @@ def lifted() -> Iterator[None]:
 
 
 def checks() -> tuple[Check, ...]:
-    """What is asked before an effect, outermost first."""
+    """The checks before an effect, outermost first."""
     return _checks.get()
 
 

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 
-# What Markdown makes links, pictures, HTML, code or cells of a table from.
+# Characters from which Markdown makes links, pictures, HTML, code or cells of a table.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>&|~]|(?<![^\W_])_|_(?![^\W_])")
 # A heading, a list or a line at the beginning: `# 1`, `- x`, `1. x`.
 _BEGINNING = re.compile(r"^(\d*)([#+=.)-])(?=[\s#=-]|$)")

@@ -161,7 +161,7 @@ def spans(hours: Iterable[Hours], day: date, zone: ZoneInfo, of: Callable[[Hours
 
 
 def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
-    """What is left of spans; both are in order, and none of them overlap."""
+    """The parts of spans that remain; both lists are in order, and none of them overlap."""
     left = list(spans)
     for begin, end in taken:
         left = [

@@ -101,7 +101,7 @@ class _Name:
 
 
 def _thing(put_off: _Name) -> Any:
-    """What a name stands for, which is what its module has under it from now on."""
+    """The object that a name stands for; its module has it under that name from now on."""
     module = __import__(put_off._module, fromlist=(put_off._name,))
     thing = getattr(module, put_off._name) if put_off._name else module
     for name, value in [*put_off._scope.items()]:

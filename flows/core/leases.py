@@ -28,7 +28,7 @@ LEASE_SECONDS = 60.0
 
 
 class LeaseRow(Table):
-    """Who may write a thing now; `fence` grows with every holder, so that a late writer is recognised."""
+    """The holder who may write a thing now; `fence` grows with every holder, so that a late writer is recognised."""
 
     __tablename__ = "leases"
 
@@ -137,8 +137,8 @@ def lease(
 ) -> Iterator[Lease]:
     """Hold the lease `name` inside the `with` block; it is renewed for as long as this process lives.
 
-    Whoever has to wait for it is told so by `waits`. Inside, effects need it (see `fence`), besides the leases inside
-    which it is taken; `alone`: no other than this one.
+    A caller that has to wait for it is told so by `waits`. Inside, effects need it (see `fence`), besides the leases
+    inside which it is taken; `alone`: no other than this one.
 
     A holder that died on this machine loses it at once, one that can't be seen from here after `seconds`: by the clock,
     or because it hasn't renewed it for as long as that while we waited, wherever its clock stood or stands now.
@@ -169,7 +169,7 @@ def lease(
 
 def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[str, ...]:
     """The names of all leases that begin with `prefix` and are held now, by whomever; `besides` some that are known."""
-    # What is given back stays as a row that has run out: after a large rollout there are tens of thousands.
+    # A lease that is given back stays as a row that has run out: after a large rollout there are tens of thousands.
     asked = select(_LEASES.c.name, _LEASES.c.holder).where(_LEASES.c.until > now())
     with engine.connect() as connection:
         rows = connection.execute(asked.where(_LEASES.c.name.startswith(prefix, autoescape=True))).all()

@@ -34,7 +34,7 @@ Origin = tuple[str, str, int | None]  # scheme, host, port
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a request may take: bytes of the answer's body, seconds from its beginning to the end of the answer."""
+    """Limits of a request: bytes of the answer's body, seconds from its beginning to the end of the answer."""
 
     size: int
     seconds: float
@@ -57,7 +57,7 @@ class Astray(httpx.RequestError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said; of a failure no more than the beginning."""
+    """The answer of a server; of a failure no more than the beginning."""
 
     method: str
     url: httpx.URL

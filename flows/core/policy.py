@@ -41,14 +41,14 @@ Cap = Annotated[int, Field(ge=1)]
 
 
 class SessionPolicy(Document):
-    """What holds for a session; what a profile says goes before its release, and that before settings.yaml."""
+    """The policy for a session; values of a profile go before those of its release, and these before settings.yaml."""
 
     mode: Mode = Field(Mode.when_idle, description="Where the owner has not chosen: when-idle, ask, next-start.")
     deadline_days: float | None = Field(None, gt=0, description="Days from a delivered notice to force; none: never.")
     notice_hours: float = Field(24.0, ge=0, description="Hours that lie between a delivered notice and force at least.")
     windows: tuple[WeeklyHours, ...] = Field((), description="Hours in which it may be moved; empty: at any time.")
     quiet: tuple[WeeklyHours, ...] = Field((), description="Hours in which it is left alone.")
-    time_zone: ZoneName = Field("UTC", description="Whose clock all hours are read on, unless the owner has their own.")
+    time_zone: ZoneName = Field("UTC", description="Time zone of all hours, unless the owner has their own.")
     idle_state_hours: float | None = Field(
         None, ge=0, description="Hours, where another `idle_state_hours` than the settings' holds."
     )
@@ -61,7 +61,7 @@ class SessionPolicy(Document):
 
     @property
     def zone(self) -> ZoneInfo:
-        """Whose clock all hours are read on."""
+        """The time zone of all hours."""
         return hours.zone(self.time_zone)
 
     def over(self, other: SessionPolicy) -> SessionPolicy:

@@ -40,7 +40,7 @@ class ProcessId:
 
 
 def note_of(folder: Path | None) -> Callable[[], None] | None:
-    """What a process calls to note itself in this folder before it becomes a program; none: it isn't noted."""
+    """A function by which a process notes itself in this folder before it becomes a program; none: it isn't noted."""
     if folder is None:
         return None
 
@@ -66,7 +66,7 @@ def noted(folder: Path) -> tuple[ProcessId, ...]:
 def end_for_good(folder: Path, grace: float = GRACE_SECONDS) -> int:
     """As `end_recorded`, and remove the folder: from then on no program that would note itself there starts any more.
 
-    Whoever is just about to start one finds no folder, and the program isn't started.
+    A process that is just about to start one finds no folder, and the program isn't started.
     """
     ended = 0
     while folder.exists():

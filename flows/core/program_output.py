@@ -1,4 +1,4 @@
-"""What a program prints: read as it comes, bounded, without secrets, copied to the log of its run."""
+"""The output of a program: read as it comes, bounded, without secrets, copied to the log of its run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reading(output: ProgramOutput) -> Iterator[tuple[int, int, Callable[[], None
     """Read what a program prints inside the `with` block, in a thread of its own; `sh` would keep a line of any length.
 
     Gives what is to be the program's standard output and standard error, and what is to be called once it has them.
-    What it has printed when the block is left is read to its end; what a descendant prints after that, nobody reads.
+    All output up to the end of the block is read; output of a descendant after that is not.
     """
     (out, for_out), (err, for_err), (over, ended) = os.pipe(), os.pipe(), os.pipe()
     ours = [for_out, for_err]

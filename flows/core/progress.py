@@ -1,4 +1,4 @@
-"""What long work tells whoever watches: one line per thing, each with a state.
+"""Progress of long work, for those who watch it: one line per thing, each with a state.
 
 Effects call `report`; the command line subscribes a live table, a worker subscribes nothing. Plain and process-wide,
 because the work runs in the threads of a task runner.

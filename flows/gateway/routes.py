@@ -35,7 +35,8 @@ def session(path: str) -> str:
 def leading(table: Table, name: str, target: str) -> Table:
     """The routes to be set so that a session's path leads to a target, and nobody else's does.
 
-    An address is given to another container when its own is gone. Who still led there would meet somebody else.
+    An address is given to another container when its own is gone. A route that still led there would meet somebody
+    else.
     """
     outlived = {other: WAITING_PAGE for other, known in table.items() if known == target and other != path(name)}
     return outlived if table.get(path(name)) == target else {**outlived, path(name): target}

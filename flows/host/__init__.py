@@ -1,1 +1,1 @@
-"""What is true of this machine, and how its programs are called."""
+"""Facts about this machine, and calls of its programs."""

@@ -1,4 +1,4 @@
-"""What is mounted on this machine."""
+"""The mounts of this machine."""
 
 from __future__ import annotations
 

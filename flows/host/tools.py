@@ -1,7 +1,7 @@
-"""What is true of this machine: found out once by trying, used by everything that starts containers.
+"""Facts about this machine: found out once by trying, used by everything that starts containers.
 
-Nothing here is a setting; a setting (`oci_runtime`, `isolation`) overrides what was found out. What was found out is
-kept in the home and holds for this boot and these programs, so that later calls read one small file.
+Nothing here is a setting; a setting (`oci_runtime`, `isolation`) overrides what was found out. The facts are kept in
+the home and hold for this boot and these programs, so that later calls read one small file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPEN_FILES = (1024, 1_048_576)
 # control group bounds those of one container; a limit here would let one session keep another from starting anything.
 PROCESSES = 1 << 22  # PID_MAX_LIMIT of linux/threads.h
 _PID_MAX = "/proc/sys/kernel/pid_max"  # to which Podman lowers its own limit
-# What one build is given room for (bytes): pip unpacks in memory; a layer is written, committed and compressed.
+# Room that one build is given (bytes): pip unpacks in memory; a layer is written, committed and compressed.
 BUILD_MEMORY, BUILD_DISK = 1 << 30, 6 << 30
 _ADMIN_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/libexec/podman:/usr/lib/podman:/usr/lib/cni:/usr/libexec/cni"
 # Where Podman looks for hooks unless it is told.
@@ -49,7 +49,7 @@ _PROGRAMS = ("podman", "buildah", "sudo", "iptables", "netavark", "portmap")
 
 @dataclass(frozen=True)
 class Facts:
-    """What was found out.
+    """Facts about this machine.
 
     Attributes:
         boot: the boot that it holds for.
@@ -155,7 +155,7 @@ def networks(settings: Settings) -> Path:
 
 
 def hooks(settings: Settings) -> Path:
-    """What the OCI runtime does for containers of this home before their first process."""
+    """The folder of hooks that the OCI runtime calls for containers of this home before their first process."""
     return settings.folder("walls", "hooks")
 
 
@@ -179,7 +179,7 @@ def program(name: str) -> str | None:
 
 
 def facts(settings: Settings) -> Facts:
-    """What is true of this machine: read from the home, or found out now (about 2 seconds).
+    """The facts about this machine: read from the home, or found out now (about 2 seconds).
 
     Raises:
         NothingWorks: no OCI runtime can start a container, or no isolation can run a build step.

@@ -91,7 +91,7 @@ def planned(output: str) -> tuple[str, ...]:
 
 
 def state(base: Base, settings: Settings) -> Mapping[str, str]:
-    """What the mirror has now: suite → hash of its signed index of indexes.
+    """The state of the mirror: suite → hash of its signed index of indexes.
 
     Raises:
         RefitError: the mirror doesn't answer.

@@ -89,7 +89,7 @@ def release(client: Client, url: str, architecture: str) -> Release:
 
 @contextmanager
 def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_BOUNDS) -> Iterator[IO[bytes]]:
-    """What is at `url`, in a temporary file; where `digest` is given, it is checked.
+    """The file at `url`, in a temporary file; where `digest` is given, it is checked.
 
     Raises:
         ArchiveError: it can't be had whole.
@@ -158,7 +158,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def offers(packages: Stanzas, names: Collection[str]) -> Offers:
-    """What a list of packages offers that concerns `names`: package → `version sha256` of each file, sorted.
+    """Offers of a list of packages for `names`: package → `version sha256` of each file, sorted.
 
     That is the packages of these names, those that say that they provide one of them, and the essential ones, which
     every system has. A file's hash stands for its dependencies, too: they are written inside.
@@ -186,7 +186,7 @@ def needed(packages: Stanzas, names: Collection[str]) -> frozenset[str]:
 
 
 def together(parts: Iterable[Offers]) -> Offers:
-    """What several suites offer, as one."""
+    """The offers of several suites, as one."""
     found: dict[str, set[str]] = {}
     for part in parts:
         for name, files in part.items():

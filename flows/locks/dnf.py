@@ -24,7 +24,7 @@ _UNREACHED = re.compile(r"Failed to download metadata|Cannot download|Curl error
 
 
 def state(base: Base, settings: Settings) -> Mapping[str, str]:
-    """What the mirror has now: repository → hash of its index of indexes.
+    """The state of the mirror: repository → hash of its index of indexes.
 
     Raises:
         RefitError: the mirror doesn't answer.
@@ -75,7 +75,7 @@ def planned(output: str) -> tuple[str, ...] | None:
 
 
 def files(base: Base) -> Mapping[str, bytes]:
-    """What dnf needs to know in a build: whatever it installs is checked against the keys of the recipe."""
+    """The configuration of dnf in a build: each package that it installs is checked against the keys of the recipe."""
     return {"files/dnf.conf": _configuration(base, {"tsflags": "nodocs"}, check=True).encode()}
 
 

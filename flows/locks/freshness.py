@@ -1,8 +1,8 @@
 """Has anything changed outside that could move a lock? The cheapest question is asked first.
 
-What was seen when a lock was made is kept as small files in Refit's home, for a week: an index can let a lock move
+The observations when a lock was made are kept as small files in Refit's home, for a week: an index can let a lock move
 without any change to what is locked (a dependency that was missing is published), so after that it is made again in any
-case. Losing these files costs time only. What can't be read is `unknown`, and never taken for `same`.
+case. Losing these files costs time only. An index that can't be read is `unknown`, and never taken for `same`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class LockRecord(Document):
 
 @dataclass(frozen=True)
 class SystemLook:
-    """What was found for the packages of a base: those of the last time, and the suites of the mirror as they are."""
+    """The look at the packages of a base: those of the last time, and the suites of the mirror as they are."""
 
     finding: Finding
     known: SystemRecord | None
@@ -103,7 +103,7 @@ class SystemLook:
 
 @dataclass(frozen=True)
 class LockLook:
-    """What was found for one lock; give it to `keep` once the lock was made anew."""
+    """The look at one lock; give it to `keep` once the lock was made anew."""
 
     folder: Path
     finding: Finding
@@ -181,7 +181,7 @@ def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding
 
 
 def _survey(exact: tuple[str, ...], releases: Mapping[str, Release], at: datetime, settings: Settings) -> SystemRecord:
-    """What there is to know of a set that was resolved after `releases` were seen."""
+    """The observations of a set that was resolved after `releases` were seen."""
     installed = {package.partition("=")[0] for package in exact}
     with debian_archive.connection(settings) as client:
         lists = {url: debian_archive.packages(client, release, _lists(settings)) for url, release in releases.items()}

@@ -191,10 +191,10 @@ def _belongings(settings: Settings) -> tuple[list[Mount], dict[str, str]]:
 
 
 def explain(pipfile: Pipfile, said: Sequence[str]) -> Unresolvable | None:
-    """What pipenv's output says about a Pipfile that can't be resolved, without its traceback; none: something else."""
+    """The conflict in a Pipfile by pipenv's output, without its traceback; none: something else failed."""
     conflict = _conflict(said)
     if conflict and any("Success" in line for line in said):
-        conflict.append(f"  What [{FIRST_CATEGORY}] was resolved to holds for the other sections, too.")
+        conflict.append(f"  The versions to which [{FIRST_CATEGORY}] was resolved hold for the other sections, too.")
     missing = sorted({m[1] for line in said if (m := re.search(r"No matching distribution found for (.+)", line))})
     if missing:
         return Unresolvable(

@@ -23,7 +23,7 @@ Explain = Callable[[str], RefitError]
 
 
 def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Explain) -> Mapping[str, str]:
-    """What a mirror has now: name → hash of what is at its address.
+    """The state of a mirror: name → hash of the file at its address.
 
     Args:
         urls: name → address of an index.

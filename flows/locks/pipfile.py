@@ -35,7 +35,7 @@ _PYPI = {"name": "pypi", "url": "https://pypi.org/simple", "verify_ssl": True}
 
 @dataclass(frozen=True)
 class Pipfile:
-    """What a bundle asks for with its Pipfile and those of the bundles that it extends, which are locked as one.
+    """Requirements of a bundle's Pipfile and those of the bundles that it extends, which are locked as one.
 
     Attributes:
         path: its own.
@@ -135,7 +135,7 @@ def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _mistakes_together(texts: Mapping[Path, str], parts: Mapping[Path, Mapping[str, Any]]) -> Iterator[Mistake]:
-    """What a Pipfile says that those of the bundles before it say already, or otherwise where that can't be."""
+    """Entries of a Pipfile that those of the bundles before it have already, or have otherwise where that can't be."""
     said: dict[tuple[str, str], tuple[Path, object]] = {}
     sources: dict[str, tuple[Path, object]] = {}
     for file, part in parts.items():

@@ -1,8 +1,8 @@
-"""What a lock may change while a release lives: patches, and what the release's file excepts. Pure.
+"""Changes that a lock may make while a release lives: patches, and what the release's file excepts. Pure.
 
 pipenv takes no constraints. So what it is given is a Pipfile made for it: the bundle's own, in which every package of
-the release's first lock is named within its bounds, those too that only others need. What comes out is held against
-the bounds all the same, and a package that the release didn't begin with needs an exception.
+the release's first lock is named within its bounds, those too that only others need. The result is checked against the
+bounds all the same, and a package that the release didn't begin with needs an exception.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def check(bounds: Bounds, now: Mapping[str, str]) -> None:
 
 
 def held(bounds: Bounds, now: Mapping[str, str], free: Mapping[str, str]) -> LockChange:
-    """What a lock without bounds would change, and may not.
+    """The changes of a lock without bounds that its release doesn't allow.
 
     Args:
         bounds: how far packages may move.
@@ -177,7 +177,7 @@ def _example(name: str, version: str) -> str:
 
 
 def _narrowed(packages: Mapping[str, Any], bounds: Bounds) -> dict[str, Any]:
-    """What a section asks for, within bounds. An exception is the release's last word, so it stands alone."""
+    """The requirements of a section, within bounds. An exception is the release's last word, so it stands alone."""
     narrowed: dict[str, Any] = {}
     excepted = {waiver.package for waiver in bounds.waivers}
     for name, asked in packages.items():

@@ -35,7 +35,7 @@ _UNWANTED = "take it out, or let the Pipfile ask for it and run `refit lock`"
 
 
 class _Entry(BaseModel):
-    """What a lock says of a package."""
+    """A lock's entry of a package."""
 
     model_config = ConfigDict(strict=True)
 
@@ -47,7 +47,7 @@ class _Entry(BaseModel):
 
 
 class _Meta(BaseModel):
-    """What a lock says of itself."""
+    """A lock's section about itself."""
 
     hash: dict[str, str]
     sources: list[dict[str, Any]]
@@ -64,7 +64,7 @@ class _Lock(BaseModel):
 
 @dataclass(frozen=True)
 class LockChange:
-    """What a new lock changed: package → version, or versions before and after. Nothing in it: nothing moved."""
+    """The changes of a new lock: package → version, or versions before and after. Nothing in it: nothing moved."""
 
     moved: Mapping[str, tuple[str, str]]
     added: Mapping[str, str]
@@ -260,7 +260,7 @@ def _read_lock(folder: Path) -> dict[str, Any]:
 
 @lru_cache(_REMEMBERED)
 def _understood(text: str, file: Path) -> dict[str, Any]:
-    """What a lock says, not to be changed: to understand it takes longer than all that is done with it."""
+    """The parsed content of a lock, not to be changed: parsing takes longer than all that is done with it."""
     lock = parse_json(text, file, _Lock, RELOCK)
     if wrong := {what: place for key in lock if key != "_meta" for what, place in _unreadable(key, lock[key])}:
         raise Mistakes(_in_lock(file.parent, wrong))
@@ -268,7 +268,7 @@ def _understood(text: str, file: Path) -> dict[str, Any]:
 
 
 def _unreadable(key: str, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """What is wrong with the entries of a category that are no requirements, and their keys in the lock."""
+    """The mistakes in entries of a category that are no requirements, and their keys in the lock."""
     for name, entry in entries.items():
         try:
             found = _exact(_requirement(name, entry))
@@ -278,7 +278,7 @@ def _unreadable(key: str, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[
 
 
 def _in_lock(folder: Path, found: Mapping[str, Sequence[str]]) -> list[Mistake]:
-    """What is wrong with the lock in a folder → the keys under which it stands there, with its lines.
+    """The mistakes in the lock in a folder → the keys under which it stands there, with its lines.
 
     They are counted in what YAML makes of its JSON: nothing else tells of lines.
     """

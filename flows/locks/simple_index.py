@@ -34,7 +34,7 @@ _HEADERS = {"Accept": _ACCEPT, "Cache-Control": "max-age=0"}
 _LINK = re.compile(r"<a\s([^>]*)>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"""(href|data-yanked|data-requires-python)(?:\s*=\s*["']([^"']*)["'])?""", re.IGNORECASE)
 ABSENT = "absent"
-# What pipenv takes for PyPI, and asks the mirror of the settings for instead.
+# Addresses that pipenv takes for PyPI, and asks the mirror of the settings for instead.
 _PYPI = re.compile(r"https?://pypi(?:\.python)?\.org/simple/?")
 
 
@@ -47,7 +47,8 @@ class Index:
 
 
 class Page(Document):
-    """What an index said of one package: a hash of its list of files, and the mark to ask it by whether that holds."""
+    """The answer of an index for one package: a hash of its list of files, and the ETag to ask it by whether that
+    holds."""
 
     digest: str
     etag: str = ""

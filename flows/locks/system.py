@@ -37,7 +37,7 @@ _FAMILIES = {
 def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
     """All packages that `base` installs, as `name=version`, sorted; of rpm as `name=epoch:version-release.arch`.
 
-    What was resolved once holds until the mirror has something new: then it costs only a look at the mirror.
+    The result holds until the mirror has something new: until then a call costs only a look at the mirror.
 
     Raises:
         RefitError: the mirror doesn't answer, or has not all of the packages.

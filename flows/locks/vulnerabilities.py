@@ -57,7 +57,7 @@ class _Affected(BaseModel):
 
 
 class Record(BaseModel):
-    """What Refit reads of a record of OSV."""
+    """The fields that Refit reads of a record of OSV."""
 
     id: str
     aliases: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def _known_by(service: Callable[..., bytes], packages: Sequence[tuple[str, str]]
 
 
 def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vulnerability]:
-    """What is known of these packages (name → version)."""
+    """The known vulnerabilities of these packages (name → version)."""
     return sorted(
         (
             Vulnerability(name, packages[name], (record.id, *record.aliases), _mended(affected, packages[name]))

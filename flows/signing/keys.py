@@ -46,7 +46,7 @@ class Keys:
         self._settings = settings
 
     def signer(self) -> Signer:
-        """What signs; where nobody chose a key, one is made up at the first need.
+        """The signer; where nobody chose a key, one is made up at the first need.
 
         Raises:
             BadKey: the one that was chosen can't be used.
@@ -78,7 +78,7 @@ class Keys:
         Raises:
             BadKey: a key of the settings can't be read.
         """
-        # What hardware has signed counts by the public half that was kept: it may be away.
+        # A signature by hardware counts by the public half that was kept: it may be away.
         chosen = self._settings.signing_key
         if (chosen and not chosen.startswith(HARDWARE)) or (not chosen and (self._folder / _MADE_UP).exists()):
             self.signer()

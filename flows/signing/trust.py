@@ -47,7 +47,7 @@ class Distrusted(Exception):
 
 @dataclass(frozen=True)
 class Signed:
-    """What a key that counts has signed.
+    """A statement that a trusted key has signed.
 
     Attributes:
         kind: the statement's predicate type.
@@ -77,7 +77,7 @@ class RevocationRow(Table):
 
 @dataclass(frozen=True)
 class Revocation:
-    """What was revoked, why, by whom, when."""
+    """A revocation: of which key or image, why, by whom, when."""
 
     what: str
     why: str
@@ -93,7 +93,7 @@ class Trust:
 
     @cached_property
     def signer(self) -> Signer:
-        """What signs.
+        """The signer.
 
         Raises:
             RefitError: its key can't be used, or was revoked.
@@ -128,7 +128,7 @@ class Trust:
         return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
     def opened(self, envelope: bytes) -> Signed:
-        """What an envelope holds.
+        """The content of an envelope.
 
         Raises:
             Distrusted: nobody has signed it whose signature counts, or it is none.
@@ -175,7 +175,7 @@ class Trust:
 
 
 def statement(kind: str, name: str, subject: str, predicate: Mapping[str, object]) -> dict[str, object]:
-    """What is said of something with a digest (`sha256:…`), as an in-toto statement. Pure."""
+    """An in-toto statement about something with a digest (`sha256:…`). Pure."""
     algorithm, _, digits = subject.partition(":")
     return {
         "_type": _KNOWN_BY,

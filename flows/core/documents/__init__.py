@@ -134,7 +134,7 @@ def compose(text: str, path: Path) -> yaml.Node | None:
 
 @lru_cache(maxsize=4)
 def _composed(text: str) -> yaml.Node | None:
-    """What was read is looked at again for the lines of what is wrong with it."""
+    """The text is parsed again for the lines of its mistakes."""
     bounds.check_yaml(text)
     node: yaml.Node | None = yaml.CSafeLoader(text).get_single_node()  # in C: ten times as fast as SafeLoader
     return node

@@ -1,4 +1,4 @@
-"""What is read at all: regular files, with no more bytes than their kind may have, no deeper than parsers can go.
+"""Files that are read at all: regular ones, with no more bytes than their kind may have, no deeper than parsers can go.
 
 All of it is looked at before a parser sees it. A parser that recurses ends the process where a text is deep enough, and
 one that expands aliases takes all memory.
@@ -40,7 +40,7 @@ _KINDS = {
 
 
 class NotAFile(OSError):
-    """What has the name of a file is none that may be read."""
+    """The path is no regular file that may be read."""
 
 
 class OutOfBounds(ValueError):

@@ -15,7 +15,7 @@ const RESTART = 1012;
 const CLOSE = 8;
 const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-// What the authorizer has said is remembered so long: milliseconds. A page makes dozens of requests at once.
+// Answers of the authorizer are remembered so long: milliseconds. A page makes dozens of requests at once.
 const REMEMBERED = 3000;
 const MOST_REMEMBERED = 10000;
 // An authorizer that stands still is waited for so long: milliseconds.
