@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import home, migrate, ssh
+from flows.cli import home, migrate, snapshots, ssh
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -216,6 +216,7 @@ def remove_session(
 home.add_to(app)
 ssh.add_to(app)
 migrate.add_to(app)
+snapshots.add_to(app)
 
 
 def _wish(name: str, **changes: Any) -> None:

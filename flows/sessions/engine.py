@@ -144,6 +144,19 @@ class Homes(Protocol):
             RefitError: it can't.
         """
 
+    def snapshot_cost(self, session: Session) -> int:
+        """Bytes that a snapshot of home and volumes copies; 0: it shares all with them.
+
+        Raises:
+            RefitError: they can't be copied.
+        """
+
+    def own_size(self, session: Session, id: str) -> int | None:
+        """Bytes that nothing else has than this snapshot, where it shares any; none: nobody knows."""
+
+    def touched(self, session: Session, id: str) -> tuple[str, ...] | None:
+        """The paths that aren't as in the snapshot, where that is known at once; none: only `differences` can tell."""
+
     def spare(self, session: Session, folder: Path, most: int) -> Session:
         """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
 

@@ -30,6 +30,8 @@ class Kind(StrEnum):
     shared = "session shared"
     unshared = "share ended"
     visited = "guest came in"
+    snapshot_taken = "snapshot taken"
+    snapshot_removed = "snapshot removed"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ WORDS: dict[type[StrEnum], list[str]] = {
         *("owner reminded", "rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
         *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
         *("session shared", "share ended", "guest came in"),
+        *("snapshot taken", "snapshot removed"),
     ],
     State: [
         *("planned", "preflight", "staged", "locked", "stopped", "snapshotted", "started", "verified", "committed"),

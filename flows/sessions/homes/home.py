@@ -6,44 +6,26 @@ one is `enclosed`. Links in a home are copied as links and never followed: what 
 
 from __future__ import annotations
 
-import re
-import shutil
-from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.sessions.homes import copying
-from flows.sessions.homes.btrfs_send import only_within
 from flows.sessions.homes.group_access import open_to_group
-from flows.sessions.homes.pool import Pool
-from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, mb, reserved
-from flows.sessions.homes.volumes import Part, Wanted, is_own, parts
+from flows.sessions.homes.snapshots import HomeSnapshots
+from flows.sessions.homes.space_reservation import NoRoom, lacking, mb
+from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session, Volume, check_name
 
 
-class LocalHomes:
+class LocalHomes(HomeSnapshots):
     """Implements `engine.Homes` on this machine: in the pool, if there is one, else in folders."""
 
     def __init__(self, settings: Settings) -> None:
-        self._homes, self._volumes = settings.folder("homes"), settings.folder("volumes")
-        self._shared = settings.folder("shared")
-        self._snapshots, self._notes = settings.folder("snapshots"), settings.folder("room")
-        self._copy_seconds, self._compare_seconds = (
-            settings.copy_timeout_minutes * 60,
-            settings.compare_timeout_minutes * 60,
-        )
-        self._most_files = settings.home_files
-        self.pool = Pool(settings)
-        self.pool.ready()
-
-    def path(self, name: str) -> Path:
-        """The folder of the home `name`, there or not; one that was made before there was a pool stays where it is."""
-        plain = self._homes / check_name(name)
-        return self.pool.homes / name if self.pool.exists and not plain.exists() else plain
+        super().__init__(settings)
+        self._volumes, self._shared = settings.folder("volumes"), settings.folder("shared")
 
     def volume(self, session: str, name: str) -> Path:
         """The folder of a session's own volume, there or not: beside the session's home."""
@@ -195,195 +177,3 @@ class LocalHomes:
             if (folders / name).exists():
                 command.run(["mv", "-T", "--", folders / name, doomed], root=True)
             copying.remove(doomed)
-
-    def snapshot(self, session: str, id: str) -> Path:
-        """The folder of the snapshot `id` of a session's home, there or not."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", id):
-            raise ValueError(f"{id!r} can't be the name of a snapshot")
-        snapshots = self.pool.snapshots if self.path(session) in self.pool else self._snapshots
-        return snapshots / check_name(session) / id
-
-    def has_snapshot(self, session: str, id: str) -> bool:
-        """Whether there is a snapshot `id` of a session's home."""
-        return self.snapshot(session, id).is_dir()
-
-    def check_room(self, session: Session) -> None:
-        """Find out before a move whether the disk can take a snapshot of this session's home and volumes.
-
-        Raises:
-            RefitError: it can't.
-        """
-        size = self._refuse_what_cant_be_copied(session)
-        pooled = any(part.folder in self.pool for part in parts(session))
-        # In the pool a snapshot takes nothing; what the home changes later does.
-        for needed, where in (
-            *([(0, self.pool.folder)] if pooled else []),
-            *([(size, self._snapshots)] if size else []),
-        ):
-            free = shutil.disk_usage(where).free
-            if missing := lacking(needed, free):
-                raise NoRoom(
-                    f"There is no room for a snapshot of the home of {session.name!r}: {mb(missing)} are missing.",
-                    why=f"The home{' with its volumes' if session.volumes else ''} takes {mb(needed)}, and {mb(free)} "
-                    f"are free in {where}. The session writes on while it is copied, so a tenth more has to be free, "
-                    f"and {mb(SPARE)} for everybody else.",
-                    hint="make room on that disk, or let the session's owner delete what nobody needs.",
-                )
-
-    def _refuse_what_cant_be_copied(self, session: Session) -> int:
-        """Bytes that copies of home and volumes take on the disk; in the pool and where files share blocks, 0."""
-        for part in parts(session):
-            copying.refuse_mounts(part.folder)
-            if part.folder in self.pool:
-                self.pool.refuse_nested(part.folder)
-        outside = [part.folder for part in parts(session) if part.folder not in self.pool]
-        size = copying.extent_of(outside, self._most_files).size
-        return size if size and not self._shares_blocks() else 0
-
-    def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
-
-        Args:
-            session: whose home and volumes.
-            folder: where the copy of the home goes, if it can't be a snapshot in the pool; volumes go beside it.
-            most: bytes that all copies may take, if they can't share them with what is there.
-
-        Returns:
-            The session as it can be rehearsed: with the copies, and read-only what it shares.
-
-        Raises:
-            NoRoom: they would take more, or more than there is.
-            RefitError: another file system is mounted inside, or a subvolume.
-        """
-        size, free = self._refuse_what_cant_be_copied(session), shutil.disk_usage(self._snapshots).free
-        if size and (size > most or lacking(size, free)):
-            raise NoRoom(f"the home takes {mb(size)}; a copy may take {mb(most)}, and {mb(free)} are free")
-        pool = self.pool.rehearsals / session.name
-        copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
-        with reserved(self._notes, self._snapshots, size):
-            self._take(((part.folder, copy) for part, copy in copies.items()), self._duplicate, writable=True)
-        own = {part.volume: copy for part, copy in copies.items()}
-        volumes = tuple(
-            replace(volume, folder=own[volume.name]) if is_own(volume) else replace(volume, read_only=True)
-            for volume in session.volumes
-        )
-        return replace(session, home=own[""], volumes=volumes)
-
-    def forget_spare(self, name: str) -> None:
-        """Remove the copies of home and volumes that were made for a rehearsal in the pool."""
-        if self.pool.exists:
-            for copy in copying.all_of(self.pool.rehearsals / check_name(name)):
-                self.pool.delete(copy)
-
-    def copy(self, session: Session, id: str) -> Path:
-        """Copy home and volumes of a running session; what changes meanwhile, `delta` brings in.
-
-        Returns the copy of the home; those of the volumes are beside it.
-
-        Raises:
-            NoRoom: there is no room for them on the disk; where other copies take it, this one waits for them.
-        """
-        if size := self._refuse_what_cant_be_copied(session):
-            there = copying.all_of(self.snapshot(session.name, id))  # by an attempt that was interrupted
-            size = max(0, size - copying.extent_of(there, self._most_files).size)
-        with reserved(self._notes, self._snapshots, size):
-            try:
-                return self._take_all(session, id, self._duplicate)
-            except RefitError:
-                self.forget(session.name, id)  # on a disk that may be full, half a copy is in everybody's way
-                raise
-
-    def delta(self, session: Session, id: str) -> Path:
-        """Make the snapshot equal to home and volumes of a session that is stopped; in the pool, all or none."""
-        return self._take_all(session, id, self._mirror)
-
-    def differences(
-        self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
-    ) -> tuple[str, ...]:
-        """What of home and volumes is not as in the snapshot, by content, owner, mode and attributes; empty: nothing.
-
-        Args:
-            session: whose home and volumes.
-            id: the snapshot.
-            except_paths: what may differ in the home: patterns of rsync, from the top of it.
-            at_a_glance: somebody waits: files of the same size and time (ns) count as the same.
-
-        Raises:
-            NobodyKnows: that takes too long.
-        """
-        snapshot, found = self.snapshot(session.name, id), list[str]()
-        for part in parts(session):
-            excepted = () if part.volume else except_paths
-            found += map(part.named, self._differences(part, part.beside(snapshot), excepted, at_a_glance))
-        return tuple(found)
-
-    def _differences(
-        self, part: Part, snapshot: Path, except_paths: Collection[str], at_a_glance: bool
-    ) -> tuple[str, ...]:
-        touched = self.pool.touched(part.folder, snapshot) if part.folder in self.pool else None
-        if touched is not None and only_within(touched, except_paths):
-            return ()  # in milliseconds; else every byte is compared, to say what it is
-        excluded = [f"/{pattern.lstrip('/')}" for pattern in except_paths]
-        seen = copying.differing(part.folder, snapshot, self._compare_seconds, excluded, at_a_glance=at_a_glance)
-        return copying.described(seen, except_paths)
-
-    def restore(self, session: Session, id: str) -> None:
-        """Make home and volumes of a session that is stopped equal to their snapshot.
-
-        In the pool that is all of them or none; elsewhere, who is killed here does the rest by doing it again.
-
-        Raises:
-            RefitError: the snapshot of one of them isn't there; all are as they were.
-        """
-        snapshot = self.snapshot(session.name, id)
-        ways = [(part.beside(snapshot), part.folder) for part in parts(session)]
-        if missing := [source for source, _ in ways if not source.is_dir()]:
-            raise RefitError(
-                f"There is no snapshot {id!r} of the session {session.name!r}.", why=f"{missing[0]} isn't there."
-            )
-        if pooled := [way for way in ways if way[1] in self.pool]:
-            self.pool.restore(pooled)
-        for source, folder in ways:
-            if folder not in self.pool:
-                copying.give_back(source, folder, self._copy_seconds)
-
-    def forget(self, session: str, id: str) -> None:
-        """Remove one snapshot, of the home and of the volumes."""
-        for doomed in copying.all_of(self.snapshot(session, id)):
-            if doomed in self.pool:
-                self.pool.delete(doomed)
-            else:
-                copying.remove(doomed)
-
-    def _duplicate(self, home: Path, target: Path) -> None:
-        copying.duplicate(home, target, self._copy_seconds)
-
-    def _mirror(self, home: Path, target: Path) -> None:
-        copying.mirror(home, target, self._copy_seconds)
-
-    def _take_all(self, session: Session, id: str, by: Callable[[Path, Path], object]) -> Path:
-        snapshot = self._ready(session.name, id)
-        self._take(((part.folder, part.beside(snapshot)) for part in parts(session)), by)
-        return snapshot
-
-    def _take(
-        self, pairs: Iterable[tuple[Path, Path]], by: Callable[[Path, Path], object], *, writable: bool = False
-    ) -> None:
-        """Let each second of a pair be what the first is; `by` copies what isn't in the pool."""
-        known = list(pairs)
-        if pooled := [pair for pair in known if pair[0] in self.pool]:
-            self.pool.snapshot(pooled, writable=writable)
-        for source, target in known:
-            if source not in self.pool:
-                by(source, target)
-
-    def _shares_blocks(self) -> bool:
-        """Whether a copy of a home takes no space until the home changes, as on XFS and Btrfs."""
-        with TemporaryDirectory(dir=self._snapshots) as folder:
-            return copying.shares_blocks(Path(folder)) and self._homes.stat().st_dev == self._snapshots.stat().st_dev
-
-    def _ready(self, session: str, id: str) -> Path:
-        snapshot = self.snapshot(session, id)
-        if not snapshot.parent.is_dir():
-            command.run(["install", "-d", "-m", "0711", snapshot.parent], root=True)
-        return snapshot

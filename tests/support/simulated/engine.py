@@ -178,6 +178,15 @@ class SimulatedHomes:
     def check_room(self, session: Session) -> None:
         self._world.at("check room", session.name)
 
+    def snapshot_cost(self, session: Session) -> int:
+        return 0
+
+    def own_size(self, session: Session, id: str) -> int | None:
+        return sum(len(text) for content in self._world.snapshots[session.name, id].values() for text in content)
+
+    def touched(self, session: Session, id: str) -> tuple[str, ...] | None:
+        return tuple(change.partition(": ")[2] for change in self.differences(session, id))
+
     def spare(self, session: Session, folder: Path, most: int) -> Session:
         self._world.at("spare", session.name)
         contents = {part: self._world.homes[str(part.folder)] for part in parts(session)}

@@ -1,0 +1,1 @@
+"""Snapshots that people and schedules take of sessions, and the copies that new sessions begin with."""

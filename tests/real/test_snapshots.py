@@ -1,0 +1,104 @@
+"""Snapshots that people take, on real file systems: in a pool of btrfs, and as copies."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.catalog.model import Access
+from flows.core import command
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.migrations import session_snapshots
+from flows.sessions.homes.home import LocalHomes
+from flows.sessions.homes.pool import LEAST, Pool
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.store import Store
+from tests.support.simulated.engine import SimulatedEngine
+from tests.support.simulated.world import World
+
+UID = 234_571
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    settings = Settings(home=tmp_path / "refit")
+    yield settings
+    command.run(["umount", Pool(settings).folder], root=True, accepted=(0, 1, 32))
+
+
+def opened(settings: Settings) -> Sessions:
+    """Sessions whose homes are real and whose containers nobody asks for."""
+    store = Store(open_database(settings.database))
+    return Sessions(settings, SimulatedEngine(World()), LocalHomes(settings), store)
+
+
+def added(sessions: Sessions, name: str = "ada") -> Session:
+    def make(uid: int) -> Session:
+        return Session(name, "p", "2026a", "sha256:0", uid, sessions.homes.make(name, uid), Path("/token"), Access())
+
+    return sessions.store.add(name, make, uids=sessions._settings.session_uids)
+
+
+@pytest.fixture(params=["pool", "folder"])
+def sessions(settings: Settings, request: pytest.FixtureRequest) -> Sessions:
+    if request.param == "pool":
+        Pool(settings).create(LEAST)
+    return opened(settings)
+
+
+def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:
+    ada = added(sessions)
+    (ada.home / "notes").write_text("one")
+    (ada.home / "link").symlink_to("/etc/shadow")
+    made = session_snapshots.take(sessions, "ada", "ada", called="first")
+    (ada.home / "notes").write_text("two")
+    (ada.home / "a folder").mkdir()
+    (ada.home / "a folder/more").write_bytes(os.urandom(3_000_000))
+    folder = sessions.homes.snapshot("ada", made.id)
+    assert (folder / "notes").read_text() == "one" and (folder / "link").is_symlink()
+    second = session_snapshots.take(sessions, "ada", "ada")
+    (ada.home / "a folder/more").unlink()
+    one, two = session_snapshots.listed(sessions, "ada")
+    pooled = ada.home.is_relative_to(Pool(sessions._settings).folder)
+    if pooled:
+        assert one.changed == ("a\\ folder", "notes") and two.changed == ("a\\ folder/more",)
+        assert two.size is not None and 3_000_000 <= two.size < 3_100_000 and one.size is not None and one.size < 50_000
+    else:
+        assert (one.changed, two.changed) == (None, None) and two.size is not None and two.size > 3_000_000
+    for snapshot in (made, second):
+        session_snapshots.remove(sessions, "ada", snapshot.name, "ada")
+    assert not list(folder.parent.iterdir()) and (ada.home / "notes").read_text() == "two"
+
+
+def test_a_full_pool_is_told_and_nothing_is_left(settings: Settings) -> None:
+    Pool(settings).create(LEAST)
+    sessions = opened(settings)
+    ada = added(sessions)
+    session_snapshots.take(sessions, "ada", "ada", called="first")
+    (ada.home / "large").write_bytes(b"")
+    taken = Pool(settings).room().free - 100_000_000
+    command.run(["fallocate", "--length", str(taken), Pool(settings).folder / "filler"], root=True)
+    with pytest.raises(RefitError, match="no room for a snapshot") as told:
+        session_snapshots.take(sessions, "ada", "ada", called="second")
+    assert "make room" in told.value.hint
+    assert [one.snapshot.name for one in session_snapshots.listed(sessions, "ada")] == ["first"]
+    assert len(list(sessions.homes.snapshot("ada", "x").parent.iterdir())) == 1
+
+
+def test_a_snapshot_in_the_pool_takes_no_time(settings: Settings) -> None:
+    Pool(settings).create(LEAST)
+    sessions = opened(settings)
+    (added(sessions).home / "data").write_bytes(os.urandom(200 << 20))
+    took = []
+    for _ in range(5):
+        started = time.monotonic()
+        session_snapshots.take(sessions, "ada", "ada")
+        took.append(time.monotonic() - started)
+    assert min(took) < 0.3  # with its records, each of which waits for the disk
