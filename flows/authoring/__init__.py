@@ -1,1 +1,1 @@
-"""What helps people to write a catalog."""
+"""Help for people who write a catalog."""

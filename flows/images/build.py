@@ -145,7 +145,7 @@ class Builder:
         return self._layers.compare(stage, below, image, made)
 
     def plan(self, graph: Graph, *, thorough: bool = False) -> Plan:
-        """What building these stages would do; nothing is started for it.
+        """The plan of a build of these stages; nothing is started for it.
 
         Args:
             graph: what is wanted.
@@ -201,8 +201,8 @@ class Builder:
     def _find(self, stage: Stage, entry: Entry, mine: Lease) -> str | None:
         """The digest of a stage that is there as a whole, and that counts for its key.
 
-        What the tag points at is not asked: whoever may push can move it. Where it points elsewhere, or its builder
-        died right before it did that, it is put right.
+        The target of the tag is not asked for: everybody who may push can move it. Where it points elsewhere, or its
+        builder died right before it did that, it is put right.
         """
         recorded = self._ledger.digests([entry.key]).get(entry.key)
         digest = recorded or self._signatures.of(entry.key)
@@ -276,7 +276,7 @@ class Builder:
         return counts, doubt
 
     def _differing(self, before: Manifest, made: Manifest) -> str:
-        """What two images of one stage have otherwise, in words."""
+        """The differences between two images of one stage, in words."""
         try:
             found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made)]
         except RefitError as error:  # the stage is there all the same

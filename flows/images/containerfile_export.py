@@ -1,7 +1,7 @@
 """A profile's image as one plain Containerfile, of which `buildah build` alone makes the same files.
 
-The instructions are those that Refit builds with. What Refit mounts at `/mnt` for them comes from further build stages
-of the same text: a stage's files are written there by printf, and uv is installed from its index.
+The instructions are those that Refit builds with. The files that Refit mounts at `/mnt` for them come from further
+build stages of the same text: a stage's files are written there by printf, and uv is installed from its index.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RESTORED = f"""\
 # buildah removes the folder that it mounted over.
 COPY --from=machine {_EMPTY}/ {MOUNT}/
 """
-# Whatever the umask of those who build is: COPY keeps modes, and a RUN may be somebody else's than root's.
+# Independent of the umask of those who build: COPY keeps modes, and a RUN may be somebody else's than root's.
 _READABLE = f"RUN chmod -R u=rwX,go=rX {MOUNT}"
 _BREAK = " \\\n    "
 _CALLS_UV = f"{MOUNT}/uv "  # how instructions call uv

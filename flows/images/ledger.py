@@ -1,4 +1,4 @@
-"""What stages were built from and what came out: kept in Refit's database, where every builder finds it.
+"""The inputs and results of stages: kept in Refit's database, where every builder finds it.
 
 The registry says which stages are there; the ledger says why a stage is built again, how long it takes, and which
 digest counts if one key ever yields two.

@@ -28,7 +28,7 @@ class UnknownRealm(Exception):
 
 
 def kind_of(method: str, path: str) -> Kind:
-    """What is needed for a request."""
+    """The kind of login that a request needs."""
     return _PLACES.split(path)[0], method in ("GET", "HEAD")
 
 
@@ -49,7 +49,7 @@ class Login:
         self._always = ""
 
     def headers(self, kind: Kind) -> dict[str, str]:
-        """What a request to the registry itself says of us, as far as it has asked for it before."""
+        """The headers of a request to the registry itself, as far as it has asked for a login before."""
         known = self._known.get(kind, self._always)
         return {"Authorization": known} if known else {}
 

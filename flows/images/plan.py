@@ -1,4 +1,4 @@
-"""What building a release would do, stage by stage, and why. Pure: what is there is asked through functions.
+"""The plan of a build, stage by stage, with reasons. Pure: what is there is asked through functions.
 
 A stage whose parent is built anew has no key yet, because the key has the parent's digest in it: it waits, and if the
 parent comes out as it was, it is found again.
@@ -16,7 +16,7 @@ from flows.core.formatting import short, some
 from flows.images.grafting.configuration import has_layer
 from flows.images.stages import Difference, Entry, Graph, Inputs, Stage, differences, key_of
 
-# What a stage is thought to take that was never built (seconds).
+# The assumed time of a stage that was never built (seconds).
 UNKNOWN_SECONDS = 60.0
 MOST_NAMED = 5
 _LONGEST = 60  # characters of a value that say enough of it
@@ -25,7 +25,7 @@ _BEFORE = 12  # characters that are the same, shown before those that differ
 
 
 class Action(StrEnum):
-    """What is done to a stage."""
+    """An action on a stage."""
 
     reuse = "reuse"
     graft = "graft"
@@ -38,7 +38,7 @@ _MADE = (Action.build, Action.wait)
 
 @dataclass(frozen=True)
 class Step:
-    """What is done to one stage.
+    """The action on one stage.
 
     Attributes:
         stage: its name.
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What building would do: stage → step, parents before children; wheels only where they are needed."""
+    """The plan of a build: stage → step, parents before children; wheels only where they are needed."""
 
     steps: Mapping[str, Step]
 
@@ -108,7 +108,7 @@ def make(
 
 
 def jobs(graph: Graph, plan: Plan) -> Mapping[str, Stage]:
-    """What is done one by one, by name: all stages, and the wheels that are needed for sure.
+    """The jobs of a plan, by name: all stages, and the wheels that are needed for sure.
 
     Other wheels are made together with the stage that turns out to need them.
     """
@@ -121,7 +121,7 @@ def jobs(graph: Graph, plan: Plan) -> Mapping[str, Stage]:
 
 
 def together(graph: Graph, plan: Plan) -> Mapping[str, tuple[Stage, ...]]:
-    """What is grafted in one go: stage → the stages above it, lower ones first.
+    """Stages that are grafted in one go: stage → the stages above it, lower ones first.
 
     All are grafted, and their layers are there.
     """
@@ -159,7 +159,7 @@ def _unsure(step: Step) -> Step:
 
 @dataclass(frozen=True)
 class _Question:
-    """What has to be found out about a stage; it has no key as long as its parent's digest isn't known."""
+    """A stage that has to be looked for; it has no key as long as its parent's digest isn't known."""
 
     stage: Stage
     inputs: Inputs
@@ -223,7 +223,7 @@ def _step(
     before: Entry | None,
     maker: str | None = None,
 ) -> Step:
-    """What is done to one stage; `maker` is another one that its layer is made with."""
+    """The action on one stage; `maker` is another one that its layer is made with."""
     stage, key = question.stage, question.key
     if digest := found.get(key or ""):
         return Step(stage.name, Action.reuse, key=key, layer=question.layer, digest=digest)
@@ -232,7 +232,7 @@ def _step(
         changes = tuple(change for change in changes if change.sort != "parent")
     step = Step(stage.name, Action.build, _reason(changes, before), changes, key, question.layer)
     if question.layer and (question.own_layer is None or question.own_layer in layers):
-        # What the last build of that name had otherwise says nothing of a layer that was found by all that is in it.
+        # Differences to the last build of that name mean nothing for a layer that was found by all its inputs.
         told = changes and question.own_layer is None
         reason = step.reason if told else f"its layer is there; only {stage.parent} is another"
         return replace(step, action=Action.graft, reason=reason)

@@ -274,7 +274,7 @@ class Assembler:
 
         def make(name: str) -> Stage:
             stage = self._packages(profile, name, parent, category)
-            # What the bundle's own instructions have left in the environment can't be told.
+            # Nobody can tell the effects of the bundle's own instructions on the environment.
             return stage if parent.kind is Kind.closed else replace(stage, kind=Kind.instructions, abi={}, writes=())
 
         return self._once("packages", f"{profile.stem}-packages", make)
@@ -296,14 +296,14 @@ class Assembler:
             files[REQUIREMENTS] = bounds.read_bytes(node, bounds.TEXT)
             requirements = locked if ide.config.keep_node else ()
             stage = Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
-            # What instructions of a catalog's own read of the image below, nobody can tell.
+            # Nobody can tell the files that a catalog's own instructions read in the image below.
             known = template != own or self._templates.texts[own] in shipped_texts("ides/*/npm/npm.snippet.j2")
             return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if known else stage
 
         return self._once("npm", f"{profile.stem}-npm", make)
 
     def _ide(self, profile: Profile, parent: Stage) -> Stage:
-        """What the IDE itself brings: programs, files, and how it starts."""
+        """The IDE's own part: programs, files, and how it starts."""
         ide = profile.ide
 
         def make(name: str) -> Stage:
@@ -366,7 +366,7 @@ class Assembler:
         return self._pipfile(profile.bundle.pythons[profile.python] / "Pipfile").built
 
     def _abi(self, profile: Profile) -> Mapping[str, str]:
-        """What installed packages depend on of what is below them; pip is the base's own."""
+        """The properties of the image below on which installed packages depend; pip is the base's own."""
         abi = {"os": profile.base.name, "suite": profile.base.config.suite, "python": profile.python}
         if self._installer == "pip":
             system = self._resolve(with_python(profile.base, profile.python))

@@ -1,4 +1,4 @@
-"""What templates of recipes can name, and files made of it."""
+"""Variables that templates of recipes can name, and files made of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_packages(base: Base, packages: tuple[str, ...]) -> Base:
 
 
 def base_variables(base: Base, python: str) -> dict[str, object]:
-    """What the templates of a base can name."""
+    """The variables for templates of a base."""
     return {
         "os": base.name,
         "family": base.config.family,
@@ -37,7 +37,7 @@ def base_variables(base: Base, python: str) -> dict[str, object]:
 
 
 def template_variables(profile: Profile) -> dict[str, object]:
-    """What all other templates of a profile can name."""
+    """The variables for all other templates of a profile."""
     return {**base_variables(profile.base, profile.python), "bundle": profile.bundle.name}
 
 
@@ -52,5 +52,5 @@ def as_file(requirements: tuple[str, ...]) -> bytes:
 
 
 def library_name(package: str) -> str:
-    """What a package of NVIDIA's is, for whatever CUDA: `nvidia-cudnn` of `nvidia-cudnn-cu13`."""
+    """The name of a package of NVIDIA's without its version of CUDA: `nvidia-cudnn` of `nvidia-cudnn-cu13`."""
     return re.sub(r"-cu[0-9]+$", "", package)

@@ -234,7 +234,7 @@ class Registry(Blobs):
 
 
 class _Memory(Generic[Content]):
-    """What blobs and manifests say, of those that were asked for or stored last: no digest ever says anything else."""
+    """A cache of the blobs and manifests that were asked for or stored last: the content of a digest never changes."""
 
     def __init__(self) -> None:
         self._known = LRUCache[tuple[str, str], tuple[Content, int]](_REMEMBERED, getsizeof=lambda kept: kept[1])

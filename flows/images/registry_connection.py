@@ -155,7 +155,7 @@ class RegistryConnection:
             ) from None
 
     def _patiently(self, attempt: Callable[[], Answer]) -> Answer:
-        """Try until the registry has answered and isn't busy. What an attempt did before it failed must do no harm."""
+        """Try until the registry has answered and isn't busy. An attempt must do no harm when it fails halfway."""
         failed, busy, since = 0, 0, 0.0
         while True:
             try:
@@ -296,7 +296,7 @@ class RegistryConnection:
     def _garbage(self, what: str) -> RegistryError:
         return RegistryError(
             f"{self.host} doesn't answer as an image registry does.",
-            why=f"What was seen: {what}.",
+            why=f"The client saw: {what}.",
             hint="check `registry`, `registry_port` and `registry_tls` in settings.yaml: maybe something else listens "
             "there.",
         )
@@ -323,5 +323,5 @@ def parsed(content: bytes) -> Any:
 
 
 def shown(text: str) -> str:
-    """What a registry says, for a message: the beginning, without control characters."""
+    """The text of a registry, for a message: the beginning, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:200])

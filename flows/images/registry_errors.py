@@ -1,4 +1,4 @@
-"""What goes wrong with a registry."""
+"""Errors of registries."""
 
 from __future__ import annotations
 

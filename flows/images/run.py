@@ -1,4 +1,4 @@
-"""What holds for a whole run that builds images: opened once, and closed when the run ends."""
+"""The frame of a run that builds images: opened once, and closed when the run ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flows.images.registry import Registry
 
 @dataclass(frozen=True)
 class Run:
-    """What all parts of a run share.
+    """The objects that all parts of a run share.
 
     Attributes:
         settings: those of the run, which may differ from those of the file.

@@ -216,7 +216,7 @@ class Difference:
 
 
 def differences(old: Inputs, new: Inputs) -> tuple[Difference, ...]:
-    """What `new` has otherwise than `old`; both as `inputs` gives them."""
+    """The differences between `old` and `new`; both as `inputs` gives them."""
     return tuple(
         Difference(sort, name, before.get(name), after.get(name))
         for sort in dict.fromkeys((*new, *old))
@@ -227,7 +227,7 @@ def differences(old: Inputs, new: Inputs) -> tuple[Difference, ...]:
 
 
 def _flat(inputs: Inputs) -> dict[str, str]:
-    """What goes into a stage's wheels, as one sort of its own inputs: `system gcc` → version."""
+    """The inputs of a stage's wheels, as one sort of its own inputs: `system gcc` → version."""
     return {f"{sort} {name}": value for sort, values in inputs.items() for name, value in values.items()}
 
 

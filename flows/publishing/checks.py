@@ -1,4 +1,4 @@
-"""What a real container of an image has to show before its tags move to it."""
+"""Checks that a real container of an image has to pass before its tags move to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ASSIGNED = re.compile(r"\b(\w+)=[^\s$]")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found: its name, whether it passed, what was seen, how long it took (seconds)."""
+    """The result of one check: its name, whether it passed, what was seen, how long it took (seconds)."""
 
     check: str
     passed: bool
@@ -59,7 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in an image; how many bytes each package takes there (`deb/tmux`, `pypi/rich`); their versions."""
+    """The findings in an image; how many bytes each package takes there (`deb/tmux`, `pypi/rich`); their versions."""
 
     findings: tuple[Finding, ...]
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -152,7 +152,7 @@ def _largest(sizes: Mapping[str, int], old: Mapping[str, int]) -> str:
 
 
 def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]:
-    """What an image's configuration tells that it must not. Pure.
+    """Secrets in an image's configuration. Pure.
 
     Args:
         config: as the OCI image spec has it: `config.Env`, `history`.
@@ -172,7 +172,7 @@ def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]
 
 
 def secret_values(settings: Settings) -> dict[str, str]:
-    """What must not be in any image: setting → value. Too short a word would be found everywhere by chance."""
+    """Secrets that must not be in any image: setting → value. Too short a word would be found everywhere by chance."""
     urls = {
         "pip_index_url": settings.pip_index_url.get_secret_value(),
         "database_url": settings.database_url,
@@ -236,7 +236,7 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
     folder.chmod(0o711)
     shutil.copyfile(_PROBE, looks)
     looks.chmod(0o444)
-    # Whoever reads it can run programs in the container, over the port that is published.
+    # Everybody who reads it can run programs in the container, over the port that is published.
     private = ["-m", "0400", "-o", str(UID), "-g", "0"]
     command.run(["install", *private, "/dev/stdin", token], root=True, stdin=secrets.token_urlsafe(32))
     options = [
@@ -266,7 +266,7 @@ def _timed(check: str, look: Callable[[], tuple[bool, str]]) -> Finding:
 
 
 def _code(client: httpx.Client, url: str) -> int:
-    """What is answered, without its content: that may have no end."""
+    """The status of an answer, without reading its content, which may have no end."""
     with outside.within(_ANSWER_SECONDS), client.stream("GET", url) as answer:
         return answer.status_code
 

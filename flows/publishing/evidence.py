@@ -1,4 +1,4 @@
-"""What is attached to an image in the registry: its locks, its packages, how it was made, what checks found.
+"""The attachments of an image in the registry: its locks, its packages, its provenance, the results of its checks.
 
 An attachment is a manifest whose `subject` is the image. Registries that don't list such referrers by themselves get
 the index that the OCI distribution spec wants clients to keep: the tag `sha256-<hex of the subject>`.
@@ -58,7 +58,7 @@ class File:
 
 @dataclass(frozen=True)
 class Changes:
-    """What differs between the packages of two images: name → version, or the old and the new version."""
+    """The differences between the packages of two images: name → version, or the old and the new version."""
 
     added: Mapping[str, str]
     removed: Mapping[str, str]
@@ -79,7 +79,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a newer image has otherwise than an older one.
+    """The differences between an older image and a newer one.
 
     Attributes:
         old: digest of the older.
@@ -118,7 +118,7 @@ def packages_of(stages: Iterable[Stage]) -> dict[str, str]:
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
-    """What `new` has otherwise than `old`."""
+    """The differences between `old` and `new`."""
     return Changes(
         added={name: new[name] for name in sorted(new.keys() - old.keys())},
         removed={name: old[name] for name in sorted(old.keys() - new.keys())},
@@ -129,7 +129,7 @@ def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
 def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> None:
     """Attach files to an image, unless it has all of them, but for those that tell of one run alone.
 
-    What was attached before and is no longer whole in the registry counts as nothing.
+    Earlier attachments that are no longer whole in the registry don't count.
     """
     if not _has(registry, subject.digest, {name: digest_of(content) for name, content in files.items()}):
         add(registry, subject, KIND, files, database)
@@ -162,7 +162,8 @@ def add(registry: Registry, subject: Manifest, kind: str, files: Mapping[str, by
 
 
 def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -> list[bytes]:
-    """What was attached to an image under a name, by attachments of a kind: the newest first, and so many at most."""
+    """The files that were attached to an image under a name, by attachments of a kind: the newest first, and so many at
+    most."""
     found = []
     for entry in _attachments(registry, digest, kind)[: -most - 1 : -1]:
         attached = registry.find(registry.repository, str(entry["digest"]))
@@ -237,7 +238,7 @@ def sizes(registry: Registry, digest: str) -> dict[str, int]:
 
 
 def findings(registry: Registry, digest: str) -> list[dict[str, Any]]:
-    """What the checks of the image with this digest found; empty if nothing is known of it."""
+    """The results of the checks of the image with this digest; empty if nothing is known of it."""
     return list(_json(registry, digest, CHECKS) or ())
 
 
@@ -255,7 +256,7 @@ def find(registry: Registry, name: str) -> Manifest:
 
 
 def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
-    """What `new` has otherwise than `old`, and what a host that has `old` must pull to have `new`."""
+    """The differences between `old` and `new`, and the bytes that a host with `old` must pull for `new`."""
     there = {str(part["digest"]) for part in old.parts}
     shared = [part for part in new.document["layers"] if part["digest"] in there]
     return Comparison(
@@ -292,7 +293,7 @@ def _entries(registry: Registry, digest: str) -> list[dict[str, Any]]:
 
 
 def _number(entry: Mapping[str, Any]) -> int:
-    """What an attachment is counted as: registries list them in no order, and clocks may go backwards."""
+    """The number of an attachment: registries list them in no order, and clocks may go backwards."""
     written = entry.get("annotations", {}).get(_NUMBER, "")
     return int(str(written)[:_MOST_DIGITS]) if str(written).isdecimal() else 0
 
@@ -321,7 +322,7 @@ def _indexed(registry: Registry, digest: str) -> list[dict[str, Any]]:
 
 
 def _headlines(changes: Changes) -> Iterator[str]:
-    """What people have to know before all packages: another Python, CUDA or release of the system."""
+    """Changes that people have to know before those of packages: another Python, CUDA or release of the system."""
     for what, pattern in _VERSIONED:
         old, new = (_versions(pattern, names) for names in (changes.removed, changes.added))
         if old != new and ((old and new) or changes.changed):  # else nobody knows what the one of them has

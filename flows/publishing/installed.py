@@ -1,4 +1,4 @@
-"""What is installed in an image beside what its locks say: a recipe's own instructions may install, too."""
+"""Packages of an image beside those of its locks: a recipe's own instructions may install, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_NAMED = 20
 
 
 def unlocked(locked: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
-    """What is in an image and in no lock, or in another version than locked: `deb/rstudio` → version.
+    """The packages that are in an image and in no lock, or in another version than locked: `deb/rstudio` → version.
 
     Args:
         locked: all packages of the image's locks: `deb/tmux` → version.
@@ -28,7 +28,7 @@ def unlocked(locked: Mapping[str, str], found: Mapping[str, str]) -> dict[str, s
 
 
 def finding(files: Mapping[str, bytes], found: Mapping[str, str]) -> Finding:
-    """What an image has otherwise than its locks say. That stops none: its evidence says what is there."""
+    """The check of an image's packages against its locks. That stops none: its evidence says what is there."""
     locked = locks(files)
     absent = sorted(name for name in locked.keys() - found.keys() if name.startswith(LOOKED_FOR))
     words = [

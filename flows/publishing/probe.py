@@ -69,7 +69,7 @@ def modules(names: list[str]) -> dict[str, str]:
 
 
 def _public(brought: set[str]) -> set[str]:
-    """What people import; a distribution that has private modules alone is known by these."""
+    """The modules that people import; a distribution that has private modules alone is known by these."""
     importable = {module for module in brought if module.isidentifier()}
     return {module for module in importable if not module.startswith("_")} or importable
 
@@ -91,7 +91,7 @@ def _import(wanted: tuple[str, str]) -> tuple[str, str]:
 
 
 def files(values: dict[str, str], root: str = "/") -> dict[str, object]:
-    """What is wrong with the files below `root`, which packages are installed, and how many bytes each takes.
+    """The mistakes in the files below `root`, which packages are installed, and how many bytes each takes.
 
     Returns:
         `stale`: compiled files that say something else than their source. `secrets`: path and what is there.

@@ -1,7 +1,7 @@
-"""What of the registry stays and what goes: a pure plan, and its careful execution.
+"""Pruning of the registry: a pure plan of what stays, and its careful execution.
 
 Everything is decided by digest, because a registry that deletes a manifest drops all its tags: one reason to keep any
-of them keeps them all. What follows from something else is decided after it: evidence after its image, stages after
+of them keeps them all. Each decision comes after those that it depends on: evidence after its image, stages after
 the images that stand on them.
 
 The layer of a closed stage is found by a note, which names the parent on which the layer stood last: without it, the
@@ -81,7 +81,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one manifest, and why."""
+    """The decision on one manifest, and its reason."""
 
     repository: str
     digest: str
@@ -91,7 +91,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays and what goes; `bytes` (compressed) are those of the layers that nothing that stays has."""
+    """The manifests that stay and those that go; `bytes` (compressed) are those of layers in none that stays."""
 
     keep: tuple[Decision, ...]
     remove: tuple[Decision, ...]
@@ -195,7 +195,7 @@ def _kept_stages(
             return "a stage that stays stands on it"
         if stage.wheels and stage.digest in newest:
             return f"the newest {stage.name}"
-        # What no image is made of, as the place where locks are made, is wanted again as long as its base is.
+        # A stage that no image is made of, as that in which locks are made, is needed as long as its base is.
         return "the newest on a stage that stays" if stage.digest in newest and stage.parent in kept else ""
 
     return _grown(kept, [stage for stage in stages if _is_stage(stage)], also)

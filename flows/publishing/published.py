@@ -1,4 +1,4 @@
-"""What came out of the publishing of one image: plain data. Pure."""
+"""The result of publishing one image: plain data. Pure."""
 
 from __future__ import annotations
 

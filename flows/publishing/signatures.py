@@ -1,8 +1,8 @@
 """Which images count: those that were tested and published, by this database or by a signature on the image itself.
 
-The signature is a DSSE envelope over the provenance that is attached to the image, attached in the same way. Whatever
-Refit has published with this database is on record there, and counts though the registry has lost the signature; what
-isn't on record counts if a key has signed it that counts here. A tag or alias says nothing of it.
+The signature is a DSSE envelope over the provenance that is attached to the image, attached in the same way. Images
+that Refit has published with this database are on record there, and count though the registry has lost the signature;
+others count if a trusted key has signed them. A tag or alias says nothing of it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Refusal:
 
     @property
     def hint(self) -> str:
-        """What a person can do."""
+        """Advice for a person."""
         return _TEXTS[self.doubt][1]
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class NotPublished(RefitError):
 
 
 class Publications:
-    """What was published; what is found of signatures is known for a minute."""
+    """The published images; findings about signatures are kept for a minute."""
 
     def __init__(self, settings: Settings, database: Engine | None = None, registry: Registry | None = None) -> None:
         self._settings, self._given = settings, registry
@@ -214,7 +214,7 @@ class Publications:
         return frozenset[str]().union(*map(self._trust.revoked, parts))
 
     def _by_signature(self, digest: str) -> Publication | Refusal:
-        """What the signatures on an image say."""
+        """The verdict of the signatures on an image."""
         doubts: dict[Doubt, str] = {}
         for envelope in self._envelopes(digest):
             try:
@@ -233,7 +233,7 @@ class Publications:
         return Refusal(digest, worst, doubts[worst])
 
     def _signed(self, digest: str) -> list[Signed]:
-        """What of an image is signed by keys that count."""
+        """The statements about an image that trusted keys have signed."""
         found = []
         for envelope in self._envelopes(digest):
             try:

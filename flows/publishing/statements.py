@@ -1,4 +1,4 @@
-"""What is stated about an image in formats that others read: CycloneDX (packages), SLSA (how it was made).
+"""Statements about an image in formats that others read: CycloneDX (packages), SLSA (how it was made).
 
 Both are the same for the same stages: no serial number, no time. Only what a provenance says of its run may differ.
 """
@@ -28,7 +28,7 @@ BUILD_TYPE = "urn:io.refit:stages:v1"
 _BUILDER = "urn:io.refit:builder"
 # Images are made for the machine that makes them.
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-# Who makes the distribution of a family of system packages.
+# Vendors of the distribution of a family of system packages.
 _VENDORS = {"deb": "debian", "rpm": "centos"}
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?==([^\s;\\]+)")
 

@@ -15,7 +15,7 @@ from flows.publishing import evidence, statements
 from flows.publishing.signatures import Publications, Refusal
 from flows.signing.trust import Doubt
 
-# What a person can vouch for. An image that was revoked has to be restored first.
+# Doubts about an image for which a person can vouch. An image that was revoked has to be restored first.
 _OPEN = frozenset({Doubt.unsigned, Doubt.unknown_key, Doubt.broken})
 
 
@@ -47,7 +47,8 @@ def candidates(
     Args:
         registry: where they are.
         publications: says what counts.
-        names: tags, aliases or digests of images; none: all aliases. Whoever names an image may vouch for it though
+        names: tags, aliases or digests of images; none: all aliases. A person who names an image may vouch for it
+        though
             the key that has signed it was revoked.
         profiles: only of these profiles; none: of all.
         dated: where no names are given, also all images with a date tag.

@@ -30,7 +30,7 @@ _DRIVER = "merge.refit-lock.driver"
 
 @dataclass(frozen=True)
 class ReleaseBranch:
-    """What is known of a release from its branch.
+    """The state of a release on its branch.
 
     Attributes:
         release: its name, and the branch's.
@@ -110,7 +110,7 @@ def check_out(catalog: Path, release: str, folder: Path) -> Path:
     Args:
         catalog: the catalog of the repository.
         release: the release.
-        folder: where its worktree is or will be. What isn't committed there is given up: a killed run has left it.
+        folder: where its worktree is or will be. Uncommitted changes there are given up: a killed run has left it.
 
     Raises:
         RefitError: the branch is checked out elsewhere, or it and the remote's have gone different ways.

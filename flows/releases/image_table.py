@@ -1,4 +1,4 @@
-"""What a release ships: for each profile its image in figures, or why it can't be built here."""
+"""The table of a release's images: for each profile its image in figures, or why it can't be built here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shipped:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What `COLUMNS` say of it."""
+        """The cells of `COLUMNS`."""
         here = f"no: {' '.join(self.problem.split())}" if self.problem else "yes" if self.size else "not built yet"
         if self.from_folders:
             here += f"; {', '.join(self.from_folders)} from a folder of wheels"

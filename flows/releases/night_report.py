@@ -1,4 +1,4 @@
-"""What a night did, and how a person reads it in a minute."""
+"""The report of a night, as a person reads it in a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_LINES = 12  # of a failure; all of it is in the log of the run
 
 @dataclass(frozen=True)
 class LockNews:
-    """What became of a lock that could have moved.
+    """The outcome for a lock that could have moved.
 
     Attributes:
         bundle, python: whose lock it is.
@@ -74,7 +74,7 @@ class GraftProof:
 
 @dataclass(frozen=True)
 class ReleaseNight:
-    """What a night did for one release.
+    """The report of a night on one release.
 
     Attributes:
         release: its name.
@@ -106,7 +106,7 @@ class ReleaseNight:
 
 @dataclass(frozen=True)
 class Night:
-    """What a night did.
+    """The report of a night.
 
     Attributes:
         date: the UTC date of its tags.
@@ -126,7 +126,7 @@ class Night:
 
     @property
     def failures(self) -> dict[str, str]:
-        """What failed → why."""
+        """The failures: part → reason."""
         return {
             **{f"lock of {lock.name}": lock.problem for lock in self.locks if lock.problem},
             **{f"release {night.release}": night.problem for night in self.releases if night.problem},
@@ -171,7 +171,7 @@ class NightFailed(RefitError):
 
 
 def commit_message(release: str, locks: Iterable[LockNews]) -> str:
-    """What is said of a commit of new locks to a release's branch."""
+    """The message of a commit of new locks to a release's branch."""
     moved = [f"{lock.bundle} {lock.python}: {lock.change}" for lock in locks if not lock.problem]
     return "\n".join([f"Refresh the locks of {release}", "", *moved]) + "\n"
 

@@ -1,4 +1,4 @@
-"""What came out of the jobs of a plan, and what a report says of it."""
+"""Outcomes of the jobs of a plan, and the report on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Job = StageJob | ImageJob
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What came out of the jobs of a plan so far; it grows while they run.
+    """The outcomes of a plan's jobs so far; they grow while the jobs run.
 
     Attributes:
         stages: stage → what is in the registry, or why it isn't.
@@ -78,7 +78,7 @@ class Attempt:
 
     @property
     def report(self) -> BuildReport:
-        """What it did."""
+        """The report on it."""
         planned, outcomes, images = self.planned, self.outcomes, self.outcomes.images
         unbuildable = _unbuildable(planned, outcomes)
         failed = {stem: str(images[stem]) for stem in self._stems if not isinstance(images[stem], Published)}
@@ -108,12 +108,12 @@ class ReleaseBuild:
 
     @property
     def report(self) -> BuildReport:
-        """What all attempts did together."""
+        """The report on all attempts."""
         return merge_reports(self.attempts, self.left)
 
 
 def merge_reports(attempts: Sequence[Attempt], left: Mapping[str, str]) -> BuildReport:
-    """What a run did in its attempts; what failed in the first and was tried again counts as the second says."""
+    """The report on all attempts of a run; a job that was tried again counts by its second attempt."""
     if not attempts:
         return BuildReport((), (), {}, left)
     first, *later = (attempt.report for attempt in attempts)

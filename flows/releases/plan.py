@@ -32,7 +32,7 @@ from flows.locks.pipfile import read_pipfile
 
 _AT_ONCE = len(os.sched_getaffinity(0))  # apt computes for most of its time
 _MADE = (Action.build, Action.wait)
-# What to do about a profile that takes what can't be had on this machine.
+# Advice for a profile whose files can't be had on this machine.
 ELSEWHERE = (
     "build it on a machine that reaches this address, into the same registry; the wheel of a package may also lie in a "
     "folder of `wheel_folders`."
@@ -163,7 +163,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
 
 
 def _downloads(profile: Profile, plan: Plan) -> list[Download]:
-    """What its IDE takes from the internet, if that is to be built."""
+    """The files that its IDE takes from the internet, if that is to be built."""
     to_build = plan.steps[profile.stem].action in _MADE
     return [*profile.ide.config.downloads.values()] if to_build else []
 

@@ -1,4 +1,4 @@
-"""What a build of a release did, and whether that is good."""
+"""The report on a build of a release, and whether it has failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.releases.plan import ELSEWHERE
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a run did.
+    """The report on a run.
 
     Attributes:
         images, stages: all that are there now.
@@ -56,5 +56,6 @@ class BuildFailed(RefitError):
 
 
 def has_failed(report: BuildReport, *, named: bool) -> bool:
-    """Whether a run failed. What this machine can't build, another may; but whoever named it wants it from this one."""
+    """Whether a run failed. A profile that this machine can't build may be built by another; a person who names it
+    wants it from this one."""
     return bool(report.failures or (report.unbuildable and (named or not report.images)))

@@ -1,4 +1,4 @@
-"""What the Prefect server wants to have sent with each POST; its own client knows, others get it here."""
+"""The token that the Prefect server wants with each POST; its own client sends it, others get it here."""
 
 from __future__ import annotations
 

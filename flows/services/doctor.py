@@ -1,4 +1,4 @@
-"""What this machine lacks for Refit, and what of Refit's own needs a person; one finding for each, and how to mend it.
+"""Parts that this machine lacks for Refit, and parts of Refit that need a person; a finding for each, and its mending.
 
 Each check is a plain function, most in `NEEDED` or `OWN`; most split into asking the machine and a pure judgement.
 """

@@ -1,4 +1,4 @@
-"""What the doctor says of containers: root, the kernel, limits, walls between sessions."""
+"""The doctor's findings on containers: root, the kernel, limits, walls between sessions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def judge_open_files(limit: int) -> Finding:
 
 
 def kernel(settings: Settings) -> Iterable[Finding]:
-    """What the kernel must be able to do."""
+    """The features that the kernel must have."""
     with suppress(RefitError):
         tools.facts(settings)  # starting a container loads the module
     overlay = "\toverlay\n" in Path("/proc/filesystems").read_text()

@@ -1,4 +1,4 @@
-"""What the doctor says of the home: room, ports, the gateway and the Hub."""
+"""The doctor's findings on the home: room, ports, the gateway and the Hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of Python and of the programs that Refit runs."""
+"""The doctor's findings on Python and on the programs that Refit runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def pictures(_: Settings) -> Iterable[Finding]:
 
 
 def _says(wanted: Program) -> str | None:
-    """What a program says about its version; none: it isn't installed."""
+    """The version that a program prints; none: it isn't installed."""
     path = tools.program(wanted.name)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""What the doctor says of sessions: their homes, moves, records and images."""
+"""The doctor's findings on sessions: their homes, moves, records and images."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def moves(settings: Settings) -> Iterable[Finding]:
 
 
 def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
-    """What to do about moves of these sessions."""
+    """The finding on moves of these sessions."""
     if not interrupted and not held:
         return Finding("moves", True, "none was interrupted, none is held")
     told = [f"of {', '.join(interrupted)}: interrupted"] if interrupted else []
@@ -105,7 +105,7 @@ def records(settings: Settings) -> Iterable[Finding]:
 
 
 def judge_records(lost: Sequence[str], homes: Sequence[str]) -> Finding:
-    """What to do about sessions and homes that are on no record."""
+    """The finding on sessions and homes that are on no record."""
     if not lost and not homes:
         return Finding("records", True, "all homes, and all sessions that have containers, are on record")
     told = [f"of {', '.join(lost)}: containers, and no record"] if lost else []
@@ -128,7 +128,7 @@ def aliases(settings: Settings) -> Iterable[Finding]:
 
 
 def judge_aliases(wrong: Mapping[str, str]) -> Finding:
-    """What to do about aliases that point at images that don't count: alias → code of the reason."""
+    """The finding on aliases that point at images that don't count: alias → code of the reason."""
     if not wrong:
         return Finding("aliases", True, "all point at what was published")
     told = "; ".join(f"{alias} ({doubt})" for alias, doubt in sorted(wrong.items()))

@@ -1,4 +1,4 @@
-"""What the embedded services are: programs, settings and health checks, as data."""
+"""The embedded services: programs, settings and health checks, as data."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _registry_login(settings: Settings) -> tuple[str, str]:
 
 
 def metrics(settings: Settings) -> Service:
-    """What answers Prometheus."""
+    """The service that answers Prometheus."""
     url = f"http://127.0.0.1:{settings.metrics_port}"
     return Service(
         name="metrics",

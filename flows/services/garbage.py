@@ -32,7 +32,7 @@ def collect(settings: Settings) -> None:
         if process.find(normal) and not process.end(normal):
             raise RefitError(
                 "The image registry was not started by `refit up`: its garbage is not collected.",
-                why="Whoever starts it would start it again meanwhile.",
+                why="The program that started it would start it again meanwhile.",
                 hint="stop it (`systemctl stop refit-registry`), then `refit up` and `refit prune` again.",
             )
         try:
@@ -44,7 +44,7 @@ def collect(settings: Settings) -> None:
 
 
 def elsewhere(settings: Settings) -> str:
-    """What a person has to do where another registry is in use: only its own program can free its space."""
+    """Advice for a person who uses another registry: only its own program can free its space."""
     return (
         f"The space is free once the garbage collection of the registry {settings.registry} has run, with the registry "
         "read-only; docker-registry: `registry garbage-collect CONFIG`, without --delete-untagged, which would remove "
@@ -55,7 +55,7 @@ def elsewhere(settings: Settings) -> str:
 def _sweep(service: Service) -> None:
     process.start(service)
     process.wait_until_answering(service)
-    # Whoever ends the registry ends the sweeping as well: both are noted in one place.
+    # A process that ends the registry ends the sweeping as well: both are noted in one place.
     with command.recorded(process.notes(service)):
         config = service.folder / "config.yml"
         # Not --delete-untagged: attachments of images and manifests that an index names have no tag.

@@ -11,8 +11,8 @@ from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 
-# What is written as the umask lets, some of it by other people's programs. In a private home nobody reaches it by path;
-# with these modes nobody does either while it lies in a home that was made when homes were open.
+# Files that are written as the umask lets, some of them by other people's programs. In a private home nobody reaches it
+# by path; with these modes nobody does either while it lies in a home that was made when homes were open.
 _FILES = ("refit.db*", "prefect/*.db*", "logs/**/*", "activity/*", "*.json", "*.lock")
 _FOLDERS = ("logs", "activity", "prefect", "services", "running", "room", "scans", "locks")
 

@@ -33,7 +33,7 @@ class Part:
 
 
 def reset_parts(settings: Settings) -> tuple[Part, ...]:
-    """What a reset would remove; parts of which nothing is there are left out.
+    """The parts that a reset would remove, without those of which nothing is there.
 
     `homes` holds what people wrote: it is only to be removed after a question of its own. `settings.yaml` stays, and
     so does whatever else lies in the home, and a database that is not in it.

@@ -12,7 +12,7 @@ import httpx
 from flows.core import program_output
 from flows.core.atomic_files import kept_secret
 
-# What a service takes over from the shell that starts it; everything else comes from Refit's settings.
+# Variables that a service takes over from the shell that starts it; everything else comes from Refit's settings.
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
@@ -69,7 +69,7 @@ def written_secret(path: Path) -> str:
 
 
 def inherited_environment() -> dict[str, str]:
-    """What services have of the environment of whoever starts them."""
+    """The variables that services take over from the process that starts them."""
     return {"LANG": "C.UTF-8", **{name: os.environ[name] for name in _INHERITED if name in os.environ}}
 
 

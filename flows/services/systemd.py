@@ -29,7 +29,7 @@ def unit(service: Service) -> str:
         f"ExecStart={' '.join(_quoted(word) for word in (shutil.which(program) or program, *arguments))}",
         "Restart=on-failure",
         "RestartSec=2",
-        # What a flow run started has to end with it.
+        # The programs of a flow run have to end with it.
         "KillMode=control-group",
         "TimeoutStopSec=20",
         f"StandardOutput=append:{_literal(str(service.log))}",

@@ -1,6 +1,6 @@
 """Tickets: each opens Prefect's UI once, logged in, for a few minutes. The login itself is in no address and no log.
 
-`refit` makes one, the server takes it. What lies in the folder between them is its hash.
+`refit` makes one, the server takes it. The file in the folder between them holds its hash.
 """
 
 from __future__ import annotations

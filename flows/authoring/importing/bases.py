@@ -14,7 +14,7 @@ from flows.catalog.model import Catalog
 
 # Programs of the images that their bases stand on.
 _HELPERS = ("fix-permissions", "rpm-file-permissions")
-# What Refit's stages set, and what their builder puts in.
+# Variables that Refit's stages set, and those that their builder puts in.
 _GIVEN = {"HOME", "LANG", "PATH", "CUDA", "RELEASE", "PYTHON_FOLDER"}
 _REPOSITORY = re.compile(r"--enable\s+[\w-]+|\S+\.rpm\b|/etc/yum\.repos\.d/\S+|--enablerepo=(?!'?\*)\S+")
 _YUM = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager)\b|/etc/yum\.repos\.d/")
@@ -22,7 +22,7 @@ _YUM = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager)\b|/etc/yum\.repos\.d/")
 
 @dataclass
 class Surroundings:
-    """What images there stand on.
+    """The bases of images there.
 
     Attributes:
         variables: that a base sets → its value and the place.
@@ -86,7 +86,7 @@ def _base(checkout: Checkout, place: str, name: str, own: Catalog, made: Adoptio
 
 
 def surroundings(checkout: Checkout) -> Surroundings:
-    """What their bases set and where they take packages from."""
+    """The variables that their bases set, and the sources of their packages."""
     around = Surroundings()
     for path in checkout.containerfiles("base"):
         text = checkout.text(path)

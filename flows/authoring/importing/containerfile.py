@@ -84,7 +84,7 @@ class Instruction:
         return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
     def parts(self) -> Iterator[tuple[int, str]]:
-        """What it consists of, each with its line: variables, labels, the commands of a RUN that `&&` joins."""
+        """Its parts, each with its line: variables, labels, the commands of a RUN that `&&` joins."""
         if self.name in ("ENV", "LABEL") and _assigns(self.rest):
             split = _split(self.rows, re.compile(r"\s+"), skip=len(self.rows[0][1].split(None, 1)[0]))
         elif self.name == "RUN" and not (self.is_list or self.heredoc or _COMPOUND.search(self.rest)):

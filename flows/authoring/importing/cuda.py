@@ -18,7 +18,7 @@ _USUAL = "runtime-cudnn"  # what their builder offers first
 
 @dataclass(frozen=True)
 class Origin:
-    """What a recipe's image begins with.
+    """The base of a recipe's image.
 
     Attributes:
         image: as FROM names it; empty: it has no FROM.
@@ -32,7 +32,7 @@ class Origin:
 
 
 def origin(text: str) -> Origin:
-    """What the image of a Containerfile begins with: the FROM of its last stage."""
+    """The base of a Containerfile's image: the FROM of its last stage."""
     images = [step.rest.split()[0] for step in instructions(text) if step.name == "FROM" and step.rest]
     if not images:
         return Origin()

@@ -20,7 +20,7 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILIN
 
 
 class Originals:
-    """What stands in the folders of recipes, held against the snippets that they were made of."""
+    """The files in the folders of recipes, compared with the snippets that they were made of."""
 
     def __init__(self, checkout: Checkout, made: Adoption) -> None:
         self._checkout, self._made, self._labels = checkout, made, set[str]()
@@ -78,7 +78,7 @@ class Originals:
             self._made.note(place, f"was left out, as in all recipes that have it: {part}")
 
     def _known(self, one: ForeignTag | None, given: Mapping[str, str]) -> set[str]:
-        """What the snippets of a recipe say, or all of them where nobody knows which those are."""
+        """The names in the snippets of a recipe, or all of them where nobody knows which those are."""
         return {
             _put_in(part, given)
             for path, text in self._snippets.items()
@@ -88,7 +88,7 @@ class Originals:
         }
 
     def _difference(self, path: str, one: ForeignTag | None) -> str:
-        """What is to be said of a file that no snippet has."""
+        """The note about a file that no snippet has."""
         ours = ""
         if one and re.fullmatch(r"requirements.*\.txt", path.rpartition("/")[2]):
             folder = next((p for p in self._checkout.folders("snippets/bundles") if p.endswith(f"-{one.bundle}")), "")

@@ -159,7 +159,7 @@ class Recipes:
         return lowest
 
     def _lost(self, one: ForeignTag) -> str:
-        """What of the bundle and the IDE of an image did not come over; empty: nothing."""
+        """Parts of an image's bundle and IDE that did not come over; empty: nothing."""
         lost = self._made.incomplete
         bundle = [*lost.get(f"bundle/{one.bundle}", ()), *lost.get(f"bundle/{one.bundle}/{one.python}", ())]
         if bundle:

@@ -90,6 +90,6 @@ class Adoption:
 
 
 def _heading(note: str) -> str:
-    """What a note is about: one bundle, IDE, base, CUDA layer or recipe of theirs; else the whole."""
+    """The subject of a note: one bundle, IDE, base, CUDA layer or recipe of theirs; else the whole."""
     place = note.partition(": ")[0].split("/")
     return "/".join(place[: {"snippets": 3, "bundles": 2, "base": 2, "recipes": 2}.get(place[0], 1)]).partition(":")[0]

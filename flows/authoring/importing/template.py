@@ -22,7 +22,7 @@ _BEGIN = "{{ shell.begin() }} "
 
 @dataclass
 class Carried:
-    """What became of a snippet.
+    """The result for a snippet.
 
     Attributes:
         text: the template.
@@ -136,7 +136,7 @@ def _is_there(path: str, files: Collection[str]) -> bool:
 
 
 def _told(text: str) -> Iterator[tuple[int, str]]:
-    """What a person has to know of the words of a snippet."""
+    """Notes for a person about the words of a snippet."""
     for step in instructions(text):
         for line, row in step.rows:
             if THEIR_HOME in row:

@@ -1,1 +1,1 @@
-"""What is wrong with a catalog's recipes, seen without a build."""
+"""Mistakes in a catalog's recipes that are seen without a build."""

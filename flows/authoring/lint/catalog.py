@@ -26,7 +26,7 @@ _BELOW = ("base/", "snippets/base/")  # whose layers have nothing under them
 
 @dataclass(frozen=True)
 class Report:
-    """What was looked at, what is wrong, and what couldn't be looked at."""
+    """The files that were checked, their mistakes, and the files that couldn't be checked."""
 
     templates: int
     scripts: int

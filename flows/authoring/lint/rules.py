@@ -1,4 +1,4 @@
-"""What a catalog's texts must not say, whatever they are rendered to. Pure: texts in, mistakes out."""
+"""Rules for a catalog's texts, whatever they are rendered to. Pure: texts in, mistakes out."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Step:
 
 
 def secrets(file: Path, text: str) -> Iterator[Mistake]:
-    """What looks like a secret; its text is in no message."""
+    """Texts that look like a secret; they are in no message."""
     for number, line in enumerate(text.splitlines(), 1):
         for pattern, what in _SECRETS:
             if pattern.search(line):
@@ -71,7 +71,7 @@ def secrets(file: Path, text: str) -> Iterator[Mistake]:
 
 
 def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) -> Iterator[Mistake]:
-    """What instructions must not do.
+    """Instructions that break a rule.
 
     Args:
         file: the template.
@@ -95,7 +95,7 @@ def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) ->
 
 
 def script(file: Path, text: str) -> Iterator[Mistake]:
-    """What a shell's script must not bring, wherever it runs; `file` has that text."""
+    """Lines of a shell script that break a rule, wherever it runs; `file` has that text."""
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in text.splitlines())
     yield from _downloads(file, Step("RUN", 1, text))
     for found in _SYSTEM.finditer(text):

@@ -59,7 +59,7 @@ def _origin(lines: Sequence[str], templates: Mapping[Path, str], number: int) ->
 
 
 def mistakes(scripts: Sequence[Script]) -> Iterator[Mistake]:
-    """What shellcheck warns of.
+    """The warnings of shellcheck.
 
     Raises:
         ProgramMissing: it is not installed.

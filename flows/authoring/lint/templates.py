@@ -15,7 +15,8 @@ def mistakes(templates: Templates, known: Mapping[str, Collection[str]]) -> Iter
 
     Args:
         templates: those of a catalog.
-        known: path → the variables that a template is given. What it includes has them, too; of a template that was
+        known: path → the variables that a template is given. Templates that it includes have them, too; of a template
+        that was
             neither rendered nor included, it can't be said what is undefined in it.
     """
     seen = {path: _seen(templates, path) for path in templates.texts}

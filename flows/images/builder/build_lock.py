@@ -68,7 +68,7 @@ def pruning(database: Engine, settings: Settings, wait: float = WAIT) -> Iterato
 def helping(database: Engine) -> Iterator[None]:
     """Let no prune begin inside the `with` block, for the sake of a run that is `building`; waits for nobody.
 
-    Who helps goes on for a while when that run was killed. The first place that is free is taken: they stay few.
+    A helper goes on for a while when that run was killed. The first place that is free is taken: they stay few.
     """
     number = 0
     with ExitStack() as stack:

@@ -21,7 +21,8 @@ from flows.images.builder.workspace import no_builds
 
 # Cache → the variable by which its program is told of the folder; apt and dnf are told otherwise.
 VARIABLES = {"apt": "", "dnf": "", "npm": "NPM_CONFIG_CACHE", "pip": "PIP_CACHE_DIR", "uv": "UV_CACHE_DIR"}
-# What is kept of the caches that each build has for itself. Both programs check it against their lists before use.
+# Files that are kept of the caches that each build has for itself. Both programs check it against their lists before
+# use.
 _ARCHIVES = {"apt": "*.deb", "dnf": "*/packages/*.rpm"}
 NO_CACHES = {"PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1"}
 # uv keeps unpacked packages: one that lacks files would be installed without them. It goes as a whole.
@@ -76,7 +77,7 @@ def prune(settings: Settings, names: Collection[str] = (), everything: bool = Fa
 
 
 def shrink(settings: Settings, names: Collection[str] = tuple(VARIABLES), everything: bool = False) -> dict[str, int]:
-    """What `prune` does, where it is known already that nothing is built meanwhile."""
+    """`prune`, for callers that know that nothing is built meanwhile."""
     return {name: _prune(name, settings, everything) for name in names}
 
 
@@ -120,7 +121,7 @@ def apt_options(mount: str) -> tuple[str, ...]:
 
 
 def dnf_options(mount: str, settings: Settings) -> Mapping[str, str]:
-    """What lets dnf use what `offer` gives."""
+    """Options by which dnf uses the folders of `offer`."""
     return {"cachedir": f"{mount}/dnf", "keepcache": "True"} if settings.cache_gb else {}
 
 

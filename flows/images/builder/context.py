@@ -1,4 +1,4 @@
-"""What a build sees beside its parent: the stage's files, and what is the building machine's own.
+"""The folder that a build sees beside its parent: the stage's files, and those of the building machine.
 
 Authorities, index, proxies and folders of wheels reach a build through a folder that is mounted read-only at `/mnt`:
 every base has that path, and no isolation hides it, so nothing of it stays in a layer, the configuration or history.

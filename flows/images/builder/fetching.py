@@ -1,4 +1,4 @@
-"""What recipes take from the internet beside packages, and whether it can be had here."""
+"""Files that recipes take from the internet beside packages, and whether they can be had here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies on this machine and can be had again or isn't wanted any more: copies of stages and images, old logs."""
+"""Data on this machine that can be had again or isn't wanted any more: copies of stages and images, old logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFUSED = (0, 1, 2)  # an image that a container uses, or that another one stan
 
 
 def places(settings: Settings) -> dict[str, Path]:
-    """What a prune frees space in: name → folder."""
+    """Folders in which a prune frees space: name → folder."""
     own = {} if settings.registry else {"registry": settings.home / "registry"}
     stores = {"builds": tools.builds(settings), "images": tools.containers(settings)}
     return {**own, **stores, "caches": settings.home / "cache", "logs": settings.home / "logs"}

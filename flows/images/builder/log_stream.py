@@ -1,4 +1,4 @@
-"""What the programs of a build say goes live to the log of the Prefect run."""
+"""The output of a build's programs goes live to the log of the Prefect run."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def slot(settings: Settings, count: int, on_wait: Callable[[], None]) -> Iterato
     """
     folder = settings.folder("locks", "slots")
     with ExitStack() as stack:
-        # Who waits goes before who comes: a run whose stages follow each other would keep all slots for itself.
+        # Those that wait go before those that come: a run whose stages follow each other would keep all slots for
+        # itself.
         with _first_free([folder / "next"], on_wait) as note:
             slots = [folder / str(number) for number in range(_agreed(note, folder, count))]
             stack.enter_context(_first_free(slots, on_wait))

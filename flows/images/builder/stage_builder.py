@@ -47,10 +47,10 @@ _PROGRAMS = {
     Kind.closed: ("buildah",),
     Kind.wheels: ("buildah",),
 }
-# What turns what was built into wheels alone.
+# A Containerfile that leaves nothing but the wheels of a build.
 _WHEELS_ALONE = f"FROM scratch\nCOPY --from=0 {WHEELS}/ /\n"
 # Bootstrapping copies these from the machine that it runs on, and openssh-server makes keys when it is installed:
-# every session in the world would have the same. Whose apt's own folders are depends on who started it.
+# every session in the world would have the same. The owner of apt's own folders depends on who started it.
 _NEUTRAL = (
     'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/apt/sources.list.d/*; '
     'install -d -o 0 -g 0 -m 0700 "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial; '
@@ -88,7 +88,7 @@ class StageBuilder:
         self._here = set[str]()  # parents that lie in the storage under their names
 
     def tools(self, stage: Stage) -> Mapping[str, str]:
-        """What beside the stage itself can change the output: its name and version."""
+        """A program that can change the output beside the stage itself: its name and version."""
         rules = f"{TIMESTAMP} {MOUNT} {_NEUTRAL}"
         installers = {"uv": self._version(uv_program())} if f"{MOUNT}/uv " in stage.text else {}
         return {
@@ -174,7 +174,7 @@ class StageBuilder:
         _verify(stage, installed(status.read_text()))
 
     def _origin(self, stage: Stage, parent: str | None, work: Path) -> str:
-        """What a build starts from."""
+        """The image that a build starts from."""
         if parent:
             return self._parent(stage, parent, work)
         return self._public(stage, work) if stage.image else "scratch"
@@ -325,7 +325,7 @@ def _path_of(program: str) -> Path:
 
 
 def _version(program: Path, settings: Settings) -> str:
-    """What a program says of its version; asked once per file, so that a run with nothing to do starts nothing."""
+    """The version that a program prints; asked once per file, so that a run with nothing to do starts nothing."""
     status = program.stat()
     identity = hashlib.sha256(f"{program} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
     note = settings.folder("cache", "versions") / f"{program.name}-{identity}"

@@ -1,6 +1,6 @@
 """Stages that a run has others build: kept in Refit's database, where builders on all machines find them.
 
-Whoever is at a stage holds the lease of its job, and what came out counts only as long as that holds: a builder that
+The builder of a stage holds the lease of its job, and its result counts only as long as that holds: a builder that
 hung, and was given up meanwhile, comes too late. Run and builders say that they live by leases as well.
 """
 
@@ -57,7 +57,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out: a stage in the registry, or why there is none (what happened, why, what to do).
+    """The result of a job: a stage in the registry, or why there is none (what happened, why, what to do).
 
     `vanished` tells that resolving it anew mends that.
     """
@@ -68,7 +68,7 @@ class Outcome:
 
     @classmethod
     def failed(cls, error: Exception, machine: str) -> Outcome:
-        """Whatever went wrong, on which machine."""
+        """The outcome of a job that failed on this machine."""
         if isinstance(error, RefitError):
             words = (f"{error.what} (on {machine})", error.why, error.hint)
             return cls(problem=words, vanished=isinstance(error, Vanished))
@@ -183,7 +183,7 @@ class Jobs:
         return lease(self._database, f"{_of_job(self.run)}{stage}", wait=0)
 
     def work(self, stage: str) -> Work | None:
-        """What is to be done; none: it was done, or isn't wanted any more."""
+        """The work to do; none: it was done, or isn't wanted any more."""
         with Session(self._database) as session:
             row = session.get(JobRow, (self.run, stage))
             return _WORK.validate_json(row.work) if row and row.outcome is None else None

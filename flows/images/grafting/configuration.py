@@ -1,6 +1,6 @@
 """The configuration and history that a stage's instructions give on a parent, without a build. Pure.
 
-What comes out is what buildah 1.28 writes with one layer a stage. An instruction whose effect isn't known for sure is
+The result is that of buildah 1.28 with one layer a stage. An instruction whose effect isn't known for sure is
 refused: then the stage has to be built.
 """
 
@@ -169,7 +169,7 @@ class State:
         return {name: value for name, value in self.inherited.items() if name not in self.own} | self.own
 
     def config(self) -> dict[str, Any]:
-        """What stands below `config` in an image's configuration."""
+        """The part below `config` in an image's configuration."""
         env = {"Env": [f"{name}={value}" for name, value in self.variables.items()]} if self.variables else {}
         return {**self.inner, **env}
 

@@ -17,7 +17,7 @@ _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 
 
 class Entry(NamedTuple):
-    """What stands at a path. Dates are left out: all layers carry the same.
+    """The entry at a path. Dates are left out: all layers carry the same.
 
     Attributes:
         kind: `file`, `folder`, `symlink`, `device`; in a layer also `hardlink`.
@@ -58,7 +58,7 @@ _IMPLIED = Entry(FOLDER, 0o755, 0, 0)
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer does to the tree below it: adds or replaces entries, removes paths, empties folders."""
+    """The changes of one layer to the tree below it: adds or replaces entries, removes paths, empties folders."""
 
     entries: Tree = field(default_factory=dict)
     whiteouts: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class Layer:
         return path in self.opaque or path in self.whiteouts or (entry is not None and entry.kind != FOLDER)
 
     def at(self, path: str) -> Spot:
-        """What this layer has at a path, and whether it hides what the layers underneath have there."""
+        """The entry that this layer has at a path, and whether it hides what the layers underneath have there."""
         entry = self.entries.get(path)
         hidden = entry is not None or path in self.whiteouts or any(map(self.hides_below, ancestors(path)))
         return Spot(entry, hidden)

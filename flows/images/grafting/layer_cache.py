@@ -129,7 +129,7 @@ class Layers:
         return self._kept.setdefault(tag, _Kept(stored, layer_parent(note), _parents(note)))
 
     def _noted(self, tag: str) -> Manifest | None:
-        """What is noted of a layer; none: nothing by anybody whose signature counts."""
+        """The note about a layer; none: there is none with a signature that counts."""
         note = self._registry.find(self._repository, tag)
         return note if note and is_signed(note, tag, self._trust) else None
 
@@ -148,7 +148,7 @@ class Layers:
         fast.
         """
         with self._noting:
-            # What other threads have noted since counts as well.
+            # Notes of other threads since then count as well.
             since = self._kept.get(tag)
             others = since.parents if since and since.stored == stored else {}
             noted = _Kept(stored, parent.digest, {**before, **others, stage.parent or "": parent.digest})
@@ -185,7 +185,7 @@ class Layers:
         return compare(self._trees, self._repository, one, other)
 
     def compare(self, stage: Stage, parent: Manifest, grafted: Manifest, made: Manifest) -> tuple[Difference, ...]:
-        """What a grafted image has otherwise than one whose layer was made on the same parent; keeps nothing."""
+        """The differences between a grafted image and one whose layer was made on the same parent; keeps nothing."""
         return self.differences(grafted, self._assemble(stage, parent, self._own(stage, parent, made)))
 
     def _own(self, stage: Stage, parent: Manifest, made: Manifest) -> Stored:

@@ -126,7 +126,7 @@ class Trees:
         return self._tree(repository, _stack(image))
 
     def finder(self, repository: str, image: Manifest) -> Find:
-        """What tells what stands at a path of an image; each answer raises as `layer` does."""
+        """A function that finds the entry at a path of an image; each call raises as `layer` does."""
         stack = [(part, self._regions(repository, part)) for part in reversed(_stack(image))]
 
         def find(path: str) -> Entry | None:
@@ -255,7 +255,7 @@ def _dumped(found: Layer) -> bytes:
 
 
 def _kept(note: Path) -> Layer | None:
-    """What was read of a layer before; none: it never was, or what was kept of it is damaged."""
+    """The kept reading of a layer; none: it was never read, or the file is damaged."""
     try:
         known = json.loads(note.read_bytes())
         entries = {path: Entry(*row) for path, row in known["entries"].items()}
@@ -265,7 +265,7 @@ def _kept(note: Path) -> Layer | None:
 
 
 def _spot(line: bytes) -> tuple[str, Spot] | None:
-    """What a line tells of a path; none: a killed process has left half of it."""
+    """A path and its entry in a line; none: a killed process has left half of it."""
     try:
         path, row, hidden = json.loads(line)
         return str(path), Spot(Entry(*row) if row else None, bool(hidden))
@@ -317,7 +317,7 @@ def compare(trees: Trees, repository: str, one: Manifest, other: Manifest) -> tu
 
 
 def _told(config: Config, tree: Tree, paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What is compared of an image, as text."""
+    """The compared parts of an image, as text."""
     outer = {name: value for name, value in config.items() if name not in ("config", "rootfs", "history")}
     inner = {f"config.{name}": value for name, value in config["config"].items()}
     entries = {f"{number:03}": entry for number, entry in enumerate(config.get("history") or ())}

@@ -1,8 +1,9 @@
-"""What a stage's instructions look up in the image below: where that differs, they would give another layer. Pure.
+"""Lookups of a stage's instructions in the image below: where their results differ, they would give another layer.
+Pure.
 
 COPY goes through links to its target, WORKDIR makes only folders that aren't there, owners may be names, and a program
-has a user, a folder, variables, volumes and a PATH. All of it is read as buildah 1.28 does. What a program reads
-besides isn't seen: a closed stage's programs read no more than its `abi` names.
+has a user, a folder, variables, volumes and a PATH. All of it is read as buildah 1.28 does. Other files that a program
+reads aren't seen: a closed stage's programs read no more than its `abi` names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flows.images.grafting.configuration import Config, Instruction, State, copi
 from flows.images.grafting.graft import FOLDER, SYMLINK, Entry
 
 Find = Callable[[str], Entry | None]
-"""What stands at a path of the image below, links not followed; none: nothing."""
+"""Finds the entry at a path of the image below, links not followed; none: there is none."""
 
 _ROOT = frozenset({"", "0", "root", "0:0", "root:root"})
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
@@ -25,7 +26,7 @@ _MOST_LINKS = 40  # as the kernel follows
 
 
 def looked_up(text: str, files: Iterable[str], below: Config, find: Find) -> Mapping[str, object]:
-    """What the instructions of a stage look up: instruction → what it found.
+    """The lookups of a stage's instructions: instruction → result.
 
     Args:
         text: the stage's instructions, without FROM.
@@ -101,7 +102,7 @@ class _Lookups:
         return found
 
     def _owner(self, owner: str) -> object:
-        """Whose a file is: numbers say so themselves, names the accounts of the image below."""
+        """The owner of a file: a number itself, a name by the accounts of the image below."""
         if owner in _ROOT:
             return "0:0"
         if re.fullmatch(r"\d+:\d+", owner, re.ASCII):

@@ -21,7 +21,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Facts:
-    """What can be seen of a template without rendering it.
+    """Facts about a template that are known without rendering it.
 
     Attributes:
         names: each place where a variable is named: its name, its line, and `load` or `store`.
@@ -38,7 +38,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Templates:
-    """All templates of a catalog: path below its root → text. What was rendered once isn't rendered again."""
+    """All templates of a catalog: path below its root → text. The result of a rendering is kept."""
 
     root: Path
     texts: Mapping[str, str]
@@ -66,7 +66,7 @@ class Templates:
         return found
 
     def facts(self, name: str) -> Facts:
-        """What can be seen of a template without rendering it.
+        """The facts about a template that are known without rendering it.
 
         Raises:
             Mistakes: it is none.
@@ -80,7 +80,7 @@ class Templates:
         )
 
     def _key(self, name: str, variables: Mapping[str, object]) -> tuple[str, bytes]:
-        """What a text depends on: of the variables those that its template could look at, as far as that is known."""
+        """The inputs of a text: of the variables those that its template could look at, as far as that is known."""
         uses = self._uses.get(name)
         return name, to_json(variables if uses is None else {key: variables[key] for key in uses if key in variables})
 
@@ -90,7 +90,7 @@ class Templates:
         return str(told["text"]).strip() + "\n"
 
     def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What the process answers, which may not know this catalog yet, or no more."""
+        """The answer of the process, which may not know this catalog yet, or no more."""
         try:
             told = RENDERER.ask({**request, "catalog": self._number})
             if "unknown" in told:

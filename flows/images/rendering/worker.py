@@ -119,7 +119,7 @@ def _warm_up() -> None:
 
 
 def _give_up_rights() -> None:
-    """Become a process that can do nothing but compute. What was opened stays open: its input and output."""
+    """Become a process that can do nothing but compute. Files that are open stay open: its input and output."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -190,7 +190,7 @@ def _render(sandbox: Sandbox, name: str, variables: dict[str, Any]) -> str:
 
 
 def _facts(sandbox: Sandbox, name: str) -> dict[str, Any]:
-    """What can be seen of a template without rendering it."""
+    """The facts about a template that are known without rendering it."""
     if name not in sandbox.facts:
         tree = sandbox.parse(sandbox.texts[name], name, sandbox.file(name))
         sandbox.facts[name] = {
