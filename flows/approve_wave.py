@@ -1,6 +1,6 @@
 """A wave that waits for a person, as a flow run that waits: suspended, with a form, and without a process.
 
-The migration goes on meanwhile, with other images and with deadlines. What is answered lies in the database, bound to
+The migration goes on meanwhile, with other images and with deadlines. The answer lies in the database, bound to
 the digest of the image, and the migration hears it within seconds; so it does if it is said in the shell instead.
 """
 
@@ -34,7 +34,7 @@ _ASKING = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.
 
 
 class Answer(RunInput):
-    """What is to become of a rollout."""
+    """A person's answer on a rollout."""
 
     what: Literal["approve", "pause", "abort"] = Field(
         "approve",
@@ -55,7 +55,7 @@ def approve_wave(image: str, wave: str, shown: str) -> str:
     Args:
         image: Digest of the image: the answer holds for no other.
         wave: Title of the wave, e.g. `10 %`.
-        shown: What the wave has shown, for the person.
+        shown: The results of the wave, for the person.
     """
     told = f"**{short(image)}**, wave **{wave}**: {shown}\n\n`refit migrate status` shows more."
     # A killed migration, or a server that starts anew, takes no question back: it waits for as long as the wave does.

@@ -14,7 +14,7 @@ def build_stages(run: str, systems: list[str]) -> tuple[str, ...]:
     """Build stages for a release's run on this machine until that run is over. Such runs start these by themselves.
 
     Args:
-        run: What the release's run is called among builders.
+        run: The name of the release's run among builders.
         systems: Operating systems to build for, e.g. deb12.
     """
     return BuildWorker(load_settings(), run, systems).serve()

@@ -1,4 +1,4 @@
-"""What people do with a session that is there, for Prefect's UI; the shell does the same without a flow around it."""
+"""Changes to a session that is there, for Prefect's UI; the shell does the same without a flow around it."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -27,7 +27,7 @@ def change_session(
 
     Args:
         name: Name of the session.
-        what: What to do; rollback gives it the image that it had before its last move.
+        what: The action; rollback gives it the image that it had before its last move.
         profile: For change-profile, the other profile, e.g. jupyter-minimal-deb12-py311.
         release: For change-profile, the name of its release. Empty means the newest.
         force: For change-profile and rollback, whether it moves even if something in its home would break.

@@ -43,10 +43,10 @@ def create_session(
 
     Args:
         name: Name of the session: small letters, digits and hyphens.
-        profile: What it starts from, e.g. jupyter-minimal-deb12-py311.
+        profile: The profile that it starts from, e.g. jupyter-minimal-deb12-py311.
         release: Name of the release, e.g. 2026a. Empty means the newest.
         catalog: Folder of the catalog. Empty means the one of the settings.
-        volumes: What it has beside its home and what its profile says, each as NAME:/path or NAME:/path:ro.
+        volumes: Volumes beside its home and those of its profile, each as NAME:/path or NAME:/path:ro.
         gpus: How many GPUs it has while it runs. Empty means as many as its profile says.
     """
     settings = load_settings()

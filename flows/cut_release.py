@@ -80,6 +80,6 @@ def let_calendars_move(catalog: Path, release: str) -> None:
 
 
 def message(release: str, locks: tuple[Lock, ...]) -> str:
-    """What is said of the first commit of a release's branch."""
+    """The message of the first commit of a release's branch."""
     lines = [f"{lock.bundle} {lock.python}: {lock.change}" for lock in locks]
     return "\n".join([f"Cut release {release}", "", *lines]) + "\n"

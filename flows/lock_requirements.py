@@ -65,7 +65,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Target:
-    """What is locked: a bundle for one Python, on one base, within the bounds and before the cutoff of its release."""
+    """A lock to make: a bundle for one Python, on one base, within the bounds and the cutoff of its release."""
 
     bundle: Bundle
     base: Base
@@ -80,7 +80,7 @@ class Target:
 
     @property
     def terms(self) -> str:
-        """What its release says of versions: a lock that was made under other terms may come out otherwise."""
+        """The version rules of its release: a lock that was made under other terms may come out otherwise."""
         reach, waivers = (self.bounds.reach, self.bounds.waivers) if self.bounds else ({}, ())
         exceptions = sorted((waiver.package, waiver.range) for waiver in waivers)
         return f"reach {sorted(reach.items())}, exceptions {exceptions}, cutoff {self.cutoff}"
@@ -115,7 +115,7 @@ def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings, 
     with reported(f"lock {target}"), command.logged(settings.folder("logs", "locks") / f"{name}.log"):
         change = locking.lock(target.folder, image, settings, target.bounds, target.cutoff)
         if thorough and target.bounds:
-            # What can't be resolved without bounds would not have moved.
+            # A set that can't be resolved without bounds would not have moved.
             with suppress(Unresolvable):
                 held = _held(target.bounds, target, image, settings)
     freshness.keep(look, settings)
@@ -238,7 +238,7 @@ def unmended(wanted: Sequence[Target], settings: Settings) -> list[tuple[Vulnera
 
 
 def _from_service(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Record, ...]:
-    """What the service knows; a lock is made all the same where it can't be asked."""
+    """The records of the service; a lock is made all the same where it can't be asked."""
     try:
         return vulnerabilities.ask(packages, settings)
     except Unasked as error:

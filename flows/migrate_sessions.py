@@ -147,7 +147,7 @@ def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...
 
 
 def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
-    """What became of the moves that a run had begun that was killed, and those that can't be resumed just now."""
+    """The results of moves of killed runs, and those that can't be resumed just now."""
     carrier, logger = MoveExecutor.open(settings), get_run_logger()
     try:
         return carrier.resume_all(), ()
@@ -261,7 +261,7 @@ def steer_migration(what: Literal["pause", "resume", "abort", "approve"], image:
     """Pause, resume or abort the rollout of an image, or approve the waves that it has behind it.
 
     Args:
-        what: What to do. What has begun comes to its end in any case.
+        what: The action. Moves that have begun come to their end in any case.
         image: Digest, or its first twelve digits, or tag. Empty means the only rollout that goes on.
     """
     return steer(what, image, load_settings(), caller())
@@ -291,7 +291,7 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
 
 
 class _Differences:
-    """What changes between two images, in words; each pair is looked up once."""
+    """The differences between two images, in words; each pair is looked up once."""
 
     def __init__(self, settings: Settings) -> None:
         self._registry = Registry(settings)
@@ -309,11 +309,13 @@ def _show_fleet(found: Fleet, history: History) -> None:
     told = chart.markdown(found, history.events(kinds=[Kind.move_ended]), now())
     create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
     rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
-    create_table_artifact(as_cells(rows), key="fleet", description="Who is on what image, who is behind, and why")
+    create_table_artifact(
+        as_cells(rows), key="fleet", description="Sessions with their images, those that are behind, and why"
+    )
 
 
 def about_held(results: Iterable[Result]) -> str:
-    """What is told of the sessions that nothing more happens to until a person has looked; empty: there are none."""
+    """The message about sessions that wait for a person; empty: there are none."""
     return "\n\n".join(f"{one.session}: {one.reason}" for one in results if one.state is State.held)
 
 

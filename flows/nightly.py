@@ -88,7 +88,7 @@ def nightly(
     catalog: Path | None = None,
     graft: bool = True,
 ) -> Night:
-    """Bring the images of all supported releases up to date. What fails stops nothing else.
+    """Bring the images of all supported releases up to date. A failure stops nothing else.
 
     Args:
         releases: Names of releases, e.g. 2026a. Empty means all that are supported.
@@ -244,7 +244,7 @@ def _release_night(release: Release, recipes: Catalog, run: Run) -> ReleaseNight
 
 
 def moved_by_hand(profile: Profile, recipes: Catalog) -> Iterator[str]:
-    """What is exact in the recipes of a profile, so that no night looks whether there is anything newer."""
+    """Exact versions in the recipes of a profile: no night looks whether there are newer ones."""
     ide, system, cuda = profile.ide, profile.base.config, recipes.cuda
     if system.image:
         yield system.image
@@ -288,7 +288,7 @@ def compare_graft(stage: Stage, parent: Built, grafted: Built, run: Run) -> tupl
 
 
 def _image_news(image: Published, before: str | None, registry: Registry) -> ImageNews:
-    """What an image has otherwise than the one with the digest `before`."""
+    """The differences between an image and the one with the digest `before`."""
     try:
         old = registry.find(registry.repository, before) if before else None
         if old is None:

@@ -28,7 +28,7 @@ from flows.sessions.store import Store
 
 @dataclass(frozen=True)
 class PruneReport:
-    """What a prune would do, or did.
+    """The report of a prune or of its plan.
 
     Attributes:
         plan: what stays and what goes, or has gone, with the reasons.
@@ -62,7 +62,7 @@ def prune_images(dry_run: bool = True) -> PruneReport:
 
 
 def make_plan(settings: Settings, database: Engine) -> Plan:
-    """What a prune would do now."""
+    """The plan of a prune now."""
     images, stages = prune.observe(Registry(settings), database, prune.storage_of(settings))
     policy = Policy(settings.keep_images, settings.keep_days)
     return prune.plan(images, stages, in_use(settings, database), now(), policy)

@@ -123,7 +123,7 @@ def nightly(
     graft: Graft = True,
     as_json: Json = False,
 ) -> None:
-    """Bring all supported releases up to date: locks, images, checks, tags. What fails stops nothing else."""
+    """Bring all supported releases up to date: locks, images, checks, tags. A failure stops nothing else."""
     with running_flows(quiet=as_json):
         from flows.nightly import nightly as run
         from flows.releases.night_report import NightFailed, markdown

@@ -1,4 +1,4 @@
-"""What all verbs of the command line have in common: where they print, how they run flows, what they take."""
+"""The common parts of all verbs of the command line: output, runs of flows, options."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PROFILE = "jupyter-minimal-deb12-py311"
 SHIPPED = tuple({"ide": ide, "bundle": "minimal", "os": "deb12", "python": "py311"} for ide in ("jupyter", "runtime"))
 SESSION = "demo"
 BUNDLE = "minimal"
-# What the next build has more: small, pure Python, and of no use to anything else in the bundle.
+# The addition of the next build: small, pure Python, and of no use to anything else in the bundle.
 ADDITION = ("humanize", "~=4.9")
 RECIPES = tuple(part for part in tree.PARTS if part != "releases")
 NOTE, NOTEBOOK = "notes.txt", "first.ipynb"
@@ -40,7 +40,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Story:
-    """What the loop did: the two builds, the moves, the session's address, and whether anything had to be built."""
+    """Results of the loop: two builds, the moves, the session's address, and whether anything had to be built."""
 
     first: BuildReport
     second: BuildReport

@@ -50,7 +50,7 @@ def list_gpus(as_json: Json = False) -> None:
 def hold_gpu(
     gpu: Annotated[str, typer.Argument(metavar="GPU", help="Name of the GPU, as `refit gpu list` shows it.")],
     hours: Annotated[float | None, typer.Option(min=0, help="For how long; without it, until it is released.")] = None,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="What for; whoever waits for it is told.")] = "",
+    why: Annotated[str, typer.Option(metavar="TEXT", help="Reason; people who wait for it are told.")] = "",
 ) -> None:
     """Keep a GPU from all sessions, for something else or for nobody."""
     until = None if hours is None else now() + timedelta(hours=hours)

@@ -118,7 +118,7 @@ def rehearse_move(name: SessionName, to: To = "", as_json: Json = False) -> None
 @home_app.command("owner")
 def choose_owner(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the home, and of its session, if it has one.")],
-    owner: Annotated[str, typer.Argument(metavar="OWNER", help='Whose it is; "" for nobody in particular.')],
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help='The owner; "" for nobody in particular.')],
 ) -> None:
     """Say whose a home is: that person alone can have a session with it in the Hub."""
     store = Sessions.open(load()).store

@@ -70,7 +70,7 @@ def sign_images(
 
 @images_app.command("revoke")
 def revoke(
-    what: What, why: Annotated[str, typer.Option("--why", metavar="TEXT", help="What is wrong with it.")]
+    what: What, why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason for which it is refused.")]
 ) -> None:
     """Let an image count no more, or all that a key has signed; sessions that run it go on."""
     settings = load()

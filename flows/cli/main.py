@@ -110,7 +110,7 @@ def refit(
 def main() -> None:
     """Run the command line; what a person can mend is printed without a traceback."""
     logging.setLogRecordFactory(Printable)
-    # What was begun is put back then, and what runs is ended; as it is when Prefect hears of it, while flows run.
+    # Unfinished work is undone then, and programs are ended; as it is when Prefect hears of it, while flows run.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     logging.getLogger("refit").addHandler(logging.NullHandler())
     if _wants_json(sys.argv[1:]):

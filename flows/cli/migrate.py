@@ -86,7 +86,7 @@ def migrate(
     """Move sessions onto the newest tested images of their profiles, each as soon as it may be; what fails is undone.
 
     It waits for those that are busy, or have other hours, and for waves to prove themselves: `max_run_hours` at most.
-    Whoever ends it ends nothing but the waiting; the next run goes on.
+    Ending it ends nothing but the waiting; the next run goes on.
     """
     with running_flows(quiet=as_json):
         from flows.migrate_sessions import migrate_sessions

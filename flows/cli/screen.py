@@ -1,4 +1,4 @@
-"""What a person sees while long work goes on: a line per thing with its state and time."""
+"""The screen while long work goes on: a line per thing with its state and time."""
 
 from __future__ import annotations
 

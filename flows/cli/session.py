@@ -178,7 +178,7 @@ def choose_hours(
         list[str] | None, typer.Option("--quiet", metavar="HOURS", help='E.g. "mon-fri 22:00-07:00"; "" for none.')
     ] = None,
     time_zone: Annotated[
-        str | None, typer.Option("--time-zone", metavar="ZONE", help="Whose clock that is, e.g. Europe/Zurich.")
+        str | None, typer.Option("--time-zone", metavar="ZONE", help="Time zone of the hours, e.g. Europe/Zurich.")
     ] = None,
 ) -> None:
     """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
@@ -188,7 +188,7 @@ def choose_hours(
 @app.command("owner")
 def choose_owner(
     name: SessionName,
-    owner: Annotated[str, typer.Argument(metavar="OWNER", help='Whose it is; "" for nobody in particular.')],
+    owner: Annotated[str, typer.Argument(metavar="OWNER", help='The owner; "" for nobody in particular.')],
 ) -> None:
     """Say whose a session is: who has several loses one at a time, and is told at addresses of their own."""
     _wish(name, owner=owner.strip())

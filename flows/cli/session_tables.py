@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def moves(results: Iterable[Result], *, whole: bool = False) -> Table:
-    """What became of each session; why, in its first sentence or as a whole."""
+    """The result for each session; the reason in its first sentence or as a whole."""
     rows = (
         (
             r.session,
@@ -90,7 +90,7 @@ def rollouts(found: Iterable[RolloutLine]) -> Table:
 
 
 def fleet(found: Iterable[SessionLine]) -> Table:
-    """Who is on what image, who is behind, and why."""
+    """Sessions with their images, those that are behind, and why."""
     rows = (
         (
             one.session,
@@ -123,7 +123,7 @@ def past_moves(moves: Iterable[Move], *, whole: bool) -> Table:
 
 
 def events(events: Iterable[Event]) -> Table:
-    """What happened."""
+    """The events."""
     rows = (
         (e.number, f"{e.at:%Y-%m-%d %H:%M:%S} UTC", e.kind, e.session, short(e.image), e.by, shortened(e.what))
         for e in events
@@ -132,13 +132,13 @@ def events(events: Iterable[Event]) -> Table:
 
 
 def wish_changes(changes: Iterable[PreferenceChange]) -> Table:
-    """What was said of a session's migrations, and by whom."""
+    """The wishes about a session's migrations, and who said them."""
     rows = ((change.session, f"{change.at:%Y-%m-%d %H:%M} UTC", change.by, change.what) for change in changes)
     return table("PreferenceStore", ("session", "at", "by", "what"), rows)
 
 
 def had(session: Session) -> Iterator[str]:
-    """What a session has beside its home: volumes, GPUs, limits; a line for each kind."""
+    """The parts of a session beside its home: volumes, GPUs, limits; a line for each kind."""
     if session.volumes:
         places = (f"{v.name} at {v.path}{' (read-only)' if v.read_only else ''}" for v in session.volumes)
         yield f"Volumes: {', '.join(places)}"
@@ -170,7 +170,7 @@ def recovered(found: Iterable[Recovered]) -> Table:
 
 
 def activity(seen: Iterable[Seen], idle_state_hours: float) -> Table:
-    """What was seen of the activity in sessions; `idle_state_hours`: as in the settings (hours)."""
+    """The activity in sessions; `idle_state_hours`: as in the settings (hours)."""
     free_for = {
         Verdict.idle: "yes",
         Verdict.state: f"{idle_state_hours:g} h later, if its owner has seen a notice",

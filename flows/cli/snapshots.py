@@ -35,7 +35,7 @@ def add_to(session_app: typer.Typer) -> None:
 def take(
     name: SessionName,
     called: Annotated[
-        str, typer.Option("--name", help="What it is called; it stays until it is removed, others for a while.")
+        str, typer.Option("--name", help="Name of it; a named one stays until it is removed, others for a while.")
     ] = "",
     note: Annotated[str, typer.Option(help="A few words about it.")] = "",
     yes: Yes = False,

@@ -60,7 +60,7 @@ def change_keys(
 def log_in(
     name: SessionName,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="PROGRAM", help="What to run there; also options of ssh.")
+        list[str] | None, typer.Argument(metavar="PROGRAM", help="Program to run there; also options of ssh.")
     ] = None,
 ) -> None:
     """Log in to a session by ssh, with your own key; the session is known by its host key."""

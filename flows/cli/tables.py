@@ -1,4 +1,4 @@
-"""What results look like to a person: tables and sentences."""
+"""Results as a person sees them: tables and sentences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def images(report: BuildReport) -> Table:
 
 
 def plan(planned: Plan, explain: bool) -> Table:
-    """What would be done to each stage; why, with every input that changed, if it is to be explained."""
+    """The action on each stage; the reason with every input that changed, if it is to be explained."""
 
     def why(step: Step) -> str:
         return "\n".join(describe(change) for change in step.changes) if explain and step.changes else step.reason
@@ -87,7 +87,7 @@ def plan(planned: Plan, explain: bool) -> Table:
 
 
 def planned(planned: Plan) -> str:
-    """What would be done, in a sentence."""
+    """The plan in a sentence."""
     if not planned.steps:
         return "No stage can be planned."
     if planned.count(Action.reuse) == len(planned.steps):
@@ -102,7 +102,7 @@ def due(locks: Sequence[str]) -> str:
 
 
 def built(report: BuildReport) -> str:
-    """What had to be built, in a sentence."""
+    """The stages that had to be built, in a sentence."""
     if not report.built and not report.grafted:
         return f"All {len(report.stages)} stages were there already: nothing was built."
     seconds = sum(stage.seconds for stage in report.built)
@@ -116,7 +116,7 @@ def built(report: BuildReport) -> str:
 
 
 def held_back(locks: Iterable[Lock]) -> Table:
-    """What would have moved, but may not in a release, and the vulnerabilities that only such a move would mend."""
+    """Packages that a release keeps from moving, and the vulnerabilities that only such a move would mend."""
     rows = (
         (lock.bundle, lock.python, str(lock.held) if lock.held else "", "\n".join(map(str, lock.unmended)))
         for lock in locks
@@ -144,13 +144,13 @@ def releases(found: Iterable[ReleaseBranch], today: date) -> Table:
 
 
 def evidence(digest: str, files: Iterable[File]) -> Table:
-    """What is attached to an image."""
+    """The attachments of an image."""
     rows = ((file.name, file.media_type, f"{file.size:,} bytes") for file in files)
     return table(f"Evidence of {short(digest)}", ("file", "type", "size"), rows)
 
 
 def findings(findings: Iterable[Mapping[str, object]]) -> Table:
-    """What the checks of an image found."""
+    """The results of an image's checks."""
     rows = (
         (found["check"], "passed" if found["passed"] else "failed", found["seen"], f"{found['seconds']} s")
         for found in findings
@@ -159,7 +159,7 @@ def findings(findings: Iterable[Mapping[str, object]]) -> Table:
 
 
 def changes(changes: Changes, title: str = "Packages") -> Table:
-    """What differs between the packages of two images."""
+    """The differences between the packages of two images."""
     rows = (
         *((name, "", version, "added") for name, version in changes.added.items()),
         *((name, version, "", "removed") for name, version in changes.removed.items()),
@@ -169,7 +169,7 @@ def changes(changes: Changes, title: str = "Packages") -> Table:
 
 
 def layers(found: Comparison) -> str:
-    """What of a newer image a host has that has the older, in a sentence."""
+    """The part of a newer image that a host with the older one has, in a sentence."""
     return (
         f"{found.layers_shared} of {found.layers} layers are shared ({found.bytes_shared / 1e6:.1f} MB); "
         f"a host that has the first image pulls {found.bytes_to_pull / 1e6:.1f} MB."
@@ -214,7 +214,7 @@ def _duration(seconds: float) -> str:
 
 
 def prune(report: PruneReport) -> Table:
-    """What goes or has gone from the registry; all that stays is in the JSON, with its reasons."""
+    """The manifests that go or have gone from the registry; the JSON also has those that stay, with reasons."""
     rows = ((item.repository, ", ".join(item.tags), short(item.digest), item.reason) for item in report.plan.remove)
     title = "Removed from the registry" if report.done else "Would be removed from the registry"
     return table(title, ("repository", "tags", "digest", "why"), rows)
@@ -256,6 +256,6 @@ def short(digest: str) -> str:
 
 
 def adopted(recipes: Iterable[Recipe]) -> Table:
-    """What became of the recipes of others."""
+    """The results for the recipes of others."""
     rows = ((each.name, "no" if each.why else "yes", each.level, each.why) for each in recipes)
     return table("Recipes", ("recipe", "in the release", "CUDA", "why not"), rows)

@@ -68,7 +68,7 @@ def create_volume(
 def add_volume(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="Name of the session.")],
     volume: Annotated[
-        list[str], typer.Argument(metavar="VOLUME", help="What it is to have: NAME:/path or NAME:/path:ro.")
+        list[str], typer.Argument(metavar="VOLUME", help="Volume that it gets: NAME:/path or NAME:/path:ro.")
     ],
 ) -> None:
     """Let a stopped session have further volumes; its container is made anew when it starts."""

@@ -1,4 +1,4 @@
-"""What is counted, as Prometheus wants it."""
+"""The metrics in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Metrics(Collector):
 
 
 def registry(look: Callable[[], Facts]) -> CollectorRegistry:
-    """What prometheus_client writes and serves."""
+    """The registry that prometheus_client writes and serves."""
     found = CollectorRegistry(auto_describe=False)
     found.register(Metrics(look))
     return found

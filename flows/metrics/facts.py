@@ -1,7 +1,8 @@
-"""What is counted: taken from the database, the engine, the registry and the Prefect server, whenever it is asked for.
+"""The facts behind the metrics: taken from the database, the engine, the registry and the Prefect server, whenever it
+is asked for.
 
-Nothing is kept between two looks, so nothing can go wrong between them. What doesn't answer is left out, and `services`
-says so.
+Nothing is kept between two looks, so nothing can go wrong between them. Sources that don't answer are left out, and
+`services` says so.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _newest(settings: Settings, sessions: Iterable[Session]) -> Mapping[ImageKey
     try:
         return targets(sessions, "", settings)
     except RefitError as error:
-        logger.warning("Who is behind can't be told: %s", error)
+        logger.warning("The sessions that are behind can't be counted: %s", error)
         return None
 
 

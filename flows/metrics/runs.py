@@ -1,4 +1,4 @@
-"""What the Prefect server knows of runs; it is asked over its API, for to import Prefect takes a second."""
+"""Runs on the Prefect server; it is asked over its API, since importing Prefect takes a second."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _RUNS = TypeAdapter(list[FlowRun])
 
 
 def look(settings: Settings) -> Runs:
-    """What the server knows; nothing if it doesn't answer."""
+    """The runs on the server; none if it doesn't answer."""
     login = services.prefect_login(settings)
     try:
         with httpx.Client(
@@ -76,7 +76,7 @@ def _last(server: httpx.Client, flow: str) -> list[FlowRun]:
 
 
 def _open(server: httpx.Client) -> Counter[tuple[str, ...]]:
-    # What is scheduled for tomorrow doesn't wait.
+    # A run that is scheduled for tomorrow doesn't wait.
     due = {"state": {"type": {"any_": [*_WAITING, *_RUNNING]}}, "expected_start_time": {"before_": now().isoformat()}}
     found = _ask(server, flow_runs=due, limit=_MOST)
     return Counter((run.work_pool_name or "", "running" if run.state_type in _RUNNING else "waiting") for run in found)

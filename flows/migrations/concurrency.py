@@ -25,7 +25,7 @@ LOOK_SECONDS = 2.0
 # for round, and hundreds would wait for each other at every step.
 TOGETHER, MOMENT_SECONDS = 60, 1.0
 Shared = tuple[str, str]
-"""What a session has in common with others: `owner` and whose it is, for instance."""
+"""A property that a session has in common with others: `owner` and whose it is, for instance."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class AdmissionQueue:
     def begin(self, elsewhere: Collection[str] = ()) -> list[Decision]:
         """Those that begin now, `TOGETHER` at most, in their order.
 
-        Who has to wait holds nobody up who needs another seat.
+        A session that has to wait holds up none that needs another seat.
 
         Args:
             elsewhere: sessions that others move.

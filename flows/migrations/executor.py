@@ -1,6 +1,6 @@
 """Carrying moves out: each step is announced in the journal before it is done, and written down afterwards.
 
-What fails is written down as well, and `decide` finds the way back; what is interrupted is found by `resume_all`.
+A failure is written down as well, and `decide` finds the way back; interrupted moves are found by `resume_all`.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class MoveExecutor:
         return None if had is None or self.sessions.engine.by_hand(had) else had
 
     def _outdated(self, decision: Decision, session: Session) -> str:
-        """What has changed since the plan was made; empty: nothing that matters."""
+        """The change since the plan was made; empty: none that matters."""
         last = self.journal.last(decision.session)
         if session.image != decision.old:
             return "it was given another image meanwhile"
@@ -217,7 +217,7 @@ class MoveExecutor:
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 
     def _unseen(self, move: Move) -> Code | None:
-        """What may have happened in the new container since the last line was written; none: nothing."""
+        """The event that may have happened in the new container since the last line; none: there is none."""
         entries = self.journal.entries(move)
         if not unattended.begun(entries, StepName.start):
             return None
@@ -227,7 +227,7 @@ class MoveExecutor:
     def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
         """Take the next step until there is none.
 
-        What is on record (`recorded`) nobody else changes for as long as this run holds the session.
+        Nobody else changes the record (`recorded`) for as long as this run holds the session.
         """
         interrupted: BaseException | None = None
         while not isinstance(chosen := self._next(move, recorded), End):
@@ -243,7 +243,7 @@ class MoveExecutor:
         return result
 
     def _next(self, move: Move, recorded: tuple[bool, bool]) -> Next:
-        """What comes next; a run that was told to end goes back, unless the session is on its new image for good."""
+        """The next step; a run that was told to end goes back, unless the session is on its new image for good."""
         chosen = self._decide(move, recorded)
         if not self._leaves.is_set() or not isinstance(chosen, Do) or committed(self.journal.entries(move)):
             return chosen
@@ -303,7 +303,7 @@ class MoveExecutor:
         return self.result(ended)
 
     def result(self, move: Move) -> Result:
-        """What the journal knows of a move that has ended."""
+        """The result of a move that has ended, by the journal."""
         down = downtime(self.journal.entries(move))
         before, after = move.before, move.after
         how, why = move.state, move.reason
@@ -333,7 +333,7 @@ class MoveExecutor:
         return decide(entries, self._foreseen(move, entries) or self._look(move, entries, recorded))
 
     def _foreseen(self, move: Move, entries: Sequence[Entry]) -> Seen | None:
-        """What the world says while people wait, without asking the engine, which takes longer than the steps.
+        """The state of the world while people wait, without asking the engine, which takes longer than the steps.
 
         This run has just seen or done it itself; an old container that gets started meanwhile finds no home in its
         slot. None: the engine has to be asked.

@@ -20,7 +20,7 @@ _UNPACKED, _SPARE = 3, 1 << 30
 
 
 class ImagePulls:
-    """What this machine still has to pull; a size that was looked up is remembered for a look's time."""
+    """Images that this machine still has to pull; a size that was looked up is remembered for a look's time."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings, self._engine = settings, engine
@@ -36,7 +36,7 @@ class ImagePulls:
     def fetch(self, decisions: Iterable[Decision]) -> tuple[str, ...]:
         """Pull what has to be pulled before sessions can be moved that have a time; returns these images.
 
-        What keeps one from being pulled, each move to it finds out by itself.
+        Each move to an image that can't be pulled finds out by itself why.
         """
         missing = {line.new for line in decisions if line.at and self._sizes.get(line.new)}
         for image in sorted(missing):

@@ -28,7 +28,7 @@ from flows.sessions.history import append
 from flows.sessions.model import Session
 
 Also = Callable[[Connection], None]
-"""What else is written in the same transaction."""
+"""Further writes in the same transaction."""
 
 
 class MoveRow(Table):
@@ -93,7 +93,7 @@ class Journal:
 
     def __init__(self, database: Engine) -> None:
         self.database = database
-        # What this process has begun and written it needn't read: as long as it holds the lease, nobody else writes.
+        # Moves that this process has begun it needn't read: as long as it holds the lease, nobody else writes.
         self._lines: dict[str, tuple[Entry, ...]] = {}
         self._noted: dict[str, tuple[Entry, ...]] = {}
         self._reached: dict[str, State] = {}
@@ -147,7 +147,8 @@ class Journal:
     def note(self, held: Lease, move: Move, entry: Entry) -> None:
         """Add a line that is written with the next one: together they wait for the disk once.
 
-        Who is killed in between has done something that nobody wrote down, as if it had been killed a moment before.
+        A process that is killed in between has an effect that nobody wrote down, as if it had been killed a moment
+        before.
         """
         if (known := self._lines.get(move.id)) is None:
             self.write(held, move, entry)

@@ -5,9 +5,10 @@ recovery is not a special case. A step is made so that doing it again ends in th
 
     planned → preflight → staged → locked → stopped → snapshotted → started → verified → committed → cleaned
 
-Whatever fails before the commit is undone in reverse order, for the steps that have an intent in the journal. The old
-container is proven before anything of the new one is removed. After the commit only the cleaning is left. A session in
-which the last look finds work is deferred: what was staged goes, and nothing of the session was touched.
+After any failure before the commit, the move is undone in reverse order, for the steps that have an intent in the
+journal. The old container is proven before anything of the new one is removed. After the commit only the cleaning is
+left. A session in which the last look finds work is deferred: what was staged goes, and nothing of the session was
+touched.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ATTEMPTS = 3
 
 
 class Phase(StrEnum):
-    """What the journal says of a step."""
+    """The state of a step in the journal."""
 
     intent = "intent"
     done = "done"
@@ -82,7 +83,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the world says.
+    """The state of the world.
 
     Attributes:
         session: the session is there, as it was when the move was planned.
@@ -140,7 +141,7 @@ Next = Do | Undo | GiveUp | End
 
 
 def decide(entries: Sequence[Entry], seen: Seen) -> Next:
-    """What comes next, after what the journal says and with what is seen."""
+    """The next thing to do, by the journal and by the state of the world."""
     if committed(entries):
         return _finish(entries)
     if given_up(entries):
@@ -217,13 +218,13 @@ def _to_be_undone(step: Step, undo: StepName, entries: Sequence[Entry], seen: Se
 
 
 def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None:
-    """What other people did meanwhile and must be respected, or too many interruptions."""
+    """The reason to give up: an action of other people that must be respected, or too many interruptions."""
     stopping, stopped = _has(entries, StepName.stop, Phase.intent), _has(entries, StepName.stop, Phase.done)
     if not seen.session:
         return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
     if not seen.wanted or (not stopping and seen.old is not Running.running and not seen.starts):
         return GiveUp(step, Phase.skipped, "the session was stopped meanwhile")
-    # Who has started it may work in it by now, also where nobody wrote down that it was stopped before.
+    # The person who has started it may work in it by now, also where nobody wrote down that it was stopped before.
     if (stopped or seen.again) and seen.old is Running.running:
         return GiveUp(step, Phase.failed, "the old container was started by somebody else during the move")
     if _attempts(entries, step.name) >= ATTEMPTS:
@@ -289,7 +290,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a plan has to know of an earlier move, of which there may be tens of thousands; see `Move`.
+    """The part of an earlier move that a plan needs, of which there may be tens of thousands; see `Move`.
 
     Attributes:
         image: digest of the image that the session was to get.

@@ -99,7 +99,7 @@ STEPS = (
     Step(StepName.answer, State.started, undo=StepName.rewarm),
     Step(StepName.verify, State.verified, codes=frozenset({Code.home_kept})),
     Step(StepName.commit, State.committed),
-    # What follows is only told: until it is, whoever was killed has left a move that isn't finished.
+    # The rest is only told: until it is, a killed process has left a move that isn't finished.
     Step(StepName.clean, State.committed, codes=frozenset({Code.home_kept})),
 )
 

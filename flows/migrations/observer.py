@@ -66,7 +66,7 @@ class Observer:
         look: bool = True,
         pull: bool = True,
     ) -> Observed:
-        """What a plan for some of all sessions depends on.
+        """The facts on which a plan for some of all sessions depends.
 
         Args:
             statuses: all sessions.
@@ -127,7 +127,7 @@ class Observer:
         )
 
     def _hosts(self, statuses: Iterable[Status], pulls: Mapping[str, int]) -> dict[str, Host]:
-        """What is known of this machine; who wants no GPU has enough of them."""
+        """The room on this machine; a session that wants no GPU has enough of them."""
         room = room_for_images(self._settings) if pulls else None
         if not any(status.session.gpus for status in statuses):
             return {platform.node(): Host(pulls, room=room)} if pulls else {}
@@ -137,7 +137,7 @@ class Observer:
     def candidates(
         self, statuses: Sequence[Status], moves: Sequence[Past], images: Mapping[ImageKey, str]
     ) -> tuple[Candidate, ...]:
-        """What is known of each session; those that run and are to be on another image are looked at."""
+        """The facts about each session; those that run and are to be on another image are looked at."""
         last = {move.session: move for move in moves}
         wishes = PreferenceStore(self._database).all()
         told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
@@ -171,7 +171,7 @@ class Observer:
         )
 
     def _seen(self, sessions: Iterable[Session]) -> dict[str, Seen]:
-        """What was seen of sessions, not longer ago than `poll_minutes`."""
+        """The looks at sessions, taken not longer ago than `poll_minutes`."""
         wanted = {(session.name, session.generation): session for session in sessions}
         oldest = now() - timedelta(minutes=self._policy.poll_minutes)
         self._looks = {key: look for key, look in self._looks.items() if key in wanted and look[0] > oldest}
@@ -181,7 +181,7 @@ class Observer:
         return {name: seen for (name, _), (_, seen) in self._looks.items()}
 
     def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
-        """What in their homes doesn't go together with their new images."""
+        """Obstacles in their homes that don't go together with their new images."""
         if not self._policy.scan:
             return {}
         return obstacles(self._settings, {session.name: (session, images[image_key(session)]) for session in sessions})
@@ -198,7 +198,7 @@ def canaries(
 
 
 def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:
-    """What a session's last move means for the next; whether somebody works on it now."""
+    """The consequences of a session's last move for the next; whether somebody works on it now."""
     if move is None:
         return {}
     if move.state is State.deferred:

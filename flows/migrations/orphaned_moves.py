@@ -18,14 +18,14 @@ from flows.sessions.model import Running
 
 logger = logging.getLogger("refit.migrations")
 
-# Whoever has killed a run may be about to begin the next, which goes on at once.
+# The person who has killed a run may be about to begin the next, which goes on at once.
 PATIENCE = timedelta(seconds=60)
 
 
 def left_closed(entries: Sequence[Entry], at: datetime) -> bool:
     """Whether a move on which nobody works has closed its session, and may neither stop it now nor has opened it. Pure.
 
-    Whoever takes the move up again has to look anew, and so to close it anew: to open it meanwhile harms nobody.
+    A run that takes the move up again has to look anew, and so to close it anew: to open it meanwhile harms nobody.
     """
     begun = {entry.step for entry in entries if entry.phase is Phase.intent}
     opened = Entry(StepName.reopen, Phase.done) in entries

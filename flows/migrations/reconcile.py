@@ -21,7 +21,7 @@ from flows.migrations.results import Result
 
 logger = logging.getLogger("refit.migrations")
 
-# Who has no seat for so many slots waits for the next plan: by then its hours may be over.
+# A session without a seat for so many slots waits for the next plan: by then its hours may be over.
 ROUNDS = 20
 # A part of a wave: as many as are moved before it is planned again.
 PART = 20
@@ -30,7 +30,7 @@ _OVER = {Reason.aborted, Reason.superseded}
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """The time."""
 
     def now(self) -> datetime:
         """The present moment, UTC."""
@@ -59,7 +59,7 @@ class Migration(Protocol):
 class FailureBudget:
     """Why moves of a part don't begin any more; asked by all who carry it out.
 
-    Of a part as many percent may fail as of a wave. What more of them means for the wave, the next plan says.
+    Of a part as many percent may fail as of a wave. The next plan tells the consequences of more of them for the wave.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once
             parts += 1
             done = [result for result in migration.move(parts, going) if result.state is not State.planned]
             results |= {result.session: result for result in done}
-            # Whatever it was: it isn't tried again and again.
+            # For any other reason, too: it isn't tried again and again.
             rests |= {result.session: clock.now() + pause for result in done if not result.moved}
             continue
         then = None if once or now >= end else next_look(decisions, now, policy)
@@ -172,6 +172,6 @@ def _wave(line: Decision) -> _Wave:
 
 
 def foreseen(decision: Decision) -> Result:
-    """What becomes of a session as far as a plan says."""
+    """The result for a session as a plan foresees it."""
     state = State.planned if decision.action is Action.migrate else State.skipped
     return Result(decision.session, decision.old, decision.new, "", None, state, decision.why)

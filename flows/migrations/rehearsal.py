@@ -1,8 +1,8 @@
 """Rehearsals: an image starts against a copy of a home, and has to show that it can, before the session is touched.
 
 The copy holds live credentials and programs that start by themselves. So the container has no network and no GPU, is
-asked only from inside it, has bounds in CPU and memory, and knows from REFIT_REHEARSAL that it is none to work in. What
-a rehearsal makes bears a name of its own, which is locked for as long as its process lives: two of one session don't
+asked only from inside it, has bounds in CPU and memory, and knows from REFIT_REHEARSAL that it is none to work in. All
+parts of a rehearsal bear a name of its own, which is locked for as long as its process lives: two of one session don't
 meet, not even where one was taken for dead, and the next one removes what a killed one has left.
 """
 
@@ -65,7 +65,7 @@ class _Late(RefitError):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal has shown.
+    """The result of a rehearsal.
 
     Attributes:
         session: whose home was copied.
@@ -184,7 +184,7 @@ def _remove(settings: Settings, homes: Homes, id: str) -> bool:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a container is started from: an image by its name in Podman's storage, a copy of the home, a token."""
+    """The start of a container: an image by its name in Podman's storage, a copy of the home, a token."""
 
     image: str
     home: Path
@@ -310,7 +310,7 @@ class _Inside:
     def was_starved(self) -> bool:
         """Whether its programs waited for cores for a quarter of the time, and longer than they worked.
 
-        Whoever gets at least half of what a rehearsal may have isn't starved, however much more it would take.
+        A rehearsal that gets at least half of its share isn't starved, however much more it would take.
         """
         seconds = time.monotonic() - self._began
         worked, waited = self._gate("cores")
@@ -341,7 +341,7 @@ def _container(id: str) -> str:
 
 
 def _spare(id: str) -> str:
-    """What the copies of its home and volumes are called."""
+    """The name of the copies of its home and volumes."""
     session, _, own = id.partition(".")
     return f"rehearsal-{own}" if own else session  # as those were that had no name of their own
 

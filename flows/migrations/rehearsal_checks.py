@@ -1,4 +1,4 @@
-"""What a rehearsed session has to show: runs in its container, with nothing but the image's own Python.
+"""Checks of a rehearsed session: this runs in its container, with nothing but the image's own Python.
 
 `gates.py home` writes into the home; `gates.py ide` waits for the IDE; `gates.py kernel` starts a kernel, and says how
 a cell is sent to it; `gates.py cores` says how much its programs worked. Each reads JSON from its argument and prints
@@ -109,7 +109,7 @@ def _ask(method: str, port: int, path: str, limit: float = ANSWER_SECONDS) -> tu
 
 
 def _running() -> list[list[str]]:
-    """What all processes were called with."""
+    """The command lines of all processes."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -1,4 +1,4 @@
-"""What a step or a move came to: plain data. Pure."""
+"""Results of steps and moves: plain data. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flows.migrations.move_steps import Code, State
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step writes into the journal: a note for people; code and data for the steps after it, see `Entry`."""
+    """The entry of a step in the journal: a note for people; code and data for the steps after it, see `Entry`."""
 
     note: str = ""
     code: Code | None = None
@@ -31,7 +31,7 @@ class Deferred(RefitError):
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one session.
+    """The result for one session.
 
     Attributes:
         session: its name.

@@ -112,7 +112,7 @@ class SessionPlanner:
         mode = wish.mode or policies(self._settings).get(image_key(session), self._policy.sessions).mode
         missed = last is not None and last.state is State.skipped
         asked = mode is Mode.next_start or (missed and mode is Mode.when_idle)
-        # What was installed by hand is seen only in a container that runs.
+        # Packages that were installed by hand are seen only in a container that runs.
         return asked and not wish.replay and status.running is not Running.running
 
     def to_image(self, name: str, image: str) -> Decision:
@@ -156,7 +156,7 @@ class SessionPlanner:
         return self._pulls.fetch(decisions)
 
     def news(self) -> tuple[str, ...]:
-        """What somebody has to look at, since the last time that this was asked."""
+        """The news that somebody has to look at, since the last call."""
         news, self._news = tuple(self._news), []
         return news
 

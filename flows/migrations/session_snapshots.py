@@ -1,4 +1,4 @@
-"""What a person does with the snapshots of a session. Each verb is given who wants it, for the record.
+"""A person's actions on the snapshots of a session. Each verb is given who wants it, for the record.
 
 Whether that person may is the caller's to know.
 """

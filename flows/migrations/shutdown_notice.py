@@ -31,7 +31,7 @@ def warn(sessions: Sessions, session: Session) -> None:
 
 
 def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
-    """What a stop would end; nothing, if the session can't say, for that keeps nobody from being moved."""
+    """The programs that a stop would end; none if the session can't tell, which keeps nobody from being moved."""
     with suppress(RefitError):
         seen = see(sessions.engine, session, FINAL_PROBE)
         running = judge(seen, session.access.helpers, settings.idle_minutes * 60).ending
@@ -40,13 +40,13 @@ def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:
 
 
 def ended_by(entries: Sequence[Entry]) -> Opened:
-    """What was open in a session before its move stopped it, by its last look. Pure."""
+    """The programs that were open in a session before its move stopped it, by its last look. Pure."""
     looks = [entry.data for entry in entries if (entry.step, entry.phase) == (StepName.look, Phase.done)]
     return Opened.from_json(looks[-1]) if looks else Opened()
 
 
 def aftermath(journal: Journal, session: str) -> str:
-    """What the last move of a session has ended, and what was opened again, as its person was told; empty: nothing."""
+    """The programs that a session's last move has ended and opened again, as its person was told; empty: none."""
     moves = journal.history(session)
     if not moves or moves[-1].state is not State.cleaned:
         return ""

@@ -62,7 +62,7 @@ def make_session(
 def start_session(settings: Settings, name: str) -> tuple[Session, Result | None]:
     """Start a session and wait until it is ready; also what became of its move, if it had to move first.
 
-    Whatever keeps it from moving, it starts: on the image that it had.
+    If anything keeps it from moving, it starts on the image that it had.
 
     Raises:
         UnknownName: there is no such session.

@@ -28,7 +28,8 @@ from flows.sessions.wishes import PreferenceStore, caller
 def switch_session(settings: Settings, name: str, profile: str, release: str, *, force: bool = False) -> Result:
     """Move a session that runs to another profile at once: whoever asks for it agrees to be interrupted.
 
-    Address, token, home and volumes stay; GPUs, memory and cores are what the other profile says. What fails is undone.
+    Address, token, home and volumes stay; GPUs, memory and cores are what the other profile says. A failed change is
+    undone.
 
     Args:
         settings: those in force.
@@ -88,7 +89,7 @@ def _move(
     name, registry = session.name, Registry(settings)
     if not force and (why := obstacles(settings, {name: (session, image)}).get(name)):
         raise RefitError(
-            f"What is in the home of {name!r} doesn't go together with the image {image}.",
+            f"Files in the home of {name!r} don't go together with the image {image}.",
             why=why,
             hint="mend it first, or say `--force`.",
         )

@@ -1,7 +1,7 @@
 """Whether people may have been in the new container of a move while no process of ours watched it. Pure.
 
-A process that was killed has watched until the last line that it wrote. Whoever goes on after it says first, in the
-journal, what may have happened since: later nobody can tell any more.
+A process that was killed has watched until the last line that it wrote. The process that goes on after it writes first
+into the journal what may have happened since: later nobody can tell any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def begun(entries: Sequence[Entry], step: str) -> datetime | None:
 
 
 def since(entries: Sequence[Entry], new: Container | None) -> Code | None:
-    """What the new container has done since the last line of a journal; none: nothing that matters."""
+    """The event in the new container since the last line of a journal; none: there is none that matters."""
     first, last = begun(entries, StepName.start), entries[-1].at if entries else None
     if first is None or last is None or new is None:
         return None

@@ -22,7 +22,7 @@ from flows.services.prefect_services import POOL
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody wants to have built: parameters of the flow, which explains them."""
+    """A request for a build: parameters of the flow, which explains them."""
 
     release: str
     profiles: Sequence[str] = ()
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Share:
-    """What a run builds, and why it leaves out the rest.
+    """The part that a run builds, and why it leaves out the rest.
 
     Attributes:
         profiles: what is built.
@@ -44,10 +44,10 @@ class Share:
 
 
 def admit(request: Request, recipes: Catalog, settings: Settings, parameters: Mapping[str, object]) -> Share:
-    """What the current run is to build.
+    """The part that the current run is to build.
 
-    What it leaves out is queued with the same `parameters` where the run itself came from a queue; a person at a shell
-    is told instead.
+    The part that it leaves out is queued with the same `parameters` where the run itself came from a queue; a person at
+    a shell is told instead.
 
     Raises:
         UnknownName: there is no such release, profile or operating system.

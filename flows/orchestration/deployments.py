@@ -169,7 +169,7 @@ async def _deployment(
     wanted: dict[str, Any] = {
         "description": flow.description,
         "entrypoint": offered.entrypoint(flow),
-        # What somebody has added: a worker refuses a deployment that has any of it.
+        # Parts that somebody has added: a worker refuses a deployment that has any of it.
         **{"pull_steps": None, "path": None, "job_variables": {}},
         "work_pool_name": pool,
         "parameters": dict(parameters),
@@ -195,7 +195,7 @@ async def _settle(client: PrefectClient) -> None:
     pool = WorkPoolFilter(name=WorkPoolFilterName(any_=pools))
     here = load().machine_name
     workers = await client.read_workers_for_work_pool(POOL)
-    # What runs on another machine can't be seen from here: if it dies, its heartbeats end.
+    # A worker on another machine can't be seen from here: if it dies, its heartbeats end.
     alone = {worker.name for worker in workers} <= {queues.worker_of(here)}
     for run in await client.read_flow_runs(flow_run_filter=under_way, work_pool_filter=pool):
         if (alone or run.work_queue_name == here) and not _has_process(run):
@@ -254,7 +254,7 @@ async def _automation(client: PrefectClient, wanted: AutomationCore, there: bool
 
 
 def _meaning(automation: AutomationCore) -> dict[str, Any]:
-    """What a person could have changed; the server adds ids of its own."""
+    """The parts that a person could have changed; the server adds ids of its own."""
     parts = automation.model_dump(mode="json", include={"enabled", "trigger", "actions"})
     trigger = {k: sorted(v) if isinstance(v, list) else v for k, v in parts["trigger"].items() if k != "id"}
     return {**parts, "trigger": trigger}

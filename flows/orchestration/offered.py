@@ -1,7 +1,7 @@
 """The flows that Refit offers in Prefect, and which runs of them a worker takes.
 
-Whoever is logged in can write any deployment and any run. So nothing that runs is looked up by what the API says: the
-entrypoint of a deployment is compared with this list, and what is run comes from the list.
+Everybody who is logged in can write any deployment and any run. So nothing that runs is looked up by what the API says:
+the entrypoint of a deployment is compared with this list, and what is run comes from the list.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ENTRYPOINTS: tuple[str, ...] = (
     "flows.migrate_sessions:resume_migrations",
     "flows.prune_images:prune_images",
 )
-# What a deployment could bring along to be run or read, and Refit's own never have. `job_variables` are the worker's
-# command, environment and folder.
+# Fields by which a deployment could bring along something to run or read; Refit's own never have them. `job_variables`
+# are the worker's command, environment and folder.
 _OF_DEPLOYMENTS = ("pull_steps", "path", "storage_document_id", "infrastructure_document_id", "job_variables")
 _OF_RUNS = ("infrastructure_document_id", "job_variables")
 
@@ -41,7 +41,7 @@ class Refused(RefitError):
 
 
 def entrypoint(flow: Flow[..., Any]) -> str:
-    """What a deployment says of where a flow is."""
+    """The entry point of a flow in a deployment."""
     return f"{flow.fn.__module__}:{flow.fn.__name__}"
 
 

@@ -1,6 +1,6 @@
 """One queue of builds per operating system, so that one can be paused, purged or drained without touching the others.
 
-Each is a Prefect work pool. What runs elsewhere, at a shell or as part of a whole release, bears the system as a tag.
+Each is a Prefect work pool. A run elsewhere, at a shell or as part of a whole release, bears the system as a tag.
 """
 
 import platform
@@ -37,7 +37,7 @@ from flows.services.prefect_services import BASE_JOB_TEMPLATE, POOL
 
 WAITING = (StateType.SCHEDULED, StateType.PENDING)
 UNDER_WAY = (StateType.RUNNING, StateType.CANCELLING)
-# What a machine needs to make the bases of a family.
+# Program that a machine needs to make the bases of a family.
 _MAKERS = {"deb": "mmdebstrap", "rpm": "dnf"}
 _BUILDS = "builds"
 PAGE = 200  # the most that the server gives at once
@@ -45,7 +45,7 @@ _POLL_SECONDS = 1.0
 
 
 class _Builds(BaseModel):
-    """What the work pool of an operating system says of the machines that can build for it."""
+    """The part of an operating system's work pool about the machines that can build for it."""
 
     family: str = ""
     architecture: str = ""
@@ -104,7 +104,7 @@ def is_ours(pool: str) -> bool:
 
 
 def template(base: Base) -> dict[str, Any]:
-    """What the work pool of a base says: how runs start, and what a machine must have to build for it."""
+    """The template of a base's work pool: how runs start, and what a machine must have to build for it."""
     config, architecture = base.config, platform.machine()
     builds = {"family": config.family, "architecture": architecture, "needs": [*config.needs]}
     return {**BASE_JOB_TEMPLATE, _BUILDS: builds}
@@ -197,7 +197,7 @@ def resume(system: str) -> None:
 def purge(system: str, *, dry_run: bool) -> tuple[Run, ...]:
     """Cancel what is queued and does not run yet; returns what was, or would be, cancelled.
 
-    What a schedule has in store for later nights stays: cancelled, those nights would never come back.
+    The runs of a schedule for later nights stay: cancelled, those nights would never come back.
 
     Raises:
         UnknownName: there is no such queue.
@@ -259,7 +259,7 @@ def _pool(system: str) -> Iterator[tuple[SyncPrefectClient, WorkPool]]:
 
 
 def _waiting(client: SyncPrefectClient, system: str) -> list[FlowRun]:
-    """What is due or was asked for by a person, first come first."""
+    """Runs that are due or were asked for by a person, first come first."""
     runs = _runs(client, WAITING, pool=pool_of(system))
     due = [run for run in runs if not run.auto_scheduled or (run.expected_start_time or now()) <= now()]
     return sorted(due, key=lambda run: run.expected_start_time or now())
@@ -272,7 +272,7 @@ def _running(client: SyncPrefectClient, system: str) -> list[FlowRun]:
 
 
 def _unfinished(client: SyncPrefectClient, system: str) -> list[FlowRun]:
-    """What runs, and what a worker has taken before the pause and is about to start."""
+    """The runs that go on, and those that a worker has taken before the pause and is about to start."""
     return [*_runs(client, (StateType.PENDING,), pool=pool_of(system)), *_running(client, system)]
 
 

@@ -271,7 +271,7 @@ def _already_published(planned: ReleasePlan, run: Run) -> dict[str, Published]:
 
 
 def _show_plan(planned: ReleasePlan, release: str) -> None:
-    """What is there and what will be built, with a picture: an artifact of the run."""
+    """The stages that are there and those that will be built, with a picture: an artifact of the run."""
     problems = {**planned.problems, **planned.unbuildable}
     left = "".join(f"\n\n**{stem}** can't be built here: {in_markdown(why)}" for stem, why in problems.items())
     create_markdown_artifact(

@@ -1,4 +1,4 @@
-"""What states of the API say of results is not believed."""
+"""References to results in states of the API are not trusted."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from flows.services.embedded import LOOPBACK, TICKETS
 _PAGE = Path(__file__).with_name("login.html").read_text(encoding="utf-8")
 _SCRIPT = Path(__file__).with_name("login.js").read_text(encoding="utf-8")
 _LONGEST = 100  # bytes of a ticket
-# What Prefect's UI needs of its own server, and nothing of any other; and it is in no frame of others.
+# Prefect's UI loads from its own server and no other, and stands in no frame of others.
 _POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'; base-uri 'self'"
 
 

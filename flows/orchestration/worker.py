@@ -63,7 +63,7 @@ class Job(ProcessJobConfiguration):
         worker_id: UUID | None = None,
         deployment: DeploymentResponse | None = None,
     ) -> "Job":
-        """What Prefect's own takes from templates and variables of the server, is the default here."""
+        """Values that Prefect's worker takes from the server's templates and variables are defaults here."""
         if deployment is None and flow_run.deployment_id:
             deployment = await client.read_deployment(flow_run.deployment_id)
         job, flow = cls(), await client.read_flow(flow_run.flow_id)

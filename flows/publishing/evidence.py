@@ -162,8 +162,7 @@ def add(registry: Registry, subject: Manifest, kind: str, files: Mapping[str, by
 
 
 def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -> list[bytes]:
-    """The files that were attached to an image under a name, by attachments of a kind: the newest first, and so many at
-    most."""
+    """Files of this name in the attachments of a kind: the newest first, so many at most."""
     found = []
     for entry in _attachments(registry, digest, kind)[: -most - 1 : -1]:
         attached = registry.find(registry.repository, str(entry["digest"]))

@@ -56,6 +56,5 @@ class BuildFailed(RefitError):
 
 
 def has_failed(report: BuildReport, *, named: bool) -> bool:
-    """Whether a run failed. A profile that this machine can't build may be built by another; a person who names it
-    wants it from this one."""
+    """Whether a run failed. A profile that can't be built here counts only where it was named, or nothing was built."""
     return bool(report.failures or (report.unbuildable and (named or not report.images)))

@@ -136,7 +136,7 @@ def knocked_at(table: routes.Table) -> tuple[str, ...]:
 
 
 def answer(story: AwayStatus, *, html: bool) -> Response:
-    """What goes back to whoever came."""
+    """The response to the person who came."""
     content = page.as_html(story) if html else page.as_json(story)
     kind = "text/html" if html else "application/json"
     return Response(content, page.status(story), page.headers(story), kind)

@@ -27,7 +27,7 @@ def status(story: AwayStatus) -> int:
 
 
 def headers(story: AwayStatus) -> dict[str, str]:
-    """What goes with both: when to come again, and that this is nothing to keep."""
+    """The headers of both: when to come again, and that this is nothing to keep."""
     again = {} if story.why is Why.unknown else {"Retry-After": str(max(_SHORTEST, round(story.again)))}
     return {
         **again,

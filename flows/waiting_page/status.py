@@ -1,4 +1,4 @@
-"""What is told to people who come to a session that is away. Pure."""
+"""The text for people who come to a session that is away. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known of a session that is away.
+    """The facts about a session that is away.
 
     Attributes:
         name: of the session.
@@ -49,7 +49,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class AwayStatus:
-    """What a person is told.
+    """The text for a person.
 
     Attributes:
         session: its name.
@@ -97,7 +97,7 @@ def _moving(seen: Seen, move: Move) -> AwayStatus:
     usual = round(median(seen.downtimes), 1) if seen.downtimes else None
     if not seen.busy:
         mended = "That is mended within two minutes, and by `refit migrate recover` at once."
-        text = f"What moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
+        text = f"The process that moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
         return AwayStatus(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
     if move.state is State.rolling_back:
         text = f"The new image didn't do what it should. {HOME_STAYS} {COMES_BACK}"

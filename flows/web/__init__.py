@@ -1,1 +1,1 @@
-"""What people open in a browser, beside their IDEs."""
+"""Pages that people open in a browser, beside their IDEs."""

@@ -75,12 +75,12 @@ def check_notices(settings: Settings, sessions: Sessions, planned: Callable[[], 
         assert teller.tell([planned()]) == ()
         person.shown = ""
         person.type("exec bash -l\n")
-        person.wait_for("What changes: +humanize 4.17.0.")  # once more, for whoever logs in
+        person.wait_for("Changes: +humanize 4.17.0.")  # once more, for whoever logs in
     with receiver() as (url, received):
         outside = settings.model_copy(update={"notify_owners": {"*": (SecretStr(url),)}})
         teller = Teller(outside, sessions, database, lambda old, new: "-humanize", lambda name: None, lambda name: 8)
         assert teller.tell([replace(planned(), new="sha256:another")]) == (NAME,)
-    assert "What changes: -humanize." in received[0]["message"]
+    assert "Changes: -humanize." in received[0]["message"]
     kinds = [event.kind for event in History(database).events(NAME, new) if "notice" in event.kind]
     assert kinds == [Kind.not_noticed, Kind.noticed]
 

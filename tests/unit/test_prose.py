@@ -30,14 +30,7 @@ LEFT = (
     "docs/",
     "snippets/",
     "tests/",
-    "flows/cli/",
-    "flows/metrics/",
-    "flows/migrations/",
-    "flows/orchestration/",
     "flows/sessions/",
-    "flows/waiting_page/",
-    "flows/web/",
-    *(f"flows/{path.name}" for path in (ROOT / "flows").glob("*.py")),
 )
 
 

@@ -90,8 +90,7 @@ def _know_again(lock: Any, theirs: Mapping[str, Any], ours: str, python: str) ->
 
 
 def _in_our_words(data: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """The content of a Pipfile, as Refit takes it: no [dev-packages], exact versions as such, indexes that are
-    checked."""
+    """A Pipfile as Refit takes it: no [dev-packages], exact versions as such, indexes that are checked."""
     said = {name: part for name, part in data.items() if name != "dev-packages"}
     said |= {name: _exact(part) for name, part in said.items() if _holds_packages(name, part)}
     if isinstance(sources := data.get("source"), list):

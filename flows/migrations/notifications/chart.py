@@ -12,7 +12,7 @@ from flows.migrations.notifications.fleet import Fleet, RolloutLine
 from flows.sessions.events import Event, Kind
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 160, 24
-# What a move ends with → what it is called, and its colour.
+# End of a move → its name and colour.
 _LINES = (
     ((State.cleaned,), "moved", "#2a7"),
     ((State.rolled_back, State.held), "failed", "#c33"),

@@ -112,7 +112,7 @@ class Question:
 
 
 def questions(found: Fleet) -> tuple[Question, ...]:
-    """What is asked, by rollout; nothing where nobody is left who would move."""
+    """The questions, by rollout; none where nobody is left who would move."""
     going = [one for one in found.rollouts if one.way is RolloutStatus.running and not one.complete]
     blocked = {one: wave for one in going for wave in one.waves if wave.health in BLOCKING}
     return tuple(Question(one.image, wave.title, _shown(one, wave)) for one, wave in blocked.items())

@@ -1,4 +1,4 @@
-"""What owners of sessions are told before these move: what changes, what would end, when, and how to answer. Pure."""
+"""Notices to owners of sessions before these move: what changes, what would end, when, and how to answer. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from flows.sessions.preferences import UpdatePreferences, chosen_mode, read_dura
 
 AGREES = "now"
 ANSWERS = ((AGREES, "Move now"), ("2h", "In 2 hours"), ("1d", "In a day"))
-"""What an owner may answer by a button in any case, and what that is called."""
+"""The answers of buttons that an owner has in any case, and their texts."""
 PIN = "pin "  # and the first day on which it may move
 PIN_DAYS = 7
-# Whoever can't move for these is told when that is over.
+# Owners of sessions that can't move for these reasons are told when that is over.
 _SILENT = {Reason.paused, Reason.aborted, Reason.superseded, Reason.gate}
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What the owner of a session is told.
+    """A notice to the owner of a session.
 
     Attributes:
         session: its name.
@@ -71,8 +71,8 @@ class Notice:
                 (
                     f"{self.title} ({short(self.image)}). Its home stays as it is.",
                     f"It moves {self.when}, and is away for less than {self.seconds:.0f} s. {last}".rstrip(),
-                    f"What changes: {self.changes or 'nothing that is known'}.",
-                    f"What would end: {'; '.join(self.ends)}." if self.ends else "",
+                    f"Changes: {self.changes or 'nothing that is known'}.",
+                    f"Would end: {'; '.join(self.ends)}." if self.ends else "",
                     f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
                     f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
                     f"At once: refit migrate run --session {name}. Later: refit session updates snooze {name} 2h.",
@@ -116,7 +116,7 @@ def to_be_reminded(
 ) -> list[tuple[Decision, float]]:
     """Those whose deadline is near, and how many hours before it that is; each step comes once for each deadline.
 
-    Whoever has put it off or pinned it has answered, and isn't reminded as long as that holds.
+    An owner who has put it off or pinned it has answered, and isn't reminded as long as that holds.
 
     Args:
         decisions: a plan.
@@ -136,7 +136,7 @@ def to_be_reminded(
     for line in decisions:
         if not _waits(line) or not line.deadline or line.deadline <= now or _answered(wishes.get(line.session), now):
             continue
-        # Who was asleep over a step isn't told of two at once.
+        # A process that has slept over a step doesn't tell of two at once.
         step = min((hours for hours in steps if line.deadline - timedelta(hours=hours) <= now), default=None)
         last = noticed.get((line.session, line.new))
         if step is None or (last and last >= line.deadline - timedelta(hours=step)):
@@ -164,12 +164,12 @@ def called_off(session: str, image: str) -> tuple[str, str]:
 
 
 def mark(line: Decision, step: float) -> str:
-    """What is written down of a reminder, for people. Pure."""
+    """The line about a reminder, for people. Pure."""
     return f"{step:g} h before {line.deadline:%Y-%m-%d %H:%M} UTC"
 
 
 def reminder(line: Decision, step: float) -> dict[str, Any]:
-    """What is written down of a reminder so that it isn't sent again: hours before the deadline, and that. Pure."""
+    """The record of a reminder so that it isn't sent again: hours before the deadline, and that deadline. Pure."""
     return {"hours": float(step), "deadline": f"{line.deadline:%Y-%m-%dT%H:%M}"}
 
 
@@ -187,7 +187,7 @@ def latest_pin(line: Decision, wish: UpdatePreferences, deadline: datetime | Non
 
 
 def answers(pin: date | None) -> tuple[tuple[str, str], ...]:
-    """What an owner may answer who may pin the session until that day. Pure."""
+    """The answers of an owner who may pin the session until that day. Pure."""
     return (*ANSWERS, (f"{PIN}{pin}", f"Not before {pin}")) if pin else ANSWERS
 
 

@@ -159,7 +159,7 @@ class Teller:
         return outcome.seen
 
     def _remind(self, line: Decision, step: float) -> bool:
-        """Whoever is killed here reminds nobody twice: that is written down first."""
+        """A process that is killed here reminds nobody twice: the reminder is written down first."""
         told, data = mark(line, step), reminder(line, step)
         self._history.add(Kind.reminded, session=line.session, image=line.new, what=told, data=data)
         outcome = self._deliver(line, step)

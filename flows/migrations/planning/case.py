@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a session takes from others."""
+    """The place that a session takes from others."""
 
     slot: int
     wave: tuple[str, int]

@@ -1,4 +1,4 @@
-"""What the people in a session let happen to it: from when on, what it waits for, and until when at most. Pure."""
+"""The consent of the people in a session: from when on, what it waits for, and until when at most. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def frozen(candidate: Candidate, rollout: PlanInput) -> str:
 def _closed(
     candidate: Candidate, rollout: PlanInput, windows: Sequence[Hours] = (), quiet: Sequence[Hours] = ()
 ) -> Reason | None:
-    """What of the calendar keeps a session from being stopped at this very second."""
+    """The reason of the calendar for which a session may not be stopped at this very second."""
     calendar = Calendar(zone_of(candidate), rollout.policy.freezes, windows, quiet, length=1)
     return calendar.why(math.floor(rollout.now.timestamp()))
 
@@ -111,7 +111,7 @@ def keep_hours(candidate: Candidate, rollout: PlanInput) -> float:
 
 
 def zone_of(candidate: Candidate) -> ZoneInfo:
-    """Whose clock the hours of a session are read on."""
+    """The time zone of a session's hours."""
     return hours.zone(candidate.wish.time_zone) if candidate.wish.time_zone else candidate.policy.zone
 
 
@@ -166,7 +166,7 @@ def _deadline(candidate: Candidate, clock: ZoneInfo) -> int | None:
 
 
 def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
-    """What has to happen before a session may be moved; unknown activity is activity."""
+    """The reason for which a session has to wait; unknown activity is activity."""
     mode, seen = _mode(candidate), candidate.seen
     if mode is Mode.ask:
         return Reason.ask, ""

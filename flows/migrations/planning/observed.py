@@ -17,7 +17,7 @@ _FAILED = (State.rolled_back, State.held)
 
 @dataclass(frozen=True)
 class Observed:
-    """What was seen of sessions, their moves and their rollouts.
+    """The observed sessions, with their moves and their rollouts.
 
     Attributes:
         candidates: all sessions.

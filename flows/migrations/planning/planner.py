@@ -84,7 +84,7 @@ class Planner:
             self._rollout = replace(self._rollout, gates=gates)
         self._settle(cases)
 
-    # What is known of each session.
+    # Facts about each session.
 
     def _cases(self, candidates: Iterable[Candidate]) -> list[Case]:
         """Those that are to move, in the order in which they are served; the lines of the others are written."""
@@ -154,7 +154,7 @@ class Planner:
             self._seats[kind, name] = Capacity(cap)
         return self._seats[kind, name]
 
-    # Who gets what.
+    # Distribution of the slots.
 
     def _reserve(self, candidates: Iterable[Candidate]) -> None:
         """Take the seats of those that are away now, more than there are if need be."""
@@ -245,7 +245,7 @@ class Planner:
         return forced, partial(self._write_late, case, forced, due, forced=slot is None or forced != slot)
 
     def _obstacle(self, case: Case) -> tuple[Reason, str] | None:
-        """What keeps a session from being moved at any time, and more of it."""
+        """The reason that keeps a session from being moved at any time, and its details."""
         candidate = case.candidate
         if rests := _RESTING.get(self._rollout.ways.get(case.new, RolloutStatus.running)):
             return rests, ""
@@ -285,7 +285,7 @@ class Planner:
         """The first slot that doesn't begin before a moment."""
         return -(-moment // self._length)
 
-    # What is written down.
+    # The decisions.
 
     def _write_regular(self, case: Case, slot: int, due: int) -> None:
         reason = self._own_reason(case)
@@ -301,18 +301,18 @@ class Planner:
         self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and known, due=moment)
 
     def _until(self, case: Case, slot: int | None) -> Action:
-        """What a session does until it is forced; it moves, if that is now."""
+        """The action on a session until it is forced; it moves, if that is now."""
         if slot == self._slot(self._now):
             return Action.migrate
         return Action.wait if slot is None or case.terms.waits else Action.later
 
     def _own_reason(self, case: Case) -> Reason | None:
-        """What of the session itself keeps it from moving now."""
+        """The reason of the session itself that keeps it from moving now."""
         now = self._slot(self._now)
         return case.reason if self._slot(case.ready) > now else case.calendar.why(now)
 
     def _cause(self, case: Case) -> str:
-        """What makes a deadline impossible."""
+        """The cause for which a deadline can't be kept."""
         deadline = case.terms.deadline or 0
         if deadline < self._now:
             return "it has passed"

@@ -1,4 +1,4 @@
-"""What holds for the sessions of each profile and release when they are moved."""
+"""The migration policies of each profile and release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan is made of, and what it says: plain data."""
+"""The input and the output of a plan: plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ImageKey = tuple[str, str]
 
 
 class Action(StrEnum):
-    """What happens to one session: it moves in its turn, later, when something has happened, or not at all."""
+    """The action on one session: it moves in its turn, later, when something has happened, or not at all."""
 
     migrate = "migrate"
     later = "later"
@@ -113,7 +113,7 @@ class RolloutStatus(StrEnum):
 
 
 class Health(StrEnum):
-    """What is known of a wave that has begun."""
+    """The health of a wave that has begun."""
 
     open = "open"
     passed = "passed"
@@ -128,7 +128,7 @@ class Health(StrEnum):
 
 
 BLOCKING = frozenset({Health.failed, Health.inconclusive, Health.unapproved})
-"""What keeps the next wave from beginning until a person has looked."""
+"""The states in which the next wave doesn't begin until a person has looked."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Host:
 
 @dataclass(frozen=True)
 class PlanInput:
-    """What all sessions of a plan share.
+    """The input that all sessions of a plan share.
 
     Attributes:
         now: when it is planned.

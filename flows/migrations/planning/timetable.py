@@ -55,7 +55,7 @@ class Calendar:
         return None
 
     def why(self, slot: int) -> Reason | None:
-        """What keeps a session from being moved in this slot; none: nothing."""
+        """The reason that keeps a session from being moved in this slot; none: there is none."""
         if self.after(slot) == slot:
             return None
         day = hours.local_day(slot * self._length, self._zone)

@@ -45,13 +45,13 @@ def canary(sessions: Iterable[tuple[str, str]], percents: Sequence[float]) -> st
 
 
 def title(number: int, percents: Sequence[float]) -> str:
-    """What a wave is called."""
+    """The title of a wave."""
     return "volunteers" if number == VOLUNTEERS else f"{percents[number - 1]:g} %"
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What has become of a wave so far.
+    """The count of a wave's results so far.
 
     Attributes:
         moved: sessions that run on the new image.
@@ -71,7 +71,7 @@ class Tally:
 
 
 def judge(tally: Tally, policy: RolloutPolicy) -> Health:
-    """What a wave says of the new image.
+    """The verdict of a wave on the new image.
 
     One damaged home is one too many. A wave in which nobody moved has shown nothing, and nor has one of which the
     outcome isn't known: a person has to look.
@@ -88,7 +88,7 @@ def judge(tally: Tally, policy: RolloutPolicy) -> Health:
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a session's last move to an image.
+    """The result of a session's last move to an image.
 
     Attributes:
         image: digest of the image.
@@ -116,7 +116,7 @@ def gates(
     policy: RolloutPolicy,
     now: datetime,
 ) -> dict[tuple[str, int], Gate]:
-    """What is known of the waves that have begun.
+    """The health of the waves that have begun.
 
     Args:
         trials: the last move of each session; those that were deferred or skipped say nothing.
@@ -155,7 +155,7 @@ def _gate(
     """The gate behind a wave; `followed`: the next has begun, so that whoever comes later holds nobody up."""
     since = max((trial.ended for trial in members if trial.ended), default=now)
     under_way = sum(trial.ended is None for trial in members)
-    # Who ends long after a move may have other reasons: that counts only until the next wave has begun.
+    # A session that ends long after its move may have other reasons: that counts only until the next wave has begun.
     failed = [trial for trial in members if trial.failed or (trial.fell and not followed)]
     bad = [trial for trial in failed if not (approved and trial.ended and trial.ended <= approved)]
     tally = Tally(

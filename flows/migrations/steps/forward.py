@@ -45,7 +45,7 @@ WATCH_PAUSE_SECONDS = 1.0
 
 
 class Forward:
-    """What the steps do; each returns what it writes into the journal, and raises where it can't be done."""
+    """The effects of the steps; each returns its entry for the journal, and raises where it can't be done."""
 
     def __init__(self, world: World) -> None:
         self._world, self._settings, self._sessions = world, world.settings, world.sessions
@@ -75,7 +75,7 @@ class Forward:
         return NOTHING
 
     def rehearse(self, move: Move) -> Outcome:
-        """What a killed rehearsal has left, the next one removes."""
+        """The next rehearsal removes the remains of a killed one."""
         if not self._settings.migration.rehearse:
             return Outcome("the settings want none")
         if move.consent is Consent.starts:
@@ -99,7 +99,7 @@ class Forward:
         return Outcome("the container that it had") if back else self._replay(move)
 
     def _replay(self, move: Move) -> Outcome:
-        """What was installed by hand comes along if its owner wants it; nobody waits for that yet."""
+        """Packages that were installed by hand come along if its owner wants it; nobody waits for that yet."""
         if not self._wish(move.before.name).replay:
             return NOTHING
         made = hand_made(self._settings, self._sessions.engine, move.before)
@@ -209,7 +209,7 @@ class Forward:
         return replace(kept, note="\n".join(filter(None, (kept.note, unsure))))
 
     def _watch_it(self, session: Session) -> None:
-        """What ends a while after it was ready hasn't proven itself either."""
+        """A container that ends a while after it was ready hasn't proven itself either."""
         if not (seconds := self._settings.migration.watch_seconds):
             return
         until = time.monotonic() + seconds

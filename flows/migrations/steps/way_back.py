@@ -23,7 +23,7 @@ SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
 
 
 class WayBack:
-    """What undoes the steps of a move; each returns what it writes into the journal."""
+    """The undos of a move's steps; each returns its entry for the journal."""
 
     def __init__(self, world: World) -> None:
         self._world, self._settings, self._sessions = world, world.settings, world.sessions

@@ -25,7 +25,7 @@ LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
 
 
 class World:
-    """What the steps forth and those back ask of the world.
+    """The world of the steps forth and back.
 
     Attributes:
         settings: those in force.

@@ -1,6 +1,6 @@
 """Accounts of people: by invitation, each with a password of their own. Nobody signs up by themselves.
 
-An invitation is a code that works once, for some days. What lies in the folder is its hash and whose account it makes.
+An invitation is a code that works once, for some days. The file in the folder has its hash and the name of the account.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ leaving: set[str] = set()
 
 @dataclass(frozen=True)
 class Invitation:
-    """Whose account it makes, until when (seconds since 1970), and whether they administer the Hub."""
+    """The account that it makes, until when (seconds since 1970), and whether they administer the Hub."""
 
     person: str
     until: float

@@ -58,7 +58,7 @@ class Admission:
         program_output.protect(self._key)
 
     def admit(self, request: Request) -> Response:
-        """What the gateway does with a request for a session.
+        """The answer to the gateway about a request for a session.
 
         200: it lets it through, and adds the query of the answer where a page is asked for. Any other answer goes to
         whoever asked.
@@ -107,7 +107,7 @@ class Admission:
         return answer
 
     def _person(self, request: Request) -> str:
-        """Whose browser it is; empty: nobody knows."""
+        """The person whose browser it is; empty: nobody knows."""
         told = passes.opened(self._key, passes.PASS, request.cookies.get(passes.PASS, ""))
         return str(told["person"]) if told and self._has_account(str(told["person"])) else ""
 
@@ -128,7 +128,7 @@ class Admission:
         return bool(sent) and hmac.compare_digest(sent.encode(), self._servers.sessions.token(session).encode())
 
     def _let_in(self, session: Session) -> dict[str, str]:
-        """What the gateway adds to a request for the IDE's page: the path of it, and the query with the token."""
+        """Headers that the gateway adds to a request for the IDE's page: its path, and the query with the token."""
         page = urlsplit(session.access.page)
         if "{token}" not in page.query:
             return {"page": "", "query": ""}

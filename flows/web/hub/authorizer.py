@@ -60,7 +60,7 @@ def led_to(path: str, query: str, servers: Mapping[str, Mapping[str, Session]], 
 def unknown(
     people: tuple[Person, ...], servers: Mapping[str, Mapping[str, Session]], up: frozenset[str]
 ) -> list[tuple[str, str, bool]]:
-    """What the Hub has to hear: person, server, and whether its session is up. Pure."""
+    """The changes that the Hub has to hear: person, server, and whether its session is up. Pure."""
     return [
         (person.name, name, session.name in up)
         for person in people
@@ -96,7 +96,7 @@ class Authorizer:
 
 
 def application(authorizer: Authorizer, admission: Admission) -> Starlette:
-    """What answers at the socket."""
+    """The application that answers at the socket."""
 
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")

@@ -19,7 +19,7 @@ _SECONDS = 60.0
 _PAGE = 200
 
 
-# What the authorizer is called where the Hub says who somebody is.
+# Name of the authorizer where the Hub says who somebody is.
 OAUTH_CLIENT = "service-refit"
 
 
@@ -68,7 +68,7 @@ class HubClient:
                 return tuple(found)
 
     def person(self, code: str, redirect: str) -> str:
-        """Who somebody is that came back from the Hub with this code; it works once.
+        """The person who came back from the Hub with this code; it works once.
 
         Raises:
             HubError: the Hub doesn't answer, or doesn't know the code.

@@ -1,4 +1,4 @@
-"""What JupyterHub is told here. It reads this file by its path; what `jupyterhub_config.d` says comes after it."""
+"""JupyterHub's configuration. It reads this file by its path; what `jupyterhub_config.d` says comes after it."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ from flows.web.hub.spawner import settings
 
 SERVICE = "refit"
 _SCHEMA = "jupyterhub"
-# What Refit itself may do at the Hub: list people, invite and remove them, and tell of sessions that run.
+# Rights of Refit itself at the Hub: list people, invite and remove them, and tell of sessions that run.
 _SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy")
 _MORE = "jupyterhub_config.d"
 # Seconds. A first start pulls the image.

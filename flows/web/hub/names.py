@@ -12,7 +12,7 @@ from jupyterhub.slugs import safe_slug
 
 from flows.sessions.model import LONGEST_NAME, Session
 
-# What JupyterHub calls these variables in every server.
+# JupyterHub's names of these variables in every server.
 PERSON, SERVER = "JUPYTERHUB_USER", "JUPYTERHUB_SERVER_NAME"
 _JOINT = "--"
 _LONGEST_PERSON = 18
@@ -20,7 +20,7 @@ _LONGEST_SERVER = LONGEST_NAME - _LONGEST_PERSON - len(_JOINT)
 
 
 def candidates(person: str, server: str) -> tuple[str, str]:
-    """What the session of a new server is called, and what if that name is somebody else's.
+    """The name of a new server's session, and the one to take if that is somebody else's.
 
     Args:
         person: name of the Hub's user, not empty.

@@ -1,4 +1,4 @@
-"""What people can start from: the profiles of the supported releases, and why one can't be had now."""
+"""Offers to people: the profiles of the supported releases, and why one can't be had now."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def form(offered: Iterable[Offer]) -> str:
 
 
 def read(sent: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """What the form sends, as options of a server. Pure.
+    """The fields of the form, as options of a server. Pure.
 
     Raises:
         RefitError: it is not what the form would send.

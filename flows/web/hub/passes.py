@@ -19,14 +19,14 @@ PASS_SECONDS, STATE_SECONDS = 8 * 3600, 600
 
 
 def seal(key: str, purpose: str, seconds: float, **told: str) -> str:
-    """What is told, for so long, as a text that nobody without the key can make or change."""
+    """A sealed text of `told` for so many seconds: nobody without the key can make or change it."""
     content = json.dumps({**told, "purpose": purpose, "until": time.time() + seconds})
     written = base64.urlsafe_b64encode(content.encode()).decode()
     return f"{written}.{_signature(key, written)}"
 
 
 def opened(key: str, purpose: str, sealed: str) -> Mapping[str, Any] | None:
-    """What `seal` was told; none: it is forged, was made for something else, or has expired."""
+    """The values that were given to `seal`; none: it is forged, was made for something else, or has expired."""
     written, _, signature = sealed.partition(".")
     if not hmac.compare_digest(_signature(key, written).encode(), signature.encode()):
         return None

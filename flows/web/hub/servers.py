@@ -33,14 +33,14 @@ RUNS = "runs"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person asks for on the form: a profile of a release."""
+    """A person's choice on the form: a profile of a release."""
 
     profile: str
     release: str
 
 
 def wanted(options: Mapping[str, object]) -> Wanted | None:
-    """What the options of a server ask for; none: nothing in particular. Pure.
+    """The choice in the options of a server; none: nothing in particular. Pure.
 
     Raises:
         RefitError: they aren't those of the form.
@@ -139,7 +139,7 @@ class Servers:
             return True
         lease = f"session {session}"
         busy, moving = lease in held(self._database, lease), bool(self._journal.unfinished(session))
-        # Who has just brought it up held it until then: so it is looked at after the lease was.
+        # The process that has just brought it up held it until then: so it is looked at after the lease was.
         return is_up(self._statuses(_FRESH if busy or moving else 0).get(session), busy=busy, moving=moving)
 
     def runs(self, session: str) -> bool:
