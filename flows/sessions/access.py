@@ -37,7 +37,7 @@ class SessionAccess:
         self._settings = settings
 
     def running(self, session: Session) -> Running | None:
-        """What the engine says of a session's container; none: it has none."""
+        """The state of a session's container, by the engine; none: it has none."""
         found = {container.name: container.running for container in self.engine.containers(session.name)}
         return found.get(session.container)
 

@@ -49,7 +49,7 @@ class Engine(Protocol):
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL; nothing of it has the home any more.
 
-        What else the engine has to do for the end of a container is waited for if it is to `settle`.
+        If it is to `settle`, the engine's further work for the end of a container is waited for.
         """
 
     def childless(self, container: str) -> bool:
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """Host and port at which this port of a running container is reached from here; each start may change it."""
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
-        """What somebody changed about a session's container behind Refit's back, each in words."""
+        """Changes by hand to a session's container, each in words."""
 
     def execute(
         self, container: str, argv: Sequence[str], stdin: str = "", limit: float = 600.0, most: int = FOREIGN_OUTPUT
@@ -94,7 +94,8 @@ class Engine(Protocol):
 
 
 class Homes(Protocol):
-    """Where homes and volumes are kept. What is a session's own is one set: snapshots are of all of it, or of none.
+    """Where homes and volumes are kept. A session's own home and volumes are one set: snapshots are of all of it, or of
+    none.
 
     Every verb can be repeated. Failures that a person can mend are `RefitError`; a copy for which there is no room is
     `homes.room.NoRoom`.
@@ -158,7 +159,8 @@ class Homes(Protocol):
         """The paths that aren't as in the snapshot, where that is known at once; none: only `differences` can tell."""
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
+        """Copy home and volumes for a rehearsal; the session may run. The part that `forget_spare` removes is not in
+        `folder`.
 
         Args:
             session: whose home and volumes.
@@ -190,7 +192,7 @@ class Homes(Protocol):
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
     ) -> tuple[str, ...]:
-        """What of home and volumes is not as in the snapshot, each in words; empty: nothing.
+        """The differences between the snapshot and home and volumes, each in words; empty: none.
 
         Args:
             session: whose home and volumes.

@@ -1,4 +1,4 @@
-"""What an event in the history tells: plain data. Pure."""
+"""Events in the history: plain data. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What an event tells."""
+    """The kind of an event."""
 
     move_begun = "move begun"
     move_ended = "move ended"

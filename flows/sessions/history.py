@@ -1,7 +1,7 @@
-"""What happened to sessions and rollouts, in a chain: each event's digest covers the one before it.
+"""The history of sessions and rollouts, in a chain: each event's digest covers the one before it.
 
-Events are only ever added, in the transaction of what they tell. Who changes or removes one breaks the chain, and
-`broken` says where.
+Events are only ever added, in the transaction of what they tell. A person who changes or removes one breaks the chain,
+and `broken` says where.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class History:
 
 
 def check(events: Iterable[Event], number: int, digest: str) -> Iterator[str]:
-    """What is wrong with a chain that should end with this number and digest. Pure."""
+    """The mistakes in a chain that should end with this number and digest. Pure."""
     last, before = 0, ""
     for event in events:
         if event.number != last + 1:

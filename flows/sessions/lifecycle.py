@@ -79,9 +79,9 @@ class Sessions(SessionAccess):
     def alone(self, name: str, wait: float = 10.0) -> Iterator[Lease]:
         """Be the only one who acts on this session inside the `with` block, by its lease and in fact.
 
-        What an earlier holder was killed over may still run. It is ended before anything is looked at, so that nothing
-        changes any more behind our back; and what runs inside the block is on record for the next holder. The record
-        bears the lease's number: a holder that was taken for dead and wakes up has none of ours.
+        Programs of an earlier holder that was killed may still run. It is ended before anything is looked at, so that
+        nothing changes any more behind our back; and what runs inside the block is on record for the next holder. The
+        record bears the lease's number: a holder that was taken for dead and wakes up has none of ours.
 
         Raises:
             LeaseTaken: another run still holds the session after `wait` seconds.

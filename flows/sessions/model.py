@@ -1,4 +1,4 @@
-"""What a session is: plain data, no effects."""
+"""A session: plain data, no effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flows.core.errors import RefitError
 LONGEST_NAME = 40
 # Where sshd listens inside a container: snippets/base/files/sshd_config.
 SSH_PORT = 2222
-# What whoever sits in a session is called there: sshd refuses a user without a name.
+# The user name of people in a session: sshd refuses a user without a name.
 USER = "dev"
 # Where the home is, inside a session.
 HOME = "/home/dev"
@@ -168,7 +168,7 @@ def session_of(container: str) -> str:
 
 
 class Running(StrEnum):
-    """What the engine says of a container."""
+    """The state of a container, by the engine."""
 
     created = "created"
     running = "running"

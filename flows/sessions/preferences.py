@@ -1,4 +1,4 @@
-"""What the owner of a session wants of migrations: plain data. Pure."""
+"""The wishes of a session's owner about migrations: plain data. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flows.core.policy import Mode
 
 @dataclass(frozen=True)
 class UpdatePreferences:
-    """What the owner of a session wants.
+    """The wishes of a session's owner.
 
     Attributes:
         mode: when it moves; none: as the policy says.

@@ -1,4 +1,4 @@
-"""What people change about a session that is there: who comes in by ssh, volumes, GPUs, the pool."""
+"""Changes to a session that is there: who comes in by ssh, volumes, GPUs, the pool."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def release_gpus(sessions: Sessions, name: str) -> tuple[str, ...]:
 def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
     """Bring the home of a session that is stopped into the pool; its container is made anew when it starts.
 
-    Whatever interrupts it, the session has the one home or the other as a whole; doing it again does the rest.
+    After any interruption, the session has the one home or the other as a whole; doing it again does the rest.
 
     Raises:
         UnknownName: there is no such session.

@@ -2,7 +2,7 @@
 
 A home that has no container any more is on record again for whoever makes a session of its name.
 
-What people wished, what was rolled out and the history of moves is on no container, and stays lost.
+Wishes, rollouts and the history of moves are on no container, and stay lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GRACE = 1.0
 
 @dataclass(frozen=True)
 class Recovered:
-    """What became of a session that had no record, or of a home alone.
+    """The result for a session that had no record, or for a home alone.
 
     Attributes:
         session: its name.

@@ -1,4 +1,4 @@
-"""What Refit remembers of sessions: what each is made of, whose uid is whose, and which ought to run.
+"""Refit's records of sessions: the parts of each, the uids of people, and which sessions ought to run.
 
 Which do run is not here: the engine knows.
 """

@@ -1,4 +1,4 @@
-"""What the owners of sessions want of migrations: when, and when not; and who said so."""
+"""The wishes of sessions' owners about migrations: when, and when not; and who said so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flows.sessions.store import HomeRow, SessionRow
 
 
 class WishRow(Table):
-    """What the owner of a session wants; gone with the session."""
+    """A wish of a session's owner; gone with the session."""
 
     __tablename__ = "wishes"
 
@@ -45,7 +45,7 @@ _OF = select(cast(sqlalchemy.Table, WishRow.__table__)).where(WishRow.session ==
 
 
 class WishChangeRow(Table):
-    """Who changed a wish; stays when the session is gone."""
+    """A change of a wish; stays when the session is gone."""
 
     __tablename__ = "wish_changes"
 
@@ -68,7 +68,7 @@ class PreferenceStore:
             return {row.session: _wish(row) for row in transaction.scalars(select(WishRow))}
 
     def of(self, session: str) -> UpdatePreferences:
-        """What the owner of one session wants."""
+        """The wishes of one session's owner."""
         with self._database.connect() as connection:
             row = connection.execute(_OF, {"of": session}).first()
             return _wish(row) if row else UpdatePreferences()
@@ -102,14 +102,14 @@ class PreferenceStore:
             return transaction.scalar(select(func.max(WishChangeRow.number))) or 0
 
     def changes(self, session: str) -> tuple[PreferenceChange, ...]:
-        """Who changed the wish of a session, and when, oldest first."""
+        """The changes of a session's wishes: by whom and when, oldest first."""
         chosen = select(WishChangeRow).where(WishChangeRow.session == session).order_by(WishChangeRow.number)
         with Transaction(self._database) as transaction:
             return tuple(PreferenceChange(row.session, row.at, row.by, row.what) for row in transaction.scalars(chosen))
 
 
 def caller() -> str:
-    """Who has typed this command."""
+    """The person who has typed this command."""
     return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
 
 

@@ -130,7 +130,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     assert kernel["name"] == old["name"] and kernel["id"] != old["id"]
     notice = page.locator(".refit-notice")
     expect(notice).to_contain_text("is on another image now")
-    expect(notice).to_contain_text("What ended: the kernel python3 of open.ipynb; the terminal 1.")
+    expect(notice).to_contain_text("Ended: the kernel python3 of open.ipynb; the terminal 1.")
     expect(notice).to_contain_text("Opened again, and empty: the kernel python3 of open.ipynb; the terminal 1.")
     notice.get_by_role("button", name="Close").click()
     page.locator(".jp-Notebook .jp-Cell").first.click()

@@ -30,7 +30,6 @@ LEFT = (
     "docs/",
     "snippets/",
     "tests/",
-    "flows/sessions/",
 )
 
 

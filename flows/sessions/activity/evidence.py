@@ -1,4 +1,4 @@
-"""What was seen in a session, and what it says of work. Plain data. Pure."""
+"""A look at a session, and the signs of work in it. Plain data. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Verdict(StrEnum):
-    """What a look at a session says; `state`: nothing works, and something would be lost that can't be had again."""
+    """The verdict of a look; `state`: nothing works, and something would be lost that can't be had again."""
 
     busy = "busy"
     state = "idle with state"
@@ -89,7 +89,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen in a session; moments are seconds since 1970.
+    """A look at a session; moments are seconds since 1970.
 
     Attributes:
         at: when.
@@ -167,7 +167,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class Memory:
-    """What is remembered of the looks at a session; `last_busy`: when one last found work."""
+    """The memory of the looks at a session; `last_busy`: when one last found work."""
 
     verdict: Verdict
     since: datetime

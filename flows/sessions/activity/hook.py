@@ -26,7 +26,7 @@ _LONGEST = 200
 _SUPERVISE = f'exec python3 -I -c "$1" {SECONDS:g}'
 # Asked whether it may be, it is told `whether`; where nobody asks any more, `now`.
 _CALL = f'cd && if [ -x {HOOK} ]; then {_SUPERVISE} ./{HOOK} "$2"; fi'
-# No file is written: a home that is full is no fault of the image. What it prints itself says that it can't be.
+# No file is written: a home that is full is no fault of the image. Its own output says that it can't be.
 _READ_ONLY = "read-only"
 _PROVE = f"""{{ cd && [ -w . ]; }} || {{ echo {_READ_ONLY}; exit 0; }}
 if [ -x {PROOF} ]; then {_SUPERVISE} ./{PROOF} moved; fi"""
@@ -34,7 +34,7 @@ if [ -x {PROOF} ]; then {_SUPERVISE} ./{PROOF} moved; fi"""
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a hook: its exit code; none where it was ended, for its `time` or its `output`; its last words."""
+    """The result of a hook: its exit code; none where it was ended, for its `time` or its `output`; its last words."""
 
     code: int | None
     why: str
@@ -47,7 +47,7 @@ _OUTCOME = TypeAdapter(Outcome)
 def ask(engine: Engine, session: Session, *, whether: bool = True) -> str:
     """Why the hook of a session that runs doesn't want it to be moved now; empty: there is none, or it may be.
 
-    Whoever doesn't answer clearly is left alone: only 0 is a yes.
+    A session whose hook doesn't answer clearly is left alone: only 0 is a yes.
 
     Args:
         engine: where it runs.
@@ -69,7 +69,7 @@ def _script() -> str:
 
 
 def _read(told: str) -> Outcome | None:
-    """What is said of a hook; none: there is none."""
+    """The outcome of a hook in this text; none: there is none."""
     try:
         return _OUTCOME.validate_json(told) if told.strip() else None
     except ValidationError:  # its owner has ended what ran it
@@ -90,7 +90,7 @@ def ended(outcome: Outcome) -> str:
 
 
 def meaning(code: int | None, said: str) -> str:
-    """What an exit code other than 0 of a hook means. Pure."""
+    """The meaning of a hook's exit code other than 0. Pure."""
     last = last_words(said)
     why = "says not now" if code == NOT_NOW else f"ended with exit code {code}, which is no yes"
     return f"its hook ~/{HOOK} {why}" + (f": {last}" if last else "")
@@ -104,7 +104,7 @@ def disproof(engine: Engine, session: Session) -> str:
 def disproved(execute: Callable[[list[str]], str]) -> str:
     """Why a session shouldn't be in a container: it can't write to its home, or its hook objects; else empty.
 
-    Whoever has a hook has only 0 for a yes, as before a move.
+    In an image with a hook only 0 is a yes, as before a move.
 
     Args:
         execute: runs a program in that container, for `LIMIT` seconds at most, and returns what it prints.

@@ -48,7 +48,7 @@ _CALLS: dict[str, dict[str, tuple[int, ...]]] = {
     },
 }
 _NUMBERS = _CALLS.get(platform.machine(), {})
-# What the kernel's own function is called in which a process waits, where it doesn't say which call that is for.
+# Names of the kernel's functions in which a process waits, where the kernel doesn't tell the call.
 _WAITS_FOR = {
     **{"n_tty_read": "terminal", "do_wait": "child", "hrtimer_nanosleep": "sleep", "do_nanosleep": "sleep"},
     **dict.fromkeys(("pipe_read", "anon_pipe_read"), "pipe"),
@@ -57,8 +57,8 @@ _WAITS_FOR = {
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _MULTIPLEX = ("do_select", "do_sys_poll", "do_poll", "ep_poll", "poll_schedule_timeout")
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. What has no
-# type is a group: of special ones and functions, which every kernel has, or of classes.
+# Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. A line
+# without a type is a group: of special ones and functions, which every kernel has, or of classes.
 _ASK_VARIABLES = """
 import json, sys
 from jupyter_client import BlockingKernelClient
@@ -168,7 +168,7 @@ def _process(folder: Path) -> Row:
 
 
 def _waits(folder: Path, terminal: str) -> str:
-    """What a thread waits for; empty: it doesn't wait.
+    """The thing that a thread waits for; empty: it doesn't wait.
 
     `terminal`: the next key of its person. `line`: a whole line of theirs. `pipe`: what another program writes.
     `child`: the end of another program. `sleep`: a time. `lock`: another thread. `any`: one of several files.
@@ -312,7 +312,7 @@ def _hold() -> tuple[float, str] | None:
 
 
 def _gpu() -> float:
-    """What share of a GPU is used, 0 to 1; of GPUs that nobody can be asked about, nothing is known."""
+    """The used share of a GPU, 0 to 1; GPUs about which nobody can be asked are left out."""
     program = shutil.which("nvidia-smi")
     if program is None:
         raise FileNotFoundError("there is no nvidia-smi")
@@ -343,7 +343,7 @@ def _on_pages() -> set[str]:
 
 
 def _paths(noted: Any) -> Iterator[str]:
-    """Whatever is called a path in it, however deep."""
+    """All values under the name `path` in it, however deep."""
     if isinstance(noted, dict) and isinstance(noted.get("path"), str):
         yield noted["path"]
     for inner in noted.values() if isinstance(noted, dict) else noted if isinstance(noted, list) else ():

@@ -74,7 +74,7 @@ def _read_look(session: Session, told: str) -> Look:
     try:
         return _LOOK.validate_json(told)
     except ValidationError as error:
-        raise RefitError(f"What was seen in {session.name!r} can't be read.", why=str(error)) from None
+        raise RefitError(f"The look into {session.name!r} printed no report of a look.", why=str(error)) from None
 
 
 def see(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Look:
@@ -138,8 +138,8 @@ class Watch:
         """Close a session to new input and look a last time, right before it is stopped.
 
         It stays closed, so that nobody can begin anything before the stop. If there is an objection to what was seen,
-        or a look takes longer, it is open again within about a second, and what was typed meanwhile arrives late. Who
-        was not seen then is looked at again.
+        or a look takes longer, it is open again within about a second, and what was typed meanwhile arrives late.
+        Sessions that were not seen then are looked at again.
 
         Args:
             session: one that runs.

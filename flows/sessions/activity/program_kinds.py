@@ -1,4 +1,4 @@
-"""What kind of program a process is: a shell, an editor, a REPL, a helper. Pure."""
+"""Kinds of programs: a shell, an editor, a REPL, a helper. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HELPERS = (
 )
 
 
-# What OpenSSH calls the server of a connection, in its first word; the second name is that of 9.8 and later.
+# OpenSSH's name for the server of a connection, in its first word; the second name is that of 9.8 and later.
 SSHD = ("sshd", "sshd-session")
 
 
@@ -109,7 +109,7 @@ def program_of(argv: tuple[str, ...]) -> str:
 
 
 def operands(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """What comes after the options; `-c` stands for text, and a module of Python for a program."""
+    """The words after the options; `-c` stands for text, and a module of Python for a program."""
     words = iter(argv[1:])
     for word in words:
         if word in ("-c", "-e", "--eval", "-p"):

@@ -1,4 +1,4 @@
-"""What a look at a session says: plain data."""
+"""The result of a look at a session: plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flows.sessions.activity.evidence import Evidence, Verdict
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look at a session says, since when that holds, and whether it may be interrupted without a word."""
+    """The result of a look at a session, since when that holds, and whether it may be interrupted without a word."""
 
     session: str
     verdict: Verdict

@@ -1,6 +1,6 @@
 """Whether somebody or something works in a session. Pure: what was seen goes in, a verdict with its evidence comes out.
 
-Whatever has no harmless explanation is work: a program that nobody here knows keeps a session from being interrupted.
+A sign without a harmless explanation is work: a program that nobody here knows keeps a session from being interrupted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from flows.sessions.activity.program_kinds import (
     waits_for_ever,
 )
 
-# What a program without work may use: share of a core, bytes a second.
+# Limits for a program without work: share of a core, bytes a second.
 IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
-# What a tunnel of ssh may carry that nobody uses: keep-alives (bytes a second).
+# Limit for a tunnel of ssh that nobody uses: keep-alives (bytes a second).
 IDLE_TUNNEL = 1000
 # Where cores are short even an idle program waits for one; whatever works gets at least this share of it.
 LEAST_CPU = 0.05
@@ -36,9 +36,9 @@ LEAST_CPU = 0.05
 # print that it starts (ipykernel: `ParentPoller`, `OutStream._watch_pipe_fd`).
 _KERNELS_OWN: Mapping[str, int] = {"sleep": 1, "pipe": 2}
 _NONE: Mapping[str, int] = {}
-# What threads wait for that work.
+# Things for which threads wait that work.
 _AT_WORK = frozenset({"child", "other", "pipe", "sleep"})
-# What the image itself starts, it starts with the main program (seconds).
+# The image itself starts its programs with the main program (seconds).
 _START = 10.0
 # The last activity of a kernel that nobody has used is when it was ready, so long after its start (seconds).
 _KERNEL_START = 10.0
@@ -51,7 +51,7 @@ _HELD_SECONDS = 86_400
 
 
 def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Activity:
-    """What a look says; any sign of work wins.
+    """The verdict on a look; any sign of work wins.
 
     Args:
         look: what was seen.
@@ -67,7 +67,7 @@ def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Acti
 
 
 def remembered(activity: Activity, before: Memory | None) -> Memory:
-    """What to remember after a look, with what was remembered of the one before; of another container: nothing."""
+    """The memory after a look, from that of the one before; none from a look at another container."""
     if before and before.since < activity.began:
         before = None
     last_busy = before.last_busy if before else None
@@ -78,7 +78,7 @@ def remembered(activity: Activity, before: Memory | None) -> Memory:
 
 
 def _general(look: Look, quiet: float) -> Iterator[Evidence]:
-    """What isn't seen by one process."""
+    """Signs that aren't seen by one process."""
     for problem in look.problems:
         yield Evidence(Verdict.busy, f"not known: {problem}")
     if look.hold:
@@ -97,7 +97,7 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
 
 
 def _held(at: float, since: float, said: str) -> Evidence:
-    """What a hold means, which says for how long it holds, and then why; one without a length ends after a day."""
+    """The meaning of a hold, which says for how long it holds, and then why; one without a length ends after a day."""
     length = _LENGTH.match(said)
     seconds = int(length["number"]) * _UNITS[length["unit"]] if length else _HELD_SECONDS
     if at - since >= seconds:
@@ -107,7 +107,7 @@ def _held(at: float, since: float, said: str) -> Evidence:
 
 
 def _signs(look: Look) -> Iterator[tuple[str, float]]:
-    """What shows that a person was there, and when."""
+    """Signs of a person, and when."""
     for terminal, moment in look.terminals.items():
         yield f"somebody typed in {terminal.removeprefix('/dev/')}", moment
     for kernel in look.kernels:
@@ -221,7 +221,7 @@ class _Processes:
         return found[0] if found and all(found) else None
 
     def _shell(self, process: Process) -> tuple[Verdict, str]:
-        """What a shell does that a person types into, or a copy that it has made of itself to work beside it."""
+        """The verdict on a shell that a person types into, or a copy that it has made of itself to work beside it."""
         if any(group > 0 and group not in self._groups for group in process.foregrounds):
             return Verdict.busy, "just ran something"
         if process.waits == "terminal" or (process.waits == "line" and name_of(process) in PLAIN_SHELLS):
@@ -233,7 +233,7 @@ class _Processes:
         return Verdict.busy, "executes"
 
     def _login(self, process: Process) -> tuple[Verdict, str] | None:
-        """What a server of one ssh connection says; it writes into its argv whose it is and at which terminal."""
+        """The verdict on a server of one ssh connection; it writes into its argv whose it is and at which terminal."""
         server, _, title = " ".join(process.argv).partition(": ")
         if server not in SSHD:
             return None
@@ -261,7 +261,7 @@ class _Processes:
         parent = self._all.get(process.parent)
         if process.started <= main.started + _START:
             return True
-        # What a script of the image's does now and then; programs of the IDE's start those of a person.
+        # A program that a script of the image's starts now and then; programs of the IDE's start those of a person.
         return parent is not None and parent is not main and is_shell(parent) and self._is_crew(parent)
 
     def _is_kernel(self, process: Process) -> bool:

@@ -1,4 +1,4 @@
-"""What somebody changed by hand about a container: what Podman says of it now, against what it was made with. Pure.
+"""Changes by hand to a container: Podman's present record of it, compared with the options it was made with. Pure.
 
 It is compared with the options that it was made with, not with those that this Refit would give: these may be others
 after an upgrade. That they were Refit's own says a digest on the container.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LABEL = "io.refit.made-with"
-# What `podman update` sets, and how that follows from the option that set it before.
+# Values that `podman update` sets, and how they follow from the option that set it before.
 _LIMITS: Mapping[str, tuple[str, Callable[[str], float]]] = {
     "Memory": ("memory", lambda said: float(said.removesuffix("b"))),
     "NanoCpus": ("cpus", lambda said: float(said) * 1e9),
@@ -29,7 +29,7 @@ def marked(options: Sequence[str]) -> list[str]:
 
 
 def changes(told: Told) -> tuple[str, ...]:
-    """What is otherwise than when Refit made it, each in words.
+    """The changes since Refit made it, each in words.
 
     Args:
         told: what `podman container inspect` says.

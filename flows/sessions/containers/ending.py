@@ -1,7 +1,7 @@
 """Ends what runs in a container, from the host: a program inside it would take longer to start than what it does.
 
-Needs root. Who isn't root runs this module as a program: `python -m flows.sessions.containers.ending PID SECONDS`, or
-with a mark for `end_marked` alone.
+Needs root. A user who isn't root runs this module as a program: `python -m flows.sessions.containers.ending PID
+SECONDS`, or with a mark for `end_marked` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flows.core import command, fence
 
-# What its own SIGTERM didn't end has this long to go after SIGKILL (seconds).
+# Time for processes to go after SIGKILL, where SIGTERM didn't end them (seconds).
 KILLED_SECONDS = 10.0
 # The variable that tells apart what was started in a container by one call of the engine.
 MARK = "REFIT_EXEC"
@@ -47,8 +47,8 @@ class Process:
 def end(first: int, grace: float) -> bool:
     """SIGTERM to every process of a container, its main program last, then SIGKILL; returns when none is left.
 
-    With the main program the container ends, and whatever was still saving with it. Whoever ignores SIGTERM isn't
-    waited for.
+    With the main program the container ends, and whatever was still saving with it. A process that ignores SIGTERM
+    isn't waited for.
 
     Args:
         first: pid of its first process, which passes signals on to the main program.

@@ -17,11 +17,11 @@ def filter_input(network: str, shut: Sequence[int] = ()) -> None:
 
 
 def restoring() -> list[str]:
-    """What changes the rules of the network that it runs in to those of `input_rules`."""
+    """The command that changes the rules of its network to those of `input_rules`."""
     return [tools.program("iptables-restore") or "iptables-restore", "--noflush", "--wait", "5"]
 
 
 def input_rules(shut: Sequence[int]) -> str:
-    """What `iptables-restore` reads to let nothing come in by these ports, and by all others. Pure."""
+    """The input of `iptables-restore` that closes these ports and opens all others. Pure."""
     rule = f"-A INPUT ! -i lo -p tcp -m multiport --dports {','.join(map(str, shut))} -j DROP\n" if shut else ""
     return f"*filter\n-F INPUT\n{rule}COMMIT\n"

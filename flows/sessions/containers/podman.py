@@ -249,7 +249,7 @@ class Podman:
         return found
 
     def _inspect(self, container: str) -> Mapping[str, Any]:
-        """What Podman says of a container; for as long as its first process lives, it is the same."""
+        """Podman's record of a container; for as long as its first process lives, it is the same."""
         first, told = self._inspected.get(container, (None, {}))
         if first is None or not first.alive:
             (told,) = json.loads(self._podman("container", "inspect", container).stdout)
@@ -258,7 +258,7 @@ class Podman:
         return told
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
-        """What somebody changed about a session's container behind Refit's back, each in words."""
+        """Changes by hand to a session's container, each in words."""
         made = (each for each in self.containers(session.name) if each.generation == session.generation)
         if (found := next(made, None)) is None:
             return ()
@@ -282,7 +282,7 @@ class Podman:
         return spawn.dialogue(call, root=True, cwd=self._settings.folder(), **bounds)
 
     def _marked(self, *words: str) -> tuple[Callable[[], None], list[str]]:
-        """What runs a program in a container, and what ends the program where that has to be ended."""
+        """The command that runs a program in a container, and a function that ends the program there."""
         mark = uuid4().hex
         return partial(ending.marked_as_root, mark), self._call("exec", f"--env={ending.MARK}={mark}", *words)
 
@@ -357,7 +357,8 @@ class Podman:
 
         Until then it can neither be started, which seems to work, nor removed.
         """
-        # What conmon would have left: without it, 4.3.1 waits for it, or takes the container as "stopping" for ever.
+        # The exit file that conmon would have left: without it, 4.3.1 waits for it, or takes the container as
+        # "stopping" for ever.
         asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
         left = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
         command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", left], root=True)

@@ -60,7 +60,7 @@ def create_options(session: Session, settings: Settings, slots: slot.Slots, wall
 
 
 def _resource_limits(session: Session, settings: Settings) -> list[str]:
-    """What it may take of the machine, where that can be seen to."""
+    """Its limits on the machine, where they can be enforced."""
     memory = session.memory or tools.session_memory(settings)
     shares = settings.session_cpu_shares
     limits = [*tools.resource_limits(memory, session.cpus), *([f"--cpu-shares={shares}"] if shares else [])]

@@ -1,4 +1,4 @@
-"""What Podman says of containers, read as Refit's own data; what labels say of a session. Pure."""
+"""Podman's records of containers, read as Refit's own data; a session's labels. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATES = {
 
 
 def labels(session: Session) -> Mapping[str, str]:
-    """What is written on a session's container; anybody may read it, so there is no secret in it. Pure."""
+    """The labels of a session's container; anybody may read it, so there is no secret in it. Pure."""
     return {
         f"{_LABEL}session": session.name,
         f"{_LABEL}generation": str(session.generation),
@@ -38,7 +38,7 @@ def is_ours(listed: Mapping[str, Any]) -> bool:
 
 
 def as_container(listed: Mapping[str, Any]) -> Container:
-    """What one entry of `podman ps --format json` says. Pure."""
+    """The container in one entry of `podman ps --format json`. Pure."""
     written: Mapping[str, str] = listed["Labels"]
     return Container(
         name=listed["Names"][0],

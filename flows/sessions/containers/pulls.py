@@ -1,4 +1,4 @@
-"""What images would have to be pulled before sessions can move to them: the layers that Podman doesn't have yet."""
+"""Images that have to be pulled before sessions can move to them: the layers that Podman doesn't have yet."""
 
 from __future__ import annotations
 

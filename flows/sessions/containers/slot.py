@@ -30,7 +30,7 @@ from flows.sessions.model import Container, Running, Session, session_of
 PARENT, NAME = "/home", "dev"
 # Set in containers whose home comes later: their start command waits for it, after every start.
 VARIABLE = "REFIT_LATE_HOME"
-# What waits there for its home leaves this file.
+# A program that waits there for its home leaves this file.
 WAITING = "dev/shm/refit-waits"
 
 # From sys/mount.h.
@@ -90,7 +90,7 @@ class Slots:
         self._settings, self._folder = settings, settings.home.resolve() / "slots"
 
     def path(self, container: str) -> Path:
-        """What a container has as /home."""
+        """The folder that a container has as /home."""
         return self._folder / container
 
     def make(self, container: str) -> Path:
@@ -241,12 +241,12 @@ class Slots:
 
 
 def mount(slot: Path) -> str:
-    """What Podman is told of a slot. Pure."""
+    """Podman's option for a slot. Pure."""
     return f"type=bind,src={slot},dst={PARENT},bind-propagation=rslave"
 
 
 def mounted(lines: str) -> tuple[Mounted, ...]:
-    """What `/proc/<pid>/mountinfo` says. Pure."""
+    """The mounts in `/proc/<pid>/mountinfo`. Pure."""
     return tuple(
         Mounted(mounts.mount_point(line), " shared:" in line.partition(" - ")[0]) for line in lines.splitlines()
     )

@@ -6,7 +6,7 @@ or after somebody has emptied the tables of the firewall, they are there again. 
 
 - Each port of the bridge is isolated: no frame goes from one session to another.
 - A table of nftables lets nothing in from the bridge to this machine, and nothing to the bridge from anywhere else.
-  What this machine begins (gateway, ssh, probes, published ports) is answered.
+  Connections that this machine begins (gateway, ssh, probes, published ports) are answered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Network = ipaddress.IPv4Network
 
 @dataclass(frozen=True)
 class Wall:
-    """What stands around some sessions: `id` tells it apart from all others on this machine."""
+    """A wall around some sessions: `id` tells it apart from all others on this machine."""
 
     id: str
     ports: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class Walls:
         return Wall(hashlib.sha256(named.encode()).hexdigest()[:12], chosen)
 
     def options(self, ports: Iterable[int]) -> list[str]:
-        """What a container is created with that is to stand behind the wall for these ports; it is made if need be.
+        """The options for a container that is to stand behind the wall for these ports; the wall is made if need be.
 
         Raises:
             RefitError: this machine can't have one.
@@ -102,7 +102,7 @@ class Walls:
         return tuple(Wall(file.stem) for file in sorted(self._hooks.glob("*.json")))
 
     def _write(self, wall: Wall) -> None:
-        """What Podman, its hook and nftables read; the hook last, which the others are for."""
+        """Writes the files of Podman, its hook and nftables; the hook last, which reads the others."""
         rules, script = self._hooks / f"{wall.id}.nft", self._hooks / f"{wall.id}.sh"
         texts = {
             rules: table(wall, resolvers(file.read_text() for file in _RESOLVERS if file.exists())),
@@ -212,7 +212,7 @@ def resolvers(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def table(wall: Wall, servers: Sequence[str]) -> str:
-    """What nftables is told, in the place of what it knows of this wall, in one step. Pure.
+    """The rules of this wall for nftables, which replace the earlier ones in one step. Pure.
 
     Args:
         wall: the wall.
@@ -254,7 +254,7 @@ done
 
 
 def hook(wall: Wall, script: Path) -> str:
-    """What Podman reads of the hook: which containers it is for, and when. Pure."""
+    """The hook as Podman reads it: which containers it is for, and when. Pure."""
     called = {"path": "/bin/sh", "args": ["sh", str(script)], "timeout": _HOOK_SECONDS}
     annotated = {f"^{ANNOTATION.replace('.', '[.]')}$": f"^{wall.id}$"}
     return json.dumps(

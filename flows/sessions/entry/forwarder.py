@@ -73,7 +73,7 @@ class Forwarder:
 
     @property
     def files(self) -> Mapping[Path, str]:
-        """What it reads that never changes."""
+        """The files that it reads and that never change."""
         return {self.folder / "haproxy.cfg": _CONFIGURATION}
 
     @property
@@ -124,7 +124,7 @@ class Forwarder:
             )
 
     def _tell(self, name: str, text: str) -> str | None:
-        """What it answers; none: it doesn't run, or listens on no port yet, so that it needs no addresses."""
+        """Its answer; none: it doesn't run, or listens on no port yet, so that it needs no addresses."""
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             with socket.socket(socket.AF_UNIX) as connection:
@@ -157,7 +157,7 @@ def parse(text: str) -> dict[int, str]:
 
 
 def written(addresses: Mapping[int, str]) -> str:
-    """What `parse` reads; ports that lead nowhere are left out. Pure."""
+    """The text that `parse` reads; ports that lead nowhere are left out. Pure."""
     return "".join(f"{port} {address}\n" for port, address in sorted(addresses.items()) if address)
 
 

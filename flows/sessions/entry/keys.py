@@ -30,7 +30,7 @@ class PublicKey:
 
     @property
     def fingerprint(self) -> str:
-        """What `ssh-keygen -l` prints of it."""
+        """Its fingerprint, as `ssh-keygen -l` prints it."""
         digest = hashlib.sha256(base64.b64decode(self.body)).digest()
         return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
@@ -89,9 +89,9 @@ def _key(line: str, where: str) -> PublicKey:
     try:
         fields = _fields(base64.b64decode(body, validate=True))
     except (binascii.Error, ValueError) as error:
-        raise NoPublicKey(where, f"What follows {kind} is damaged: {error}.") from None
+        raise NoPublicKey(where, f"The text after {kind} is damaged: {error}.") from None
     if fields[:1] != [kind.encode()]:
-        raise NoPublicKey(where, f"What follows {kind} is a key of another kind.")
+        raise NoPublicKey(where, f"The text after {kind} is a key of another kind.")
     if kind == "ssh-rsa" and (bits := int.from_bytes(fields[-1], "big").bit_length()) < LEAST_RSA_BITS:
         raise NoPublicKey(where, f"It has {bits} bits, and {LEAST_RSA_BITS} are the least.")
     return PublicKey(kind, body, "".join(letter for letter in comment.strip() if letter.isprintable()))

@@ -1,8 +1,8 @@
 """Ssh into sessions: who may come in, how a session is known to be the same one again, and where it listens now.
 
-All of it lies in the session's folder on the host, where neither an image nor what happens in the home reaches it. What
-sshd reads is in `ssh`, which containers see read-only; what only Refit needs lies beside it. A session gets its host
-key, and a port of the forwarder, with its first key, and keeps both until it is removed.
+All of it lies in the session's folder on the host, where neither an image nor what happens in the home reaches it. The
+files of sshd are in `ssh`, which containers see read-only; those that only Refit needs lie beside it. A session gets
+its host key, and a port of the forwarder, with its first key, and keeps both until it is removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flows.sessions.store import Exhausted
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.
 START = "/usr/local/bin/start-session"
-# What the probe's key is good for: a program inside sshd, that ends at once. A shell would read what is in the home.
+# The only use of the probe's key: a program inside sshd, that ends at once. A shell would read what is in the home.
 PROBE_MAY = 'restrict,command="internal-sftp -R"'
 AUTHORIZED = "authorized_keys"
 LOGIN_SECONDS = 15.0
@@ -152,7 +152,7 @@ class Ssh:
         return key.fingerprint
 
     def options(self, name: str) -> dict[str, str]:
-        """What ssh has to know to reach a session and to know that it is the right one.
+        """Options by which ssh can reach a session and to know that it is the right one.
 
         Raises:
             RefitError: it lets nobody in by ssh.

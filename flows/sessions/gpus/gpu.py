@@ -24,7 +24,7 @@ class Gpu:
 
     @property
     def kind(self) -> str:
-        """What it is, e.g. `nvidia.com/gpu`."""
+        """Its kind, e.g. `nvidia.com/gpu`."""
         return self.name.partition("=")[0]
 
 

@@ -70,7 +70,7 @@ class GpuPool:
         return count_free(self.gpus(), taken, self._share), free_from(taken)
 
     def taken(self) -> tuple[Taken, ...]:
-        """Who has which GPU."""
+        """The GPUs that are taken, and by which sessions."""
         with Transaction(self._database) as transaction:
             return tuple(map(_taken, self._rows(transaction)))
 
@@ -186,7 +186,7 @@ class GpuPool:
         raise RefitError(f"Other runs kept taking the GPUs for {session!r}.", hint="try again.")
 
     def _rows(self, transaction: Transaction) -> list[GpuRow]:
-        """What is taken here; what somebody held until a moment that is past, nobody has any more."""
+        """The GPUs that are taken here, without those that were held until a moment that is past."""
         here, held = GpuRow.machine == self._machine, GpuRow.until.is_(None) | (GpuRow.until > now())
         return list(transaction.scalars(select(GpuRow).where(here, held).order_by(GpuRow.gpu, GpuRow.seat)))
 

@@ -1,4 +1,4 @@
-"""What changed between two snapshots, from what btrfs would send to make the one of the other. Pure."""
+"""Changes between two snapshots, from the stream that btrfs would send to make the one of the other. Pure."""
 
 from __future__ import annotations
 

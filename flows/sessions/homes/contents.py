@@ -1,8 +1,8 @@
 """Compares two folders, or brings files with holes from one into the other: runs as a program of its own, enclosed.
 
-`rsync` says what differs in size, time, owner, mode, attributes and links. What it takes for the same is compared here
-byte by byte; and what it would read though there is nothing, terabytes of zeros in a file that takes no room, is left
-out in both. Only the standard library is used, and as little of it as can be: somebody may be waiting.
+`rsync` says what differs in size, time, owner, mode, attributes and links. Files that it takes for the same are
+compared here byte by byte. Holes, terabytes of zeros in a file that takes no room, are left out in both. Only the
+standard library is used, and as little of it as can be: somebody may be waiting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Copies of folders, byte for byte: made, compared, and what differs in words.
 
-Links are copied as links and never followed: what they point at is none of ours. Whatever reads or writes below a home
-is `enclosed`, and bounded in time and room, since nobody knows what its owner has in it, or does meanwhile.
+Links are copied as links and never followed: what they point at is none of ours. Every program that reads or writes
+below a home is `enclosed`, and bounded in time and room, since nobody knows what its owner has in it, or does
+meanwhile.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _PROGRAM = Path(contents.__file__).read_text(encoding="utf-8")
 _SAME = ("--archive", "--hard-links", "--acls", "--xattrs", "--sparse", "--numeric-ids", "--delete")
 _NANOSECONDS = "--modify-window=-1"  # rsync's default compares whole seconds, and misses two writes within one
 
-# Blocks and files; of a file with several names only one counts. What is beyond the most isn't counted.
+# Blocks and files; of a file with several names only one counts. Files beyond the most aren't counted.
 _COUNT = """
 find "$1" -xdev -printf '%n %i %b %y\\n' | awk -v most="$2" '
     $1 > 1 && $4 != "d" && seen[$2]++ { next }
@@ -55,12 +56,12 @@ exec "$@"
 
 
 class NobodyKnows(RefitError):
-    """What a home has otherwise than its snapshot can't be found out in time."""
+    """The differences between a home and its snapshot can't be found out in time."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a folder takes of a disk: bytes, and how many files and folders are in it."""
+    """The size of a folder on a disk: bytes, and the number of files and folders in it."""
 
     size: int = 0
     files: int = 0
@@ -89,7 +90,7 @@ def _in_words(code: str, name: str) -> str:
 
 
 def extent(home: Path, most: int) -> Extent:
-    """What a home takes, as far as `most` files; those that vanish while they are counted are no failure."""
+    """The size of a home, as far as `most` files; those that vanish while they are counted are no failure."""
     call: Call = ["sh", "-c", _COUNT, "sh", home, str(most)]
     counted = enclosed.run(call, reads=[home], limit=COUNT_SECONDS, yields=True, shown=["find", home])
     size, files = counted.stdout.split()
@@ -106,7 +107,7 @@ def shares_blocks(folder: Path) -> bool:
 
 
 def all_of(home: Path) -> tuple[Path, ...]:
-    """What there is of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
+    """The parts of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
     named = ["(", "-name", home.name, "-o", "-name", f"{home.name}.*", ")"]
     listed: Call = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
     found = command.run(listed, root=True, accepted=(0, 1)).stdout
@@ -122,7 +123,7 @@ def refuse_mounts(home: Path) -> None:
     if inside := [point for point in mounts.mounts_below(home) if point != home.resolve()]:
         raise RefitError(
             f"Other file systems are mounted inside {home}: {', '.join(map(str, inside))}.",
-            why="What is in them is not in the snapshots of the home, and couldn't be brought back.",
+            why="Snapshots of the home don't have their content, so it couldn't be brought back.",
             hint="unmount them; what a session needs besides its home is mounted elsewhere.",
         )
 
@@ -267,7 +268,7 @@ def _write(
 
 
 def extent_of(folders: Iterable[Path], most: int) -> Extent:
-    """What home and volumes take, unless they have more than `most` files and folders.
+    """The size of home and volumes, unless they have more than `most` files and folders.
 
     Raises:
         RefitError: they have so many files that nobody could wait for a copy.

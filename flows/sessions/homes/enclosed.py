@@ -1,6 +1,6 @@
 """The one way in which root touches what lies in a home: a program that sees this home and nothing else of the machine.
 
-Whoever owns a home may put a link in the place of a folder while a program of root's is in it. In the namespace that
+The owner of a home may put a link in the place of a folder while a program of root's is in it. In the namespace that
 `bwrap` makes there is nothing that a link could lead to: the folders that the program is given, at the paths that they
 have outside, the system's own /usr to read, and no network, no device, no /proc, no process of anybody's. There is no
 second way for machines on which that doesn't work: `refit doctor` says so, and nothing is copied.
@@ -18,7 +18,7 @@ from flows.core import command
 from flows.core.command import Completed, ProgramFailed
 from flows.core.errors import RefitError
 
-# What it takes to read, write and give away what belongs to others, and to make what is there, all within the folders.
+# Capabilities to read, write, make and give away files of others, all within the folders.
 _CAPABILITIES = ("DAC_OVERRIDE", "DAC_READ_SEARCH", "CHOWN", "FOWNER", "FSETID", "SETFCAP")
 # Beyond a quota and into what a file system keeps for root: only to give somebody back what they had.
 _BEYOND_QUOTA = "SYS_RESOURCE"
@@ -102,7 +102,7 @@ def unusable() -> str:
 def remove(folder: Path, limit: float) -> None:
     """Remove a folder, or whatever there is in its place, with everything in it; nothing there is no error.
 
-    What is mounted inside stays, and the folder with it.
+    A mount inside stays, and the folder with it.
     """
     if folder.is_dir() and not folder.is_symlink():
         run(["find", folder, "-xdev", "-mindepth", "1", "-delete"], writes=[folder], limit=limit)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flows.core import command
 
-# What is made in a folder with this default is its group's to write: one entry for user, group and others each.
+# A file that is made in a folder with this default is its group's to write: one entry for user, group and others each.
 _ACL = struct.pack("<I" + 3 * "HHI", 2, *(0x01, 7, 0xFFFFFFFF), *(0x04, 7, 0xFFFFFFFF), *(0x20, 0, 0xFFFFFFFF))
 _OPEN_TO_GROUP = "import os, sys; os.setxattr(sys.argv[1], 'system.posix_acl_default', bytes.fromhex(sys.argv[2]))"
 

@@ -99,7 +99,7 @@ class Pool:
     def grow(self, size: int) -> Room:
         """Let `size` bytes of the disk belong to the pool from now on; homes are used meanwhile.
 
-        Whoever is killed here does the rest by doing it again.
+        After a kill here, doing it again does the rest.
 
         Raises:
             RefitError: there is no pool, it is larger, or the disk has no room.
@@ -219,7 +219,7 @@ class Pool:
             subvolumes.as_root("delete-all", subvolume)
 
     def touched(self, home: Path, snapshot: Path) -> frozenset[str] | None:
-        """What of a home is not as in its snapshot, however large both are; none: nobody knows."""
+        """The paths of a home that are not as in its snapshot, however large both are; none: nobody knows."""
         current = snapshot.with_name(f".{snapshot.name}.now")
         self.snapshot([(home, current)])
         try:

@@ -125,7 +125,8 @@ class HomeSnapshots:
         return size if size and not self._shares_blocks() else 0
 
     def spare(self, session: Session, folder: Path, most: int) -> Session:
-        """Copy home and volumes for a rehearsal; the session may run. What `forget_spare` removes is not in `folder`.
+        """Copy home and volumes for a rehearsal; the session may run. The part that `forget_spare` removes is not in
+        `folder`.
 
         Args:
             session: whose home and volumes.
@@ -184,7 +185,8 @@ class HomeSnapshots:
     def differences(
         self, session: Session, id: str, except_paths: Collection[str] = (), *, at_a_glance: bool = False
     ) -> tuple[str, ...]:
-        """What of home and volumes is not as in the snapshot, by content, owner, mode and attributes; empty: nothing.
+        """The differences between the snapshot and home and volumes, by content, owner, mode and attributes; empty:
+        none.
 
         Args:
             session: whose home and volumes.

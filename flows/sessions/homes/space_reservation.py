@@ -1,7 +1,7 @@
 """Room on a disk: what several copies find free at the same time is there only once.
 
-Who is about to copy notes how much that takes, under a lock for each file system. A note holds as long as its file is
-locked, so that of a process that was killed is nobody's any more.
+A process that is about to copy notes how much that takes, under a lock for each file system. A note holds as long as
+its file is locked, so that of a process that was killed is nobody's any more.
 """
 
 from __future__ import annotations

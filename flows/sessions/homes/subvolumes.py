@@ -1,6 +1,7 @@
 """Subvolumes of btrfs, by the kernel's own calls: a program for each would take longer than what it does.
 
-All verbs need root. Who isn't root runs this module as a program: `python -m flows.sessions.homes.subvolumes VERB …`.
+All verbs need root. A user who isn't root runs this module as a program: `python -m flows.sessions.homes.subvolumes
+VERB …`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def delete(path: Path) -> None:
 def delete_all(path: Path) -> None:
     """Delete a subvolume with those that are nested in it; none there is no error.
 
-    What is in it is its owner's to move meanwhile: each is reached folder by folder, and no link is followed.
+    Its owner may move the content meanwhile: each part is reached folder by folder, and no link is followed.
     """
     if path.exists():
         with _opened(path) as top:
@@ -121,7 +122,7 @@ def _path(subvolume: int, number: int, folder: int) -> bytes:
 def limit(path: Path, most: int) -> None:
     """Let a subvolume have so many bytes from now on; none (0): as many as there are.
 
-    What counts is what was written to it, whoever still shares it: so a snapshot stays a matter of milliseconds, where
+    All that was written to it counts, whoever still shares it: so a snapshot stays a matter of milliseconds, where
     btrfs's other kind of quotas has to count anew who shares what. A file system without quotas gets these; Linux has
     them since 6.7, and no older one mounts it then.
     """
@@ -270,7 +271,8 @@ def as_root(verb: str, *paths: Path) -> None:
     Raises:
         OSError, ProgramFailed: it can't be done.
     """
-    # What would take back somebody's work is a program, which starts only while the lease is ours (see `fence`).
+    # A verb that would take back somebody's work runs as a program, which starts only while the lease is ours (see
+    # `fence`).
     if os.geteuid() == 0 and verb != "restore":
         fence.check()
         VERBS[verb](*paths)

@@ -1,7 +1,7 @@
 """Named volumes: folders that persist beside the home of a session, or that sessions share. Pure.
 
 The home of a session and its own volumes are one set: a snapshot, a copy and the way back are of all of them, or of
-none. What sessions share belongs to no set: it is never brought back, since what others wrote would be lost.
+none. A shared volume belongs to no set: it is never brought back, since what others wrote would be lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from flows.core.errors import RefitError
 from flows.sessions.model import HOME, Session, Volume, check_name
 
-# What the image, the engine and Refit themselves have there.
+# Folders of the image, the engine and Refit themselves.
 _TAKEN = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc", "run", "sbin", "sys", "usr")
 # Commas and colons have a meaning in what Podman is called with.
 _PATH = re.compile(r"(/[A-Za-z0-9._-]+)+", re.ASCII)
@@ -100,7 +100,7 @@ def check_unused(name: str, using: Collection[str]) -> None:
     if using:
         raise RefitError(
             f"The volume {name!r} can't be removed: {', '.join(using)} {'has' if len(using) == 1 else 'have'} it.",
-            why="What is in it would be lost to them.",
+            why="They would lose its content.",
             hint="remove the session first; that keeps its home and its volumes.",
         )
 
@@ -127,6 +127,6 @@ def _check_path(path: str) -> None:
     if where.parts[1] in _TAKEN:
         raise RefitError(
             f"No volume can be at {path!r}.",
-            why=f"What the image or the system has in /{where.parts[1]} would be hidden.",
+            why=f"The files of the image or the system in /{where.parts[1]} would be hidden.",
             hint="choose /data, for instance, or a folder in the home.",
         )

@@ -1,1 +1,1 @@
-"""What an IDE says of itself, and what it is asked before and after a stop."""
+"""Questions to IDEs, before a stop and after it."""

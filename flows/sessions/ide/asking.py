@@ -33,7 +33,7 @@ def ask(client: httpx.Client, method: str, url: str, *, seconds: float = _LONGES
         outside.TooLarge: the answer has more than `FOREIGN_OUTPUT` bytes.
         httpx.HTTPError: there is none, or not in time.
     """
-    # What is packed could be a thousand times as much, once unpacked.
+    # A packed answer could be a thousand times as large, once unpacked.
     headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
     with outside.within(seconds), client.stream(method, url, headers=headers, **options) as answer:
         content = b"".join(outside.whole(answer, FOREIGN_OUTPUT))

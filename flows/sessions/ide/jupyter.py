@@ -126,7 +126,7 @@ class Jupyter(Pages):
         return {one.id: one for one in listed}
 
     def forget_answer(self, id: str) -> None:
-        """What was answered to that notice has been heard."""
+        """Removes the answer to that notice, which has been heard."""
         self._send("POST", _NOTICES, json={"id": id, "answer": ""})
 
     def write_file(self, path: str, content: str) -> None:
@@ -185,7 +185,9 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
             if present - asked > _ASK_ALIVE_SECONDS:
                 asked = present
                 if not alive():
-                    raise JupyterError(f"Nothing is ready at {url}.", why="What should answer there has ended.")
+                    raise JupyterError(
+                        f"Nothing is ready at {url}.", why="The program that should answer there has ended."
+                    )
             time.sleep(PAUSE_SECONDS)
     raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
 

@@ -1,4 +1,4 @@
-"""What is open in a session's Jupyter: runs in its container, with the image's own Python, and prints JSON."""
+"""Open documents, kernels and terminals of a session's Jupyter: runs in its container, and prints JSON."""
 
 from __future__ import annotations
 

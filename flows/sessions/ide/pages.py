@@ -18,7 +18,7 @@ _LIMIT = 30.0
 # In the home, beside the notice: what became of it. Renamed when it is whole, for pages look at any time.
 _HEARD = ".heard"
 _WRITE = 'cd && mkdir -p "${1%/*}" && cat >"$1.draft" && mv -T "$1.draft" "$1"'
-# Whoever owns the home may have written there whatever they like, and as much.
+# The owner of the home may have written there whatever they like, and as much.
 _READ = 'cd && head -c 10000 "$1" 2>/dev/null || true'
 _REMOVE = 'cd && rm -f "$1" "$1.heard"'
 
@@ -56,7 +56,7 @@ class Pages(ABC):
 
     @abstractmethod
     def forget_answer(self, id: str) -> None:
-        """What was answered to that notice has been heard."""
+        """Removes the answer to that notice, which has been heard."""
 
     def shown(self, id: str, limit: float) -> bool:
         """Whether a page has shown that notice; waits for it up to `limit` seconds."""

@@ -1,4 +1,4 @@
-"""What a stop ends in a session, told to its person, and opened again where the IDE can."""
+"""Programs that a stop ends in a session, told to its person, and opened again where the IDE can."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flows.sessions.model import Session
 
 _SCRIPT = Path(opened.__file__)
 _LIMIT = 15.0
-# What is in a session is its owner's business, and they may put there what they like.
+# The content of a session is its owner's business, and they may put there what they like.
 _MOST = 100
 
 
@@ -45,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Opened:
-    """What was open in a session: documents and terminals of its IDE, and other programs, in words."""
+    """The open parts of a session: documents and terminals of its IDE, and other programs, in words."""
 
     documents: tuple[Document, ...] = ()
     terminals: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Opened:
 
     @classmethod
     def from_json(cls, text: str) -> Opened:
-        """What `to_json` wrote; nothing, where the text is something else."""
+        """Reads the text of `to_json`; empty, where the text is something else."""
         try:
             return _AS_JSON.validate_json(text)
         except ValidationError:
@@ -68,7 +68,7 @@ _AS_JSON = TypeAdapter(Opened)
 
 
 def look(engine: Engine, session: Session, running: Sequence[Evidence]) -> Opened:
-    """What is open in a session that runs, beside the programs and kernels that are known to run.
+    """The open parts of a session that runs, beside the programs and kernels that are known to run.
 
     Raises:
         RefitError: its IDE doesn't say.
@@ -106,9 +106,9 @@ def reopen(jupyter: Jupyter, ended: Opened) -> Opened:
 
 
 def told(ended: Opened, again: Opened) -> str:
-    """What ended, and what of it was opened again, in words; empty: nothing did. Pure."""
+    """The programs that ended and those that were opened again, in words; empty: none ended. Pure."""
     every = [*map(str, ended.documents), *(f"the terminal {name}" for name in ended.terminals), *ended.programs]
     fresh = [*map(str, again.documents), *(f"the terminal {name}" for name in again.terminals)]
-    lines = [f"What ended: {'; '.join(every)}."] if every else []
+    lines = [f"Ended: {'; '.join(every)}."] if every else []
     lines += [f"Opened again, and empty: {'; '.join(fresh)}."] if fresh else []
     return "\n".join("".join(filter(str.isprintable, line)) for line in lines)

@@ -173,7 +173,7 @@ class Cluster:
     def _changes(
         self, resource: str, name: str, seen: Mapping[str, Any] | None, seconds: float
     ) -> Iterator[Mapping[str, Any] | None]:
-        """What becomes of an object from now on; ends when the API server ends it."""
+        """The changes of an object from now on; ends when the API server ends it."""
         params = {"watch": "1", "fieldSelector": f"metadata.name={name}", "timeoutSeconds": str(max(1, int(seconds)))}
         if seen:
             params["resourceVersion"] = seen["metadata"]["resourceVersion"]
@@ -289,7 +289,7 @@ def _no_answer(call: str, error: Exception) -> ClusterError:
 
 
 def _refusal(answer: httpx2.Response, verb: str, resource: str, namespace: str) -> ClusterError:
-    """What the API server answers, as an error; a right that is missing with the rule that grants it."""
+    """The answer of the API server as an error; a missing right with the rule that grants it."""
     try:
         why = str(answer.json().get("message", ""))[:_TAIL]
     except (ValueError, AttributeError):

@@ -224,7 +224,7 @@ class Kubernetes:
         raise ClusterError(f"{container} doesn't run.", hint="`refit session start` starts a session.")
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
-        """What somebody changed about a session's Pod behind Refit's back, each in words."""
+        """Changes by hand to a session's Pod, each in words."""
         changes: list[str] = []
         for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
             pod = records.pod(told)

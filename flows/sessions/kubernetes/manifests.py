@@ -1,8 +1,8 @@
-"""What Kubernetes is told of a session: its Pod, its record, its claims. Pure.
+"""The objects of a session in Kubernetes: its Pod, its record, its claims. Pure.
 
-Pods meet the level *restricted* of the Pod Security Standards. What a Pod can't change while it lives is the same for
-all generations that share one: user, claims, limits. What differs from one to the next, its program and its variables,
-reaches a slot as a file.
+Pods meet the level *restricted* of the Pod Security Standards. The parts that a Pod can't change while it lives are the
+same for all generations that share one: user, claims, limits. The parts that differ from one to the next, program and
+variables, reach a slot as a file.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ClusterOptions:
     priority_class: str = ""
 
     def reference(self, image: str) -> str:
-        """What the nodes call the image with this digest."""
+        """The name by which nodes pull the image with this digest."""
         return f"{self.registry}/{self.repository}@{image}"
 
 
@@ -122,7 +122,7 @@ def shape(session: Session, options: ClusterOptions, script: str) -> str:
 
 
 def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str, Any]:
-    """What a Pod of this session is to be, without what Kubernetes adds."""
+    """The specification of a Pod of this session, without the fields that Kubernetes adds."""
     spec: dict[str, Any] = {
         "restartPolicy": "Always",
         "automountServiceAccountToken": False,
@@ -244,13 +244,14 @@ def program(session: Session, argv: Sequence[str]) -> str:
 
 
 def image_program(config: Mapping[str, Any]) -> list[str]:
-    """What an image runs, by its configuration."""
+    """The program of an image, by its configuration."""
     own = config.get("config") or {}
     return [*(own.get("Entrypoint") or ()), *(own.get("Cmd") or ())]
 
 
 def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: str) -> tuple[str, ...]:
-    """What of a live Pod's specification isn't as Refit has made it, each in words. What Kubernetes adds doesn't count.
+    """The fields of a live Pod's specification that aren't as Refit has made them, each in words. Fields that
+    Kubernetes adds don't count.
 
     Args:
         live: `spec` of the Pod, as the API server has it.

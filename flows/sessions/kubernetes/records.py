@@ -1,4 +1,4 @@
-"""What the API server says of Pods and records, read as Refit's own data. Pure."""
+"""Pods and records of the API server, read as Refit's own data. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use which session, by what the Hub says and by what Refit has on record. Pure.
+"""Rights to use sessions, by the Hub's groups and by Refit's own records. Pure.
 
 The Hub's shares, groups and roles are the truth. Refit adds until when a share holds, and its record of owners.
 """
@@ -104,7 +104,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class Rights:
-    """What the Hub says of people.
+    """Accounts, shares and groups, by the Hub.
 
     Attributes:
         accounts: name → account; none: there is no Hub, so that each name is somebody's.
@@ -119,7 +119,7 @@ class Rights:
 
 @dataclass(frozen=True)
 class Access:
-    """What a person may do with a session.
+    """The rights of a person to a session.
 
     Attributes:
         role: as what they come in.

@@ -1,4 +1,4 @@
-"""What the Hub said of people last, in a file: others than the authorizer know it, and so while the Hub is away."""
+"""The Hub's last word on people, in a file: others than the authorizer know it, and so while the Hub is away."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE = "rights.json"
 
 @dataclass(frozen=True)
 class Heard:
-    """What was heard of the Hub.
+    """The Hub's word on people, and when it was heard.
 
     Attributes:
         rights: accounts, shares and groups.
@@ -47,7 +47,7 @@ def keep(settings: Settings, heard: Heard) -> None:
 
 
 def last(settings: Settings) -> Heard:
-    """What the Hub said last. Without a Hub each name is somebody's; of one that never answered nobody is known."""
+    """The Hub's last word on people. Without a Hub each name is somebody's; before its first answer none is."""
     if not settings.hub_wanted:
         return Heard(Rights())
     try:
@@ -57,7 +57,7 @@ def last(settings: Settings) -> Heard:
 
 
 def entitlements(settings: Settings, database: Engine, heard: Heard | None = None) -> Entitlements:
-    """Who may use which session now.
+    """The rights to sessions now.
 
     Args:
         settings: of this Refit.

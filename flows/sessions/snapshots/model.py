@@ -1,4 +1,4 @@
-"""What a snapshot of a session is: plain data, no effects. Pure."""
+"""A snapshot of a session: plain data, no effects. Pure."""
 
 from __future__ import annotations
 

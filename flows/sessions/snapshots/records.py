@@ -53,7 +53,7 @@ class SnapshotTaken(RefitError):
 
 
 class SnapshotRecords:
-    """The records in Refit's database. Whoever changes those of a session holds its lease."""
+    """The records in Refit's database. A process that changes those of a session holds its lease."""
 
     def __init__(self, database: Engine) -> None:
         self._database = database

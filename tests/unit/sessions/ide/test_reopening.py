@@ -30,7 +30,7 @@ ENDED = Opened((NOTEBOOK,), ("1",), ("sleep 600, pid 17",))
 
 def test_what_ended_and_what_is_open_again_is_told() -> None:
     assert told(ENDED, Opened((NOTEBOOK,), ("1",))).splitlines() == [
-        "What ended: the kernel python3 of work/a.ipynb; the terminal 1; sleep 600, pid 17.",
+        "Ended: the kernel python3 of work/a.ipynb; the terminal 1; sleep 600, pid 17.",
         "Opened again, and empty: the kernel python3 of work/a.ipynb; the terminal 1.",
     ]
     assert told(Opened(), Opened()) == ""
@@ -46,7 +46,7 @@ def test_the_kernel_of_a_document_is_named_once() -> None:
         Evidence(Verdict.busy, "sleep 600, pid 8", ends=True),
     ]
     assert told(look(engine, session, running), Opened()) == (
-        "What ended: the kernel python3 of work/a.ipynb; kernel python3 34cd may hold something; sleep 600, pid 8."
+        "Ended: the kernel python3 of work/a.ipynb; kernel python3 34cd may hold something; sleep 600, pid 8."
     )
 
 
