@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 
 
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 EMPTY_KIND, EMPTY = "application/vnd.oci.empty.v1+json", b"{}"  # the configuration of what is no image
 
 
@@ -63,3 +65,29 @@ def descriptor(media_type: str, content: bytes, **more: object) -> dict[str, obj
 def canonical(document: object) -> bytes:
     """JSON that is the same for the same data."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def is_manifest(document: object) -> bool:
+    """Whether these are data of an image's manifest, or of an index of manifests."""
+    if not isinstance(document, dict):
+        return False
+    if "manifests" in document:  # what is both is an image for one program, and an index for another
+        return "layers" not in document and _are_descriptors(document["manifests"])
+    return is_descriptor(document.get("config")) and _are_descriptors(document.get("layers"))
+
+
+def _are_descriptors(parts: object) -> bool:
+    return isinstance(parts, list) and all(map(is_descriptor, parts))
+
+
+def is_descriptor(part: object) -> bool:
+    """Whether these are data of a descriptor: media type, digest, size, and annotations if it has any."""
+    return (
+        isinstance(part, dict)
+        and isinstance(part.get("digest"), str)
+        and DIGEST.fullmatch(part["digest"]) is not None
+        and type(part.get("size")) is int
+        and part["size"] >= 0
+        and isinstance(part.get("mediaType"), str)
+        and isinstance(part.get("annotations", {}), dict)
+    )

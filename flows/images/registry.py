@@ -27,7 +27,7 @@ from flows.core import fence, outside
 from flows.core.outside import Answer
 from flows.core.settings import Settings
 from flows.images import patience
-from flows.images.manifests import Manifest, canonical, digest_of
+from flows.images.manifests import DIGEST, Manifest, canonical, digest_of, is_descriptor, is_manifest
 from flows.images.patience import ATTEMPTS
 from flows.images.registry_blobs import Blobs
 from flows.images.registry_connection import LONGER, QUESTION_SECONDS, parsed, shown
@@ -41,7 +41,6 @@ CONFIG_BYTES = 16 << 20
 LIST_BYTES = 16 << 20  # of all pages together: the keys of some 200,000 stages
 WHOLE_BYTES = 256 << 20  # of a blob that is read at once
 _MOST_PAGES = 1000
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEXT = re.compile(r"""<([^>]*)>\s*;[^,]*\brel="?next\b""")
 # The specification's grammar of tags.
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -69,9 +68,9 @@ class Registry(Blobs):
         answer = self._ask("HEAD", f"{repository}/manifests/{reference}")
         if answer.status == 404:
             return None
-        self._expect(answer, 200)
+        self.expect(answer, 200)
         said = str(answer.headers.get("docker-content-digest", ""))
-        return said if _DIGEST.fullmatch(said) else self.manifest(repository, reference).digest
+        return said if DIGEST.fullmatch(said) else self.manifest(repository, reference).digest
 
     def digests(self, repository: str, references: Collection[str]) -> dict[str, str]:
         """Tag or digest → digest, of those manifests that the registry has; asked at once."""
@@ -89,17 +88,17 @@ class Registry(Blobs):
         answer = self._ask("GET", f"{repository}/manifests/{reference}", size=MANIFEST_BYTES)
         if answer.status == 404:
             return None
-        self._expect(answer, 200)
+        self.expect(answer, 200)
         media_type = answer.headers.get("content-type", "").partition(";")[0]
         manifest = Manifest(digest_of(answer.content), media_type, answer.content)
         said = answer.headers.get("docker-content-digest", manifest.digest)
         wanted = reference if reference.startswith("sha256:") else said
         if manifest.digest != wanted:
-            raise self._garbage(f"the content of {repository}@{shown(wanted)} has the digest {manifest.digest}")
+            raise self.garbage(f"the content of {repository}@{shown(wanted)} has the digest {manifest.digest}")
         if said != wanted:
-            raise self._garbage(f"it calls {repository}@{wanted} {shown(said)!r}")
-        if not _is_manifest(self._json(answer)):
-            raise self._garbage(f"{repository}@{reference} is no manifest")
+            raise self.garbage(f"it calls {repository}@{wanted} {shown(said)!r}")
+        if not is_manifest(self.document(answer)):
+            raise self.garbage(f"{repository}@{reference} is no manifest")
         self._manifests.put(repository, manifest.digest, manifest, len(manifest.content))
         return manifest
 
@@ -126,7 +125,7 @@ class Registry(Blobs):
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
-            raise self._garbage(f"{digest} of {repository} is no configuration of an image")
+            raise self.garbage(f"{digest} of {repository} is no configuration of an image")
         self._configs.put(repository, digest, found, len(content))
         return found
 
@@ -150,10 +149,10 @@ class Registry(Blobs):
                 break
         if answer.status == 400 and "BLOB_UNKNOWN" in answer.text:
             raise self._dropped(repository, f"what {digest_of(content)} names")
-        self._expect(answer, 201)
+        self.expect(answer, 201)
         digest = digest_of(content)
         if (said := answer.headers.get("docker-content-digest", digest)) != digest:
-            raise self._garbage(f"it stored {digest} as {shown(said)!r}")
+            raise self.garbage(f"it stored {digest} as {shown(said)!r}")
         self._manifests.put(repository, digest, Manifest(digest, media_type, content), len(content))
         return digest
 
@@ -183,7 +182,7 @@ class Registry(Blobs):
                 hint="switch deleting on in its configuration (docker-registry: `storage.delete.enabled: true`).",
             )
         if answer.status != 404:
-            self._expect(answer, 202)
+            self.expect(answer, 202)
         return answer.status == 202
 
     def tags(self, repository: str) -> tuple[str, ...]:
@@ -192,7 +191,7 @@ class Registry(Blobs):
 
     def referrers(self, repository: str, digest: str) -> list[dict[str, Any]] | None:
         """Descriptors of what refers to a manifest, in no order; none if this registry can't tell."""
-        return self._pages(f"{repository}/referrers/{digest}", "manifests", _is_descriptor, (400, 404, 405))
+        return self._pages(f"{repository}/referrers/{digest}", "manifests", is_descriptor, (400, 404, 405))
 
     def _pages(
         self, first: str, name: str, belongs: Callable[[object], bool], no_list: Collection[int] = (404,)
@@ -206,7 +205,7 @@ class Registry(Blobs):
                 answer = self._ask("GET", page, size=left)
                 if answer.status in no_list:
                     return None
-                self._expect(answer, 200)
+                self.expect(answer, 200)
                 left -= len(answer.content)
                 some = self._listed(answer, name, belongs)
                 following = _NEXT.search(answer.headers.get("link", ""))
@@ -216,7 +215,7 @@ class Registry(Blobs):
                 if page in seen or all(item in found for item in some):
                     break
                 found += some
-        raise self._garbage(f"its list of {name} at {first} has no end")
+        raise self.garbage(f"its list of {name} at {first} has no end")
 
     def credentials(self) -> bytes:
         """The content of an auth file for buildah, skopeo and podman."""
@@ -225,12 +224,12 @@ class Registry(Blobs):
 
     def _listed(self, answer: Answer, name: str, belongs: Callable[[object], bool]) -> list[Any]:
         """A list in an object; registries write null for one that is empty."""
-        document = self._json(answer)
+        document = self.document(answer)
         if isinstance(document, dict):
             found = [] if document.get(name) is None else document[name]
             if isinstance(found, list) and all(map(belongs, found)):
                 return found
-        raise self._garbage(f"its answer to {shown(answer.url.path)} has no list of {name}")
+        raise self.garbage(f"its answer to {shown(answer.url.path)} has no list of {name}")
 
 
 class _Memory(Generic[Content]):
@@ -252,28 +251,3 @@ class _Memory(Generic[Content]):
 
 def _is_tag(name: object) -> bool:
     return isinstance(name, str) and _TAG.fullmatch(name) is not None
-
-
-def _is_manifest(document: object) -> bool:
-    """Whether these are data of an image's manifest, or of an index of manifests."""
-    if not isinstance(document, dict):
-        return False
-    if "manifests" in document:  # what is both is an image for one program, and an index for another
-        return "layers" not in document and _are_descriptors(document["manifests"])
-    return _is_descriptor(document.get("config")) and _are_descriptors(document.get("layers"))
-
-
-def _are_descriptors(parts: object) -> bool:
-    return isinstance(parts, list) and all(map(_is_descriptor, parts))
-
-
-def _is_descriptor(part: object) -> bool:
-    return (
-        isinstance(part, dict)
-        and isinstance(part.get("digest"), str)
-        and _DIGEST.fullmatch(part["digest"]) is not None
-        and type(part.get("size")) is int
-        and part["size"] >= 0
-        and isinstance(part.get("mediaType"), str)
-        and isinstance(part.get("annotations", {}), dict)
-    )

@@ -47,13 +47,13 @@ class Blobs(RegistryConnection):
         most = min(size, WHOLE_BYTES)
         answer = self._ask("GET", f"{repository}/blobs/{digest}", size=most, seconds=self._carrying(most))
         if answer.status == 404:
-            raise self._lost(repository, digest)
-        self._expect(answer, 200)
+            raise self.lost(repository, digest)
+        self.expect(answer, 200)
         if (seen := digest_of(answer.content)) != digest:
-            raise self._garbage(f"the content of the blob {digest} has the digest {seen}")
+            raise self.garbage(f"the content of the blob {digest} has the digest {seen}")
         return answer.content
 
-    def _lost(self, repository: str, digest: str) -> RegistryError:
+    def lost(self, repository: str, digest: str) -> RegistryError:
         """The error for a blob that isn't given: what a build looks for by HEAD it would never build again."""
         if not self.has_blob(repository, digest):
             return BlobLost(self.host, repository, digest)
@@ -72,7 +72,7 @@ class Blobs(RegistryConnection):
         """Whether the repository holds this blob."""
         answer = self._ask("HEAD", f"{repository}/blobs/{digest}")
         if answer.status != 404:
-            self._expect(answer, 200)
+            self.expect(answer, 200)
         return answer.status == 200
 
     def absent(self, repository: str, digests: Collection[str]) -> tuple[str, ...]:
@@ -116,12 +116,12 @@ class Blobs(RegistryConnection):
             target.truncate()
             return self._follow("GET", address, bounds, sink=keep)
 
-        answer = self._patiently(attempt)
+        answer = self.patiently(attempt)
         if answer.status == 404:
-            raise self._lost(repository, digest)
-        self._expect(answer, 200)
+            raise self.lost(repository, digest)
+        self.expect(answer, 200)
         if (found := f"sha256:{seen.hexdigest()}") != digest:
-            raise self._garbage(f"the content of the blob {digest} has the digest {found}")
+            raise self.garbage(f"the content of the blob {digest} has the digest {found}")
         target.seek(0)
 
     def see_where_uploads_go(self, repository: str) -> None:
@@ -136,14 +136,14 @@ class Blobs(RegistryConnection):
     def _begun(self, repository: str) -> httpx.URL:
         """Where an upload goes that was begun just now."""
         answer = self._ask("POST", f"{repository}/blobs/uploads/")
-        self._expect(answer, 202)
-        return self._location(answer)
+        self.expect(answer, 202)
+        return self.upload_location(answer)
 
     def try_storing(self) -> None:
         """Let the registry store something and forget it again: whoever pushes through buildah isn't told why not."""
         location = self._begun("refit/probe")
         kind = {"Content-Type": "application/octet-stream"}
-        self._expect(self._send("PATCH", location, content=bytes(1 << 20), headers=kind), 202)
+        self.expect(self._send("PATCH", location, content=bytes(1 << 20), headers=kind), 202)
         self._send("DELETE", location)
 
     def mount(self, repository: str, digest: str, source: str, size: int) -> None:
@@ -152,8 +152,8 @@ class Blobs(RegistryConnection):
             return
         answer = self._ask("POST", f"{repository}/blobs/uploads/?{urlencode({'mount': digest, 'from': source})}")
         if answer.status != 201:
-            self._expect(answer, 202)
-            self._send("DELETE", self._location(answer))
+            self.expect(answer, 202)
+            self._send("DELETE", self.upload_location(answer))
             with TemporaryFile() as copy:
                 self.get_file(source, digest, copy, size)
                 self._upload(repository, digest, copy)
@@ -169,13 +169,13 @@ class Blobs(RegistryConnection):
             begun = self._follow("POST", f"{self._base}{repository}/blobs/uploads/", begin)
             if begun.status in BUSY:
                 return begun
-            self._expect(begun, 202)
-            location = self._location(begun).copy_merge_params({"digest": digest})
+            self.expect(begun, 202)
+            location = self.upload_location(begun).copy_merge_params({"digest": digest})
             return self._follow("PUT", location, Bounds(ANSWER_BYTES, carry), headers=headers, content=_Whole(content))
 
-        self._expect(self._patiently(attempt), 201)
+        self.expect(self.patiently(attempt), 201)
 
-    def _location(self, begun: Answer) -> httpx.URL:
+    def upload_location(self, begun: Answer) -> httpx.URL:
         """Where an upload goes that was begun."""
         return self._own(begun, begun.headers.get("location", ""), "an upload")
 

@@ -71,9 +71,9 @@ class RegistryConnection:
     def ping(self) -> None:
         """Make sure that a registry answers at the address of the settings and lets us in."""
         answer = self._send("GET", "")
-        self._expect(answer, 200)
-        if "docker-distribution-api-version" not in answer.headers and self._json(answer) != {}:
-            raise self._garbage(f"its answer to /v2/ is {answer.said[:80]!r}")
+        self.expect(answer, 200)
+        if "docker-distribution-api-version" not in answer.headers and self.document(answer) != {}:
+            raise self.garbage(f"its answer to /v2/ is {answer.said[:80]!r}")
         self._is_registry = True
 
     def _ask(self, method: str, path: str | httpx.URL, **options: Any) -> Answer:
@@ -98,7 +98,41 @@ class RegistryConnection:
         url = self._base + path if isinstance(path, str) else path
         accepted = {"Accept": _ACCEPTED if "/manifests/" in str(path) else "*/*", **(headers or {})}
         bounds = Bounds(size, self._seconds if seconds is None else seconds)
-        return self._patiently(lambda: self._follow(method, url, bounds, headers=accepted, content=content))
+        return self.patiently(lambda: self._follow(method, url, bounds, headers=accepted, content=content))
+
+    def relay(
+        self,
+        method: str,
+        address: str,
+        *,
+        size: int,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        once: bool = False,
+    ) -> Answer:
+        """Send what a library has composed, in the bounds and with the login of all else that is asked.
+
+        Args:
+            method: GET, HEAD, POST, …
+            address: the whole address, at the registry's own origin.
+            size: bytes that the answer may have.
+            headers: of the request.
+            content: what is sent.
+            once: not patiently: whoever calls begins anew where a connection breaks (see `patiently`).
+
+        Raises:
+            httpx.RequestError: with `once`, the connection fails.
+        """
+        self._make_sure()
+        url = httpx.URL(address)
+        if outside.origin(url) != self._origin:
+            raise self.garbage(f"{shown(address)} was to be asked, which is another address")
+        bounds = Bounds(size, LONGER * self._seconds + max(size, len(content or b"")) / self._rate)
+
+        def attempt() -> Answer:
+            return self._follow(method, url, bounds, headers=headers, content=content)
+
+        return attempt() if once else self.patiently(attempt)
 
     def _follow(self, method: str, address: str | httpx.URL, bounds: Bounds, **options: Any) -> Answer:
         """Ask the registry; what is read is followed to wherever it sends us, without a login if that isn't itself."""
@@ -154,7 +188,7 @@ class RegistryConnection:
                 "settings.yaml; it has to speak https if the registry does. Else don't use this registry.",
             ) from None
 
-    def _patiently(self, attempt: Callable[[], Answer]) -> Answer:
+    def patiently(self, attempt: Callable[[], Answer]) -> Answer:
         """Try until the registry has answered and isn't busy. An attempt must do no harm when it fails halfway."""
         failed, busy, since = 0, 0, 0.0
         while True:
@@ -169,7 +203,7 @@ class RegistryConnection:
                 self._distrust(error)
                 time.sleep(patience.pause(failed))
             except (httpx.RequestError, httpx.InvalidURL) as error:
-                raise self._garbage(str(error)) from None
+                raise self.garbage(str(error)) from None
             else:
                 if answer.status in BUSY:
                     busy, since = busy + 1, since or time.monotonic()
@@ -220,7 +254,7 @@ class RegistryConnection:
         self._distrust(error)
         problem = str(error) or type(error).__name__
         if isinstance(error, httpx.RemoteProtocolError) and not self._is_registry:
-            raise self._garbage(problem) from None
+            raise self.garbage(problem) from None
         raise self._silent(f"Asked {ATTEMPTS} times: {problem}") from None
 
     def _own(self, answer: Answer, address: str, what: str) -> httpx.URL:
@@ -228,7 +262,7 @@ class RegistryConnection:
         try:
             url = outside.joined(answer.url, address)
         except outside.Astray as error:
-            raise self._garbage(str(error)) from None
+            raise self.garbage(str(error)) from None
         if outside.origin(url) != self._origin:
             place = f"{url.scheme}://{url.netloc.decode('ascii', 'replace')}"
             raise RegistryError(
@@ -240,7 +274,8 @@ class RegistryConnection:
             )
         return url
 
-    def _expect(self, answer: Answer, status: int) -> None:
+    def expect(self, answer: Answer, status: int) -> None:
+        """Raise the error for an answer that has another status than this."""
         if answer.status == status:
             return
         said, request = answer.said, f"{answer.method} {shown(answer.url.path)}"
@@ -253,14 +288,15 @@ class RegistryConnection:
             )
         if answer.status >= 500:
             raise self.broken(f"It answers {answer.status} to {request}: {said}")
-        raise self._garbage(f"it answers {answer.status} to {request}, where {status} was expected. {said}")
+        raise self.garbage(f"it answers {answer.status} to {request}, where {status} was expected. {said}")
 
-    def _json(self, answer: Answer) -> Any:
+    def document(self, answer: Answer) -> Any:
+        """The JSON of an answer, as data."""
         try:
             return parsed(answer.content)
         except (ValueError, RecursionError):
             path = shown(answer.url.path)
-            raise self._garbage(f"its answer to {path} is no JSON that can be read: {answer.said[:80]!r}") from None
+            raise self.garbage(f"its answer to {path} is no JSON that can be read: {answer.said[:80]!r}") from None
 
     def _silent(self, why: str) -> NoAnswer:
         return NoAnswer(
@@ -293,7 +329,8 @@ class RegistryConnection:
             "name that stands in it; or set `registry_tls: false` if it speaks plain http.",
         )
 
-    def _garbage(self, what: str) -> RegistryError:
+    def garbage(self, what: str) -> RegistryError:
+        """The error for what no registry answers; `what` was seen."""
         return RegistryError(
             f"{self.host} doesn't answer as an image registry does.",
             why=f"The client saw: {what}.",

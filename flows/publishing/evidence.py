@@ -19,13 +19,17 @@ from sqlalchemy import Engine
 from flows.catalog import npm
 from flows.core.errors import UnknownName
 from flows.core.formatting import some
+from flows.core.lazily import lazily
 from flows.core.leases import lease
-from flows.images.manifests import EMPTY, EMPTY_KIND, INDEX, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.manifests import INDEX, Manifest, canonical, digest_of
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost, RegistryError
 from flows.images.stages import Stage
 from flows.publishing import statements
 from flows.signing.trust import ENVELOPE, STATEMENT
+
+with lazily(globals()):
+    from flows.images.artifacts import Artifacts  # two seconds, where jsonschema has all its formats
 
 KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
@@ -137,39 +141,21 @@ def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], da
 
 def add(registry: Registry, subject: Manifest, kind: str, files: Mapping[str, bytes], database: Engine) -> None:
     """Attach files of a kind to an image, whatever is attached there."""
-    repository = registry.repository
-    registry.put_blob(repository, EMPTY)
-    for content in files.values():
-        registry.put_blob(repository, content)
     number = {_NUMBER: str(1 + max(map(_number, _attachments(registry, subject.digest, kind)), default=0))}
-    document = {
-        "schemaVersion": 2,
-        "mediaType": MANIFEST,
-        "artifactType": kind,
-        "config": descriptor(EMPTY_KIND, EMPTY),
-        "layers": [
-            descriptor(_media_type(name), content, annotations={_TITLE: name})
-            for name, content in sorted(files.items())
-        ],
-        "subject": descriptor(subject.media_type, subject.content),
-        "annotations": number,
-    }
-    content = canonical(document)
-    entry = descriptor(MANIFEST, content, artifactType=kind, annotations=number)
-    registry.put_manifest(repository, str(entry["digest"]), content, MANIFEST)
-    if registry.referrers(repository, subject.digest) is None:
+    typed = {name: (_media_type(name), content) for name, content in files.items()}
+    entry = Artifacts(registry, kind).attach(subject, typed, number)
+    if registry.referrers(registry.repository, subject.digest) is None:
         _list(registry, subject.digest, entry, database)
 
 
 def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -> list[bytes]:
     """Files of this name in the attachments of a kind: the newest first, so many at most."""
-    found = []
+    found, artifacts = [], Artifacts(registry, kind)
     for entry in _attachments(registry, digest, kind)[: -most - 1 : -1]:
-        attached = registry.find(registry.repository, str(entry["digest"]))
-        for layer in attached.document.get("layers", ()) if attached else ():
-            if layer.get("annotations", {}).get(_TITLE) == name:
+        for layer in artifacts.files(str(entry["digest"])):
+            if _title(layer) == name:
                 with suppress(BlobLost):
-                    found.append(registry.blob(registry.repository, layer["digest"], layer["size"]))
+                    found.append(artifacts.fetch(layer))
     return found
 
 
@@ -205,11 +191,11 @@ def newest_of_each(registry: Registry, digest: str, kinds: Iterable[str]) -> tup
 def listed(registry: Registry, digest: str) -> tuple[File, ...]:
     """The files that are attached to the image with this digest, by name; of two with one name the newer."""
     found: dict[str, File] = {}
+    artifacts = Artifacts(registry, KIND)
     for entry in _attachments(registry, digest):
-        attached = registry.find(registry.repository, str(entry["digest"]))
         # One that somebody deleted, or a registry's `garbage-collect --delete-untagged`, is attached anew some day.
-        for layer in attached.document.get("layers", ()) if attached else ():
-            name = layer.get("annotations", {}).get(_TITLE, "")
+        for layer in artifacts.files(str(entry["digest"])):
+            name = _title(layer)
             found[name] = File(name, layer["mediaType"], layer["digest"], layer["size"])
     return tuple(found[name] for name in sorted(found))
 
@@ -223,7 +209,7 @@ def read(registry: Registry, digest: str, name: str) -> bytes:
     files = {file.name: file for file in listed(registry, digest)}
     if name not in files:
         raise UnknownName("file", name, files, where=f"the evidence of {digest}")
-    return registry.blob(registry.repository, files[name].digest, files[name].size)
+    return _content(registry, files[name])
 
 
 def packages(registry: Registry, digest: str) -> dict[str, str]:
@@ -272,8 +258,18 @@ def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
 def _json(registry: Registry, digest: str, name: str) -> Any:
     found = [file for file in listed(registry, digest) if file.name == name]
     with suppress(BlobLost):  # it is attached anew when the image is published the next time, which asks for it, too
-        return json.loads(registry.blob(registry.repository, found[0].digest, found[0].size)) if found else {}
+        return json.loads(_content(registry, found[0])) if found else {}
     return {}
+
+
+def _content(registry: Registry, file: File) -> bytes:
+    return Artifacts(registry, KIND).fetch({"digest": file.digest, "size": file.size})
+
+
+def _title(layer: Mapping[str, Any]) -> str:
+    """The name of an attached file; empty if it has none."""
+    title = layer.get("annotations", {}).get(_TITLE)
+    return title if isinstance(title, str) else ""
 
 
 def _media_type(name: str) -> str:
