@@ -35,8 +35,8 @@ from flows.images.stages import Stage
 from tests.support.machine import ROOT, RegistryServer, private_home
 from tests.support.package_index import make_wheel, serve_index, write_page
 from tests.support.prefect_api import FINAL, ask, prefect_client, start_run
+from tests.support.receiver import receiver
 from tests.support.waiting import PATIENCE, free_port, wait_until
-from tests.unit.core.test_operator_alerts import receiver
 
 REFIT = Path(sys.executable).parent / "refit"
 RELEASE = "2001a"  # nobody else's

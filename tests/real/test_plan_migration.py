@@ -34,9 +34,9 @@ from flows.sessions.ide.terminals import LEFT
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.wishes import PreferenceStore
 from tests.support.machine import RegistryServer, private_home
+from tests.support.receiver import receiver
 from tests.support.terminal import Terminal
 from tests.support.variants import LIGHT, light
-from tests.unit.core.test_operator_alerts import receiver
 
 NAME, PROFILE, RELEASE = "grace", "light-minimal-deb12-py311", "2026a"
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
+from flows.core.database import open_database
+from flows.core.settings import Settings
 from tests.support.simulated.fleet import Fleet, fleet
 
 
@@ -15,3 +18,8 @@ def sessions(tmp_path: Path) -> Iterator[Fleet]:
     """Simulated sessions under the real carrier, journal and database."""
     with fleet(tmp_path / "home") as found:
         yield found
+
+
+@pytest.fixture
+def database(settings: Settings) -> Engine:
+    return open_database(settings.database)

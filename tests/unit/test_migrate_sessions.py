@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,19 +14,15 @@ from prefect.logging import disable_run_logger
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from flows.core.database import now, open_database
+from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrate_sessions import _alone, _at_once, _Watch, about_held, migrate_sessions, move_wave
 from flows.migrations.executor import MoveExecutor
-from flows.migrations.image_pulls import room_for_images
 from flows.migrations.move_steps import State
-from flows.migrations.notifications.notice import first_told
-from flows.migrations.planning.rollout import Action, Decision, Health, Reason, RolloutStatus
-from flows.migrations.planning.waves import title
+from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
 from flows.migrations.reconcile import FailureBudget
 from flows.migrations.results import Result
-from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import SessionPlanner
 from flows.publishing.signatures import NotPublished, PublicationRow, Publications
@@ -39,11 +34,6 @@ from tests.support.simulated.fleet import fleet
 from tests.support.waiting import PATIENCE
 
 IMAGE = f"sha256:{'ab' * 32}"
-
-
-@pytest.fixture
-def database(settings: Settings) -> Engine:
-    return open_database(settings.database)
 
 
 def test_no_more_are_away_at_once_than_the_strictest_cap_lets() -> None:
@@ -234,51 +224,6 @@ def test_what_is_answered_on_a_page_is_heard_while_it_is_waited(
     assert now() < until
 
 
-@pytest.mark.parametrize(
-    ("what", "way"),
-    [("pause", RolloutStatus.paused), ("resume", RolloutStatus.running), ("abort", RolloutStatus.aborted)],
-    ids=lambda value: value,
-)
-def test_a_rollout_is_steered_by_its_digest(
-    settings: Settings, database: Engine, what: str, way: RolloutStatus
-) -> None:
-    Rollouts(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
-    assert steer(what, IMAGE[7:19], settings, "ann") == f"The rollout of {IMAGE[7:19]} is {way}."
-    assert Rollouts(database).all()[IMAGE].way is way
-
-
-def test_who_was_told_of_an_image_that_is_aborted_hears_so_and_has_no_deadline_any_more(tmp_path: Path) -> None:
-    with fleet(tmp_path / "home") as sessions, sessions.in_charge():
-        ada, new = sessions.add(1, sessions.image("old")), sessions.image("new")
-        Rollouts(sessions.database).begin({(ada.profile, ada.release): new}, {}, "root")
-        history = History(sessions.database)
-        history.add(Kind.noticed, session=ada.name, image=new, data={"from": ada.image})
-        assert first_told(history.events(), Kind.noticed)
-        steer("abort", new, sessions.settings, "ann")
-        assert not first_told(history.events(), Kind.noticed)
-        assert [event.kind for event in history.events(ada.name)] == [Kind.noticed, Kind.withdrawn]
-        history.add(Kind.noticed, session=ada.name, image=new, data={"from": ada.image})
-        assert list(first_told(history.events(), Kind.noticed)) == [(ada.name, ada.image)] and not history.broken()
-
-
-def test_an_answer_about_one_wave_is_none_about_the_next(settings: Settings, database: Engine) -> None:
-    standings, waves = Rollouts(database), settings.migration.waves
-    standings.begin({("p0", "2026a"): IMAGE}, {}, "root")
-    standings.judge(IMAGE, 2, title(2, waves), Health.unapproved)
-    with pytest.raises(RefitError, match=f"doesn't wait for an approval after the wave {title(1, waves)}"):
-        steer("approve", IMAGE, settings, "ann", title(1, waves))
-    assert not standings.all()[IMAGE].approved
-    steer("approve", IMAGE, settings, "ann", title(2, waves))
-    approved = standings.all()[IMAGE].approved
-    assert approved and approved[0] == 2
-
-
-def test_what_waits_for_no_approval_gets_none(settings: Settings, database: Engine) -> None:
-    Rollouts(database).begin({("p0", "2026a"): IMAGE}, {}, "root")
-    with pytest.raises(RefitError, match="doesn't wait for an approval"):
-        steer("approve", "", settings, "ann")
-
-
 @pytest.mark.slow
 def test_without_a_word_it_is_waited_to_the_end(database: Engine) -> None:
     clock, until = _Watch(database), now() + timedelta(seconds=0.2)
@@ -291,69 +236,6 @@ def test_whoever_looks_after_sessions_is_told_of_those_that_are_held_and_of_no_o
     held = replace(moved, session="bob", state=State.held, reason="the way back failed. `refit migrate recover bob`")
     assert about_held([moved]) == ""
     assert about_held([moved, held]) == f"bob: {held.reason}"
-
-
-def test_what_has_to_be_pulled_is_pulled_before_the_first_is_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**11)
-    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
-        ada = sessions.add(1, sessions.image("old"))
-        new = sessions.image("new", size=10**10)
-        planning = SessionPlanner(sessions.settings)
-        (line,) = planning.plan([], "")
-        assert (line.session, line.action, line.reason) == (ada.name, Action.later, Reason.pull)
-        (named,) = planning.plan([ada.name], "")
-        assert named.action is Action.migrate
-        assert planning.fetch([line]) == (new,) and sessions.world.effects["pull"]
-        (line,) = planning.plan([], "")
-        assert (line.action, line.reason) == (Action.migrate, None) and not planning.fetch([line])
-
-
-def test_an_image_that_cannot_be_pulled_is_left_to_the_moves_which_say_why(tmp_path: Path) -> None:
-    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
-        sessions.add(1, sessions.image("old"))
-        new = sessions.image("new", size=1000)
-        del sessions.world.images[new]
-        planning = SessionPlanner(sessions.settings)
-        assert planning.fetch(planning.plan([], "")) == (new,)
-        assert [line.action for line in planning.plan([], "")] == [Action.migrate]
-
-
-@pytest.mark.slow
-def test_an_image_for_which_there_is_no_room_moves_nobody_and_one_that_is_here_needs_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flows.migrations.observer.room_for_images", lambda _: 10**10)
-    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
-        sessions.add(1, sessions.image("old"))
-        sessions.image("new", size=10**11)
-        planning = SessionPlanner(sessions.settings)
-        lines = planning.plan([], "")
-        assert [line.reason for line in lines] == [Reason.room] and not planning.fetch(lines)
-        sessions.image("smaller", size=10**10)
-        assert [line.reason for line in planning.plan([], "")] == [Reason.pull]
-        sessions.image("same layers")
-        assert [line.action for line in planning.plan([], "")] == [Action.migrate]
-
-
-def test_a_registry_that_cannot_say_what_has_to_be_pulled_keeps_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def silent(*_: object) -> dict[str, int]:
-        raise RefitError("The registry doesn't answer.")
-
-    monkeypatch.setattr("flows.migrations.image_pulls.to_pull", silent)
-    with fleet(tmp_path / "home", waves=[100]) as sessions, sessions.in_charge():
-        sessions.add(1, sessions.image("old"))
-        sessions.image("new", size=10**9)
-        assert [line.action for line in SessionPlanner(sessions.settings).plan([], "")] == [Action.migrate]
-
-
-def test_there_is_room_for_some_of_what_the_disk_has_left(settings: Settings) -> None:
-    free = shutil.disk_usage(settings.folder()).free
-    # Other tests write to the same disk meanwhile.
-    assert room_for_images(settings) == pytest.approx((free - (1 << 30)) / 3, abs=1 << 28)
 
 
 @pytest.mark.slow

@@ -27,9 +27,8 @@ from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import as_text, read_pipfile
 from tests.support.machine import ROOT
+from tests.support.spoiling import ODD, Spoil, spoilt
 
-Spoil = Callable[[bytes], bytes]
-ODD = ["\x00", "\ufeff", "\r", "\t", "{{", "{%", "&a [*a]", "? [1, 2]\n: 3\n", "!!python/object:x {}\n", "- ", "é", '"']
 RELEASE = """\
 release: 2026a
 nightly: "0 2 * * *"
@@ -67,24 +66,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "releases" / "2026a.yaml").write_text(RELEASE)
     (folder / "releases" / "2026a.lock").write_text(FIRST)
     return folder
-
-
-@st.composite
-def spoilt(draw: st.DrawFn) -> Spoil:
-    """Another content altogether, or the old one with something cut out, put in, or in another place."""
-    if draw(st.booleans()):
-        content = draw(
-            st.binary(max_size=200) | st.text(max_size=200).map(str.encode) | st.sampled_from(ODD).map(str.encode)
-        )
-        return lambda _: content
-    start, length = draw(st.floats(0, 1)), draw(st.integers(0, 40))
-    new = draw(st.binary(max_size=8) | st.sampled_from(ODD).map(str.encode) | st.text(max_size=8).map(str.encode))
-
-    def spoil(old: bytes) -> bytes:
-        at = int(start * len(old))
-        return old[:at] + new + old[at + length :]
-
-    return spoil
 
 
 # What may stand where something else is asked for. TOML has no null, and JSON no days.

@@ -16,8 +16,8 @@ from flows.authoring.lint.catalog import lint
 from flows.catalog import load, skeletons
 from flows.catalog.model import Catalog
 from flows.core.errors import RefitError
+from tests.support.small_catalog import catalog
 from tests.support.waiting import PATIENTLY, free_port, wait_until
-from tests.unit.catalog.test_choices import catalog
 
 __all__ = ["catalog"]  # a fixture
 

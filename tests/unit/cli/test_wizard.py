@@ -15,8 +15,8 @@ from flows.catalog.choices import Option
 from flows.catalog.model import Catalog
 from flows.cli import wizard
 from flows.core.errors import RefitError
+from tests.support.small_catalog import FILE, catalog
 from tests.support.terminal import Terminal
-from tests.unit.catalog.test_choices import FILE, catalog
 
 __all__ = ["catalog"]  # a fixture
 WHOLE = {"os": "deb12", "python": "py311", "cuda": "none", "bundle": "both", "ide": "jupyter"}

@@ -1,6 +1,7 @@
+"""Unpickled, it touches a file."""
+
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 
 from flows.orchestration import offered
 from flows.orchestration.offered import Refused, admit, import_flow
+from tests.support.exploit import Exploit
 
 BUILD = "flows.build_profiles:build_profiles"
 FLOW, DEPLOYMENT = uuid4(), uuid4()
@@ -78,16 +80,6 @@ def test_an_entrypoint_that_is_not_on_offer_is_refused(entrypoint: str | None) -
 def test_a_run_without_a_deployment_or_with_another_ones_is_refused(of: UUID | None) -> None:
     with pytest.raises(Refused, match="own flows alone"):
         admit(run(deployment_id=of), None if of is None else deployment())
-
-
-class Exploit:
-    """Unpickled, it touches a file."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.mark}",)
 
 
 READS = """

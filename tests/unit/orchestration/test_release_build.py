@@ -34,7 +34,7 @@ from flows.releases.outcomes import Attempt, Outcomes
 from flows.releases.plan import NotBuildable, ReleasePlan
 from flows.releases.report import BuildFailed, BuildReport, has_failed
 from tests.support.machine import ROOT
-from tests.unit.images.test_registry import HELLO, server
+from tests.support.small_registry import HELLO, server
 
 IMAGE = Published("runtime-one", "runtime-one_2026a_20261121", "sha256:a", "sha256:b", 110_200_000, True, 9.5)
 NO_WAY = {"rstudio-r": "https://nowhere/rstudio.deb: it answers 403"}

@@ -20,8 +20,8 @@ from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage, layer_tag
 from flows.publishing.prune import Plan, Policy, Stored, observe, plan
 from flows.signing.trust import Trust
-from tests.unit.images.test_registry import server
-from tests.unit.publishing.test_referrers import Fake
+from tests.support.registry_in_memory import Fake
+from tests.support.small_registry import server
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 POLICY = Policy(images=2, days=7)

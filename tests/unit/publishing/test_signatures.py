@@ -19,8 +19,8 @@ from flows.publishing import evidence, statements
 from flows.publishing.signatures import _TEXTS, NotPublished, Publication, Publications, Refusal
 from flows.signing.keys import BadKey, Keys, pem_of
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Trust, statement
-from tests.unit.images.test_registry import client, server
-from tests.unit.publishing.test_referrers import Fake
+from tests.support.registry_in_memory import Fake
+from tests.support.small_registry import client, server
 
 PROFILE, RELEASE = "runtime-minimal-deb12-py311", "2026a"
 

@@ -17,8 +17,8 @@ from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.publishing.signatures import NotPublished, Publications
 from flows.services import doctor_sessions
-from tests.unit.images.test_registry import client, server
-from tests.unit.publishing.test_referrers import IMAGES, Fake
+from tests.support.registry_in_memory import IMAGES, Fake
+from tests.support.small_registry import client, server
 
 pytestmark = pytest.mark.slow
 

@@ -19,30 +19,10 @@ from flows.core.errors import RefitError
 from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import digest
+from tests.support.checkout import DIGEST, LOCK, PIPFILE, begins, write
 from tests.support.machine import ROOT
-from tests.unit.authoring.test_broken_files import Spoil, spoilt
+from tests.support.spoiling import Spoil, spoilt
 
-PIPFILE = """\
-[[source]]
-url = "https://pypi.org/simple"
-verify_ssl = true
-name = "pypi"
-
-[dev-packages]
-
-[packages]
-six = "~=1.16" # a comment
-
-[requires]
-python_version = "3.9"
-"""
-# As pipenv writes it for that Pipfile.
-LOCK = """\
-{"_meta": {"hash": {"sha256": "%s"}, "pipfile-spec": 6, "requires": {"python_version": "3.9"},
- "sources": [{"name": "pypi", "url": "https://pypi.org/simple", "verify_ssl": true}]},
- "default": {"six": {"hashes": ["sha256:aa"], "index": "pypi", "version": "==1.16.0"}}, "develop": {}}
-"""
-DIGEST = "ca429625ea49d54e94a162c6bdea0da403e2746e8e101cfc5b1c2def2e558f19"
 CUSTOM = "USER 0\n\nRUN echo '{{ x }}' >> /etc/r && \\\n    true\n\nENV R_LIBS_USER=/opt/app-root/src/R\n"
 BASE = """\
 FROM ${BASE_IMAGE} as builder
@@ -62,18 +42,6 @@ RUN cp x /opt/app-root/lib/$PYTHON_FOLDER/y
 RUN ["true"]
 CMD run.sh ${CUDA}${RELEASE}
 """
-
-
-def write(root: Path, path: str, text: str = "") -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
-
-
-def begins(recipe: str) -> str:
-    """The FROM of a recipe, as their program writes it."""
-    *_, system, python = recipe.partition("_")[0].split("-")
-    cuda, level = ("cuda", "-runtime-cudnn") if recipe.startswith("cuda-") else ("base", "")
-    return f"FROM quay.io/x/workbench-images:{cuda}-{system}-{python}{level}_2023c_latest\n"
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from flows.authoring.lint.catalog import lint
 from flows.authoring.lint.shell import bodies, script
 from flows.images.rendering.templates import Templates
 from tests.support.machine import ROOT
-from tests.unit.catalog.test_choices import catalog
+from tests.support.small_catalog import catalog
 
 __all__ = ["catalog"]  # a fixture
 TODAY = date(2026, 11, 21)

@@ -16,7 +16,7 @@ from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descri
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage, layer_tag
 from flows.signing.trust import Trust
-from tests.unit.images.test_registry import HELLO, Answer, client, ping, server
+from tests.support.small_registry import HELLO, Answer, client, ping, server
 
 TAG, OTHER = layer_tag("key", {}), layer_tag("other", {})
 LAYER = Stored(digest_of(b"layer"), 5, digest_of(b"tar"))

@@ -13,7 +13,7 @@ from flows.migrations.move import Consent
 from flows.migrations.planning.consent import deadline_if_told, frozen, objection, starting
 from flows.migrations.planning.rollout import Action, Reason
 from flows.sessions.preferences import UpdatePreferences
-from tests.unit.migrations.planning.test_planner import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout
+from tests.support.planning import BUSY, HOUR, NEW, NOW, candidate, only, policy, rollout
 
 FREEZE = {"first": "2026-10-24", "last": "2026-10-25", "why": "a fair"}
 

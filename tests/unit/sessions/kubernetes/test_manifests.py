@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows.catalog.model import Access
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import missing_role
-from flows.sessions.kubernetes.manifests import ClusterOptions
 from flows.sessions.model import Session, Volume
+from tests.support.pods import OPTIONS, SESSION
 
-OPTIONS = ClusterOptions("registry.example.com", "team/images", pull_secret="login", node_selector={"pool": "dev"})
-SESSION = Session(
-    "ada", "p", "2026a", f"sha256:{'a' * 64}", 300_001, Path("refit-home-ada"), Path("token"), Access(port=8888)
-)
 WITH_ALL = replace(
     SESSION, memory=8 * 10**9, cpus=2.0, volumes=(Volume("data", "/data", Path("refit-volume-data"), read_only=True),)
 )

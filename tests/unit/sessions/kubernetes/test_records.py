@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.sessions.kubernetes import manifests, records
 from flows.sessions.model import Running, Session
-from tests.unit.sessions.kubernetes.test_manifests import OPTIONS, SESSION
+from tests.support.pods import OPTIONS, SESSION
 
 AFTER = replace(SESSION, generation=2, image=f"sha256:{'b' * 64}")
 IDS = {"a": "A", "b": "B"}

@@ -1,0 +1,14 @@
+"""A session, and the options of a cluster for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows.catalog.model import Access
+from flows.sessions.kubernetes.manifests import ClusterOptions
+from flows.sessions.model import Session
+
+OPTIONS = ClusterOptions("registry.example.com", "team/images", pull_secret="login", node_selector={"pool": "dev"})
+SESSION = Session(
+    "ada", "p", "2026a", f"sha256:{'a' * 64}", 300_001, Path("refit-home-ada"), Path("token"), Access(port=8888)
+)

@@ -1,0 +1,116 @@
+"""Fault cases 1, 12 and 13: runs that are killed, results that are lost, and reboots.
+
+Moves are carried out by what really does so: only engine, homes and IDEs are simulated.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.core.database import now
+from flows.core.leases import lease
+from flows.migrations.executor import LOOK_AGE
+from flows.migrations.move_steps import STEPS, State
+from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
+from flows.sessions.model import Session
+from tests.support.simulated.faults import fail, happening, healthy, kill, move
+from tests.support.simulated.fleet import Fleet
+from tests.support.simulated.world import Killed, Point
+
+MOMENTS = [
+    *((verb, when) for verb in ("pull", "create", "stop", "start", "remove", "forget") for when in ("before", "after")),
+    *((verb, when) for verb in ("copy", "snapshot") for when in ("before", "middle", "after")),
+    *((verb, "before") for verb in ("ready", "check room", "shut out", "compare", "lead", "cell", "end")),
+    *((verb, "before") for verb in ("ready to look", "probe")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("verb", "when"), MOMENTS)
+def test_f01_killed_before_and_after_every_effect_it_arrives(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    happening(sessions, verb, when, kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    sessions.carrier().resume_all()
+    [done] = sessions.journal.history(ada.name)
+    assert done.state is State.cleaned and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("journalled", [False, True])
+def test_f01_a_session_that_a_killed_run_has_left_closed_is_opened_as_soon_as_it_cant_be_stopped_any_more(
+    sessions: Fleet, ada: Session, journalled: bool
+) -> None:
+    def meanwhile(point: Point) -> None:
+        closed = any(box.shut for box in sessions.world.of(ada.name))
+        if closed and point.verb == ("journal" if journalled else "probe"):
+            kill(sessions)()
+
+    sessions.world.meanwhile = meanwhile
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    sessions.world.alive, sessions.world.meanwhile = True, lambda _: None
+    doors, [box] = IngressReopener(sessions.sessions, sessions.journal), sessions.world.of(ada.name)[:1]
+    assert box.shut and doors.open(now()) == ()
+    later = now() + 2 * LOOK_AGE
+    assert (doors.open(later), doors.open(later)) == ((ada.name,), ()) and not box.shut
+    sessions.carrier().resume_all()
+    assert healthy(sessions, sessions.sessions.store.session(ada.name))
+
+
+@pytest.mark.parametrize("verb", ["copy", "stop", "snapshot", "start", "forget"])
+def test_f01_a_session_that_a_killed_run_has_left_away_is_brought_back_without_anybody(
+    sessions: Fleet, ada: Session, verb: str
+) -> None:
+    happening(sessions, verb, "after" if verb in ("stop", "start") else "before", kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    journal, later = sessions.journal, now() + 2 * PATIENCE
+    assert end_abandoned(journal, sessions.carrier, now()) == ()
+    with lease(sessions.database, f"session {ada.name}"):  # somebody is at it
+        assert end_abandoned(journal, sessions.carrier, later) == ()
+    ended = [result.state for result in end_abandoned(journal, sessions.carrier, later)]
+    if verb == "copy":  # it runs still: the next run moves it
+        assert ended == [] and journal.unfinished()
+    else:
+        assert ended == [State.cleaned]
+        assert healthy(sessions, sessions.sessions.store.session(ada.name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("verb", ["pull", "create", "copy", "stop", "snapshot", "start", "remove", "forget"])
+def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    happening(sessions, verb, when, fail("it took longer than 60 s and was ended"))
+    result = move(sessions, ada)
+    if result.state is State.held:  # only the cleaning was left
+        assert sessions.carrier().reopen(ada.name)
+    assert healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("step", [step.name for step in STEPS])
+def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, ada: Session, step: str) -> None:
+    steps = iter(STEPS)
+
+    def reboot() -> None:
+        for box in sessions.world.of(""):
+            sessions.world.die(box.session.container)
+        kill(sessions)()
+
+    def meanwhile(point: Point) -> None:
+        # Two lines of the journal for each step; the reboot comes when the first of them is written.
+        begun = (point.verb, point.when) == ("journal", "after") and sessions.world.effects["journal"] % 4 == 2
+        if begun and next(steps).name == step:
+            reboot()
+
+    sessions.world.meanwhile = meanwhile
+    with pytest.raises(Killed):
+        move(sessions, ada)
+    sessions.world.meanwhile = lambda _: None
+    sessions.carrier().resume_all()
+    with sessions.world.person():
+        assert not sessions.sessions.up()
+    assert healthy(sessions, ada)
