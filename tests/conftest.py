@@ -32,18 +32,32 @@ examples.register_profile("repeatable", derandomize=True)
 examples.register_profile("few", derandomize=True, max_examples=10)
 
 
+REAL = [Path(__file__).parent / folder for folder in ("real", "faults", "kube")]
+
+
+def _together(file: Path) -> Path:
+    """What goes to one process of a test run: a file, or a folder of real tests whose files share what they start."""
+    return file.parent if file.parent.parent in REAL else file
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Name what goes to one process with this test; `--dist loadgroup` heeds it."""
+    item.add_marker(pytest.mark.xdist_group(str(_together(item.path).relative_to(Path(__file__).parent))))
+
+
 @pytest.hookimpl(trylast=True)  # after those that don't run were left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give a test that is marked long an hour, unless it says itself how long it takes; put the files in order."""
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
-    order = _in_order(dict.fromkeys(item.path for item in items))
-    items.sort(key=lambda item: order[item.path])
+    order = _in_order(dict.fromkeys(_together(item.path) for item in items))
+    items.sort(key=lambda item: order[_together(item.path)])
 
 
 def _in_order(files: Iterable[Path]) -> dict[Path, int]:
-    """The place of each file.
+    """The place of each file, or of each folder whose files stay together.
 
     The first one makes the image that most others with real programs need: half of those that don't come next, for the
     other processes. The other half comes last, where a file that takes minutes would keep all waiting for one process.

@@ -23,7 +23,7 @@ from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.migrations.results import Result
-from tests.faults.test_kill import move_until_killed
+from tests.support.killing import move_until_killed
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import Scene, check_nothing_is_left, furnish, manifest, opened, to
 from tests.support.variants import LATE, LIGHT, WAITS

@@ -9,11 +9,9 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import psutil
@@ -29,20 +27,19 @@ from flows.images.builder.build_lock import pruning
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.builder.workspace import recover
 from flows.images.distributed.builder import BuildWorker, Unlike
-from flows.images.distributed.coordinator import NoBuilder, RemoteBuilder
+from flows.images.distributed.coordinator import NoBuilder
 from flows.images.distributed.jobs import Work
 from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph
-from tests.faults.test_builds import digests, executions, graph_of, matrix, nap_of, programs
-from tests.faults.test_kill import kill
-from tests.real.test_build import assert_clean, sleepers
 from tests.support import tiny
+from tests.support.building import digests, executions, graph_of, matrix, nap_of, programs
+from tests.support.killing import kill
+from tests.support.leftovers import assert_clean, sleepers
 from tests.support.machine import RegistryServer, private_home, serve_registry
+from tests.support.machines import HERE, builder, hand_over, handing
 from tests.support.processes import in_a_process
 from tests.support.waiting import PATIENCE, some_long, wait_until
-
-HERE = "deb12"
 
 
 @pytest.fixture(scope="module")
@@ -61,32 +58,6 @@ def pair(own_registry: RegistryServer, tmp_path: Path) -> Iterator[tuple[Setting
         private_home(tmp_path / "two", own_registry.port, **shared) as two,
     ):
         yield one, two
-
-
-@contextmanager
-def handing(settings: Settings, graph: Graph, system: str = HERE) -> Iterator[RemoteBuilder]:
-    """A run that has all stages of a graph built by others; the longer its name, the more urgent a stage."""
-    urgency = {name: float(len(name)) for name in graph.stages}
-    handover = RemoteBuilder(settings, Registry(settings), dict.fromkeys(graph.stages, system), urgency, graft=True)
-    with handover.going_on():
-        yield handover
-
-
-def hand_over(handover: RemoteBuilder, graph: Graph, pool: ThreadPoolExecutor) -> dict[str, Future[Built]]:
-    """Each stage as soon as its parent is there."""
-    futures: dict[str, Future[Built]] = {}
-    for stage in graph.stages.values():
-        parent = futures[stage.parent] if stage.parent else None
-        futures[stage.name] = pool.submit(
-            lambda stage=stage, parent=parent: handover.build(stage, parent.result() if parent else None)
-        )
-    return futures
-
-
-def builder(settings: Settings, handover: RemoteBuilder, name: str, systems: tuple[str, ...] = (HERE,)) -> BaseProcess:
-    """A machine that builds for a run until that is over."""
-    named = settings.model_copy(update={"machine": name})
-    return in_a_process(lambda: BuildWorker(named, handover.jobs.run, systems).serve())
 
 
 def built_by_all(pair: tuple[Settings, Settings], graph: Graph) -> dict[str, Built]:

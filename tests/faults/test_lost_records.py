@@ -20,7 +20,7 @@ from flows.services import doctor_sessions
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from flows.sessions.recovery import recover
-from tests.faults.test_kill import move_until_killed
+from tests.support.killing import move_until_killed
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import Scene, furnish, manifest, opened, to
 from tests.support.processes import in_a_process

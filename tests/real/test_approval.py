@@ -24,10 +24,9 @@ from flows.migrations.notifications.fleet import Question
 from flows.migrations.planning.rollout import RolloutStatus
 from flows.migrations.rollout_control import steer
 from flows.migrations.rollouts import Rollouts
-from tests.real.test_form import page
-from tests.real.test_services import DEPLOY
-from tests.support.browser import log_in
+from tests.support.browser import log_in, page
 from tests.support.prefect_api import prefect_client
+from tests.support.services import DEPLOY
 from tests.support.simulated.fleet import Fleet, fleet
 from tests.support.waiting import free_port, wait_until
 

@@ -23,12 +23,13 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Builder, Built
-from flows.images.builder.workspace import mounts, recover
+from flows.images.builder.workspace import recover
 from flows.images.plan import Action
 from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.stages import Kind, Stage, join
 from flows.locks import apt
+from tests.support.leftovers import assert_clean, sleepers, working_containers
 from tests.support.machine import RegistryServer, build_all, private_home, serve_registry
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
@@ -41,16 +42,6 @@ def tiny(content: bytes = b"hello") -> Stage:
 def instructions(text: str) -> Stage:
     """A stage on the base."""
     return Stage("child", Kind.instructions, "base-deb12", text)
-
-
-def working_containers(settings: Settings) -> list[str]:
-    return command.run([*tools.buildah(settings), "containers", "--quiet"], root=True).stdout.split()
-
-
-def assert_clean(settings: Settings) -> None:
-    assert working_containers(settings) == []
-    assert mounts(settings) == ()
-    assert list(settings.folder("running").iterdir()) == []
 
 
 @pytest.fixture(scope="module")
@@ -272,10 +263,6 @@ def test_a_build_that_is_ended_leaves_nothing(base: Built, shared: Settings, end
         assert recover(shared) == 1
     assert sleepers(nap) == []
     assert_clean(shared)
-
-
-def sleepers(nap: str) -> list[psutil.Process]:
-    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", nap]]
 
 
 def test_builds_of_living_processes_are_left_alone(shared: Settings) -> None:

@@ -18,10 +18,10 @@ from flows import services
 from flows.core.process_records import noted
 from flows.core.settings import Settings
 from flows.core.settings_environment import variables
-from tests.real.test_build import assert_clean
-from tests.real.test_queues import RELEASE, write_catalog
+from tests.support.leftovers import assert_clean
 from tests.support.machine import private_home
 from tests.support.prefect_api import cancel_run, prefect_client, start_run
+from tests.support.systems import RELEASE, write_catalog
 from tests.support.waiting import free_port, wait_until
 
 pytestmark = pytest.mark.long

@@ -17,8 +17,8 @@ from flows.host import tools
 from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
-from tests.real.test_sessions import JUPYTER
 from tests.support.engine_contract import EngineContract
+from tests.support.variants import JUPYTER
 from tests.support.waiting import wait_until
 
 TOKEN = "a-token-of-this-test"

@@ -20,9 +20,9 @@ from prefect.workers.process import ProcessWorker
 from flows import services
 from flows.core.settings import Settings
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, POOL
-from tests.real.test_services import ENDLESS, deploy, make_settings, pid_of, pids, worker_of_the_trial
 from tests.support.exploit import Exploit
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.services import ENDLESS, deploy, make_settings, pid_of, pids, worker_of_the_trial
 from tests.support.trial_worker import TRIAL
 from tests.support.waiting import wait_until
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.real.test_main_job import Person, person, state
-from tests.support.browser import log_in, open_page
+from tests.support.browser import log_in, page
+from tests.support.main_job import Person, person, state
 from tests.support.prefect_api import FINAL, prefect_client
 from tests.support.waiting import wait_until
 
-__all__ = ["person"]
+__all__ = ["page", "person"]
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +22,6 @@ def prefect(person: Person) -> Iterator[httpx.Client]:
     person.types("up")
     with prefect_client(person.settings) as client:
         yield client
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    with open_page() as opened:
-        yield opened
 
 
 @pytest.mark.long

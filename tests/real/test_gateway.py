@@ -34,9 +34,9 @@ from flows.migrations.move import Phase
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
-from tests.faults.test_kill import DeadlyJournal
 from tests.support.browser import open_page
 from tests.support.drafts import check_drafts, type_drafts
+from tests.support.killing import DeadlyJournal
 from tests.support.machine import FIRST, RegistryServer, home_with_gateway
 from tests.support.moving import to
 from tests.support.processes import in_a_process

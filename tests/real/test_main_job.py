@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -19,52 +14,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flows.catalog.tree import PARTS
 from flows.core import command
-from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.builder.workspace import mounts
-from tests.support.machine import RegistryServer, private_home
+from tests.support.main_job import Person, person, state
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
-from tests.support.waiting import PATIENCE, free_port, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
-REFIT = Path(sys.executable).parent / "refit"
+__all__ = ["person"]
+
+
 # The first test waits for everything to be built, on a machine that may have other work.
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 RELEASE = "2000a"  # the demo's own
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody at a shell, with settings of their own."""
-
-    settings: Settings
-
-    def types(self, *words: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
-        mine = {
-            "REFIT_HOME": str(self.settings.home),
-            "REFIT_REGISTRY": self.settings.registry_host,
-            "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
-            "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
-            "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
-            "COLUMNS": "160",
-        }
-        done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
-        assert done.returncode == exit_code, done.stdout + done.stderr
-        return done
-
-    def reads(self, *words: str) -> Any:
-        return json.loads(self.types(*words, "--json").stdout)
-
-
-@pytest.fixture(scope="module")
-def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
-    folder = tmp_path_factory.mktemp("person") / "home"
-    ports = {name: free_port() for name in ("prefect_port", "gateway_port", "gateway_api_port")}
-    with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
-        person = Person(settings.model_copy(update={"registry": settings.registry_host}))
-        try:
-            yield person
-        finally:
-            person.types("down", "--sessions")
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +98,6 @@ def test_no_history_is_lost(prefect: httpx.Client) -> None:
 
 def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
     return start_run(prefect, f"{flow}/refit", parameters=parameters)
-
-
-def state(prefect: httpx.Client, run: str) -> str:
-    return str(prefect.get(f"/flow_runs/{run}").json().get("state_type"))
 
 
 def said(prefect: httpx.Client, run: str) -> str:

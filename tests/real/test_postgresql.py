@@ -20,12 +20,12 @@ from flows.core import command
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.leases import lease, still_held
-from tests.faults.test_builders import builder, hand_over, handing
-from tests.faults.test_builds import executions, graph_of, nap_of
-from tests.real.test_build import assert_clean, sleepers
 from tests.support import tiny
+from tests.support.building import executions, graph_of, nap_of
 from tests.support.database_contract import DatabaseContract
+from tests.support.leftovers import assert_clean, sleepers
 from tests.support.machine import private_home, serve_registry
+from tests.support.machines import builder, hand_over, handing
 from tests.support.simulated.replicas import check_that_one_acts, check_that_who_was_taken_for_dead_does_nothing_more
 from tests.support.waiting import PATIENCE, free_port, wait_until
 

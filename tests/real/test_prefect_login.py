@@ -22,9 +22,9 @@ from websockets.typing import Subprotocol
 from flows import services
 from flows.core.settings import Settings
 from flows.services import csrf, tickets
-from tests.real.test_services import make_settings, pid_of
 from tests.support.browser import open_page, wait_for_dashboard
 from tests.support.prefect_api import prefect_client
+from tests.support.services import make_settings, pid_of
 from tests.support.waiting import PATIENTLY
 
 OPEN = {"/api/health", "/api/ready"}  # whether it is there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,16 +18,16 @@ import yaml
 
 from flows import services
 from flows.core.settings import Settings
-from tests.real.test_services import ENDLESS, Run, free_port, pids, until
 from tests.support.machine import ROOT
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
+from tests.support.services import ENDLESS, Run, free_port, pids, until
+from tests.support.systems import RELEASE, write_catalog
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
 # The command, with a worker that runs the trial, too.
 PROGRAM = "from tests.support import trial_worker; trial_worker.install(); from flows.cli.main import main; main()"
 REFIT = (sys.executable, "-c", PROGRAM)
-RELEASE = "2000b"
-pytestmark = pytest.mark.timeout(3 * PATIENCE)
 DEPLOY = """
 import os
 from flows import services
@@ -74,18 +73,6 @@ class Person:
     def waits(self, system: str, note: Path, seconds: int = 0, **more: Any) -> Run:
         """A run that ends after so many seconds, in the queue of an operating system or in that of all other work."""
         return self.launch(f"trial/{system}", {"parameters": {"wait": {"seconds": seconds, "note": str(note)}}, **more})
-
-
-def write_catalog(folder: Path) -> Path:
-    """Recipes of the repository, twice the same operating system, and a release for both."""
-    for part in ("bundles", "ides", "snippets"):
-        shutil.copytree(ROOT / part, folder / part)
-    for system in ("deb12", "deb13"):
-        shutil.copytree(ROOT / "base" / "deb12", folder / "base" / system)
-    (folder / "releases").mkdir()
-    profiles = [{"ide": "runtime", "bundle": "minimal", "os": os, "python": "py311"} for os in ("deb12", "deb13")]
-    (folder / "releases" / f"{RELEASE}.yaml").write_text(yaml.safe_dump({"release": RELEASE, "profiles": profiles}))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,12 @@
 """The embedded services, for real: started, killed, mended, used, ended."""
 
+from __future__ import annotations
+
 import json
 import os
 import socket
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,48 +21,10 @@ from flows.core import process_records
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
-from flows.services import prefect_services
 from flows.services.reset import reset, reset_parts
-from tests.support.prefect_api import FINAL, cancel_run, prefect_client, request_run, start_run
-from tests.support.trial_worker import with_the_trial
-from tests.support.waiting import PATIENCE, PATIENTLY
-
-TRIAL = "trial/refit"
-ENDLESS = 10 * PATIENCE  # seconds: what is gone before was ended
-DEPLOY = """
-import os
-from flows import services
-from flows.core import settings
-os.environ.update(services.prefect_environment(settings.load()))
-from flows.orchestration.deployments import deploy
-from {module} import {flow}
-print(*deploy([{flow}]))
-"""
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
-def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + limit
-    while not good(answer := ask()):
-        assert time.monotonic() < deadline, f"after {limit} s still {answer!r}"
-        time.sleep(0.1)
-    return answer
-
-
-def make_settings(home: Path) -> Settings:
-    return Settings(home=home, registry_port=free_port(), prefect_port=free_port(), catalog=home, gateway=False)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def worker_of_the_trial() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(prefect_services, "worker", with_the_trial)
-        yield
+from tests.support.prefect_api import FINAL, prefect_client, request_run
+from tests.support.services import ENDLESS, TRIAL, deploy, launch, make_settings, pid_of, pids, until
+from tests.support.waiting import PATIENTLY
 
 
 @pytest.fixture(scope="module")
@@ -74,56 +35,12 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     services.down(made)
 
 
-def deploy(settings: Settings, module: str = "tests.support.trial_flow", flow: str = "trial", **more: str) -> str:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "REFIT_HOME": str(settings.home),
-        "REFIT_PREFECT_PORT": str(settings.prefect_port),
-        **more,
-    }
-    code = DEPLOY.format(module=module, flow=flow)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def prefect(settings: Settings) -> Iterator[httpx.Client]:
     """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
     assert deploy(settings) == deploy(settings) == TRIAL
     with prefect_client(settings) as client:
         yield client
-
-
-@dataclass
-class Run:
-    """A flow run that was started through the API."""
-
-    client: httpx.Client
-    id: str
-
-    def state(self) -> str:
-        return str(self.client.get(f"/flow_runs/{self.id}").json()["state_type"])
-
-    def logs(self) -> str:
-        lines = self.client.post("/logs/filter", json={"logs": {"flow_run_id": {"any_": [self.id]}}}).json()
-        return "\n".join(line["message"] for line in lines)
-
-    def cancel(self) -> None:
-        cancel_run(self.client, self.id)
-
-
-def launch(client: httpx.Client, **wait: Any) -> Run:
-    return Run(client, start_run(client, TRIAL, parameters={"wait": wait}))
-
-
-def pids(note: Path) -> list[int]:
-    return [int(line) for line in note.read_text().split()] if note.exists() else []
-
-
-def pid_of(settings: Settings, name: str) -> int:
-    pid = next(state.pid for state in services.status(settings) if state.name == name)
-    assert pid is not None
-    return pid
 
 
 def test_everything_answers_and_a_second_up_touches_nothing(settings: Settings) -> None:

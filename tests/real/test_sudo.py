@@ -19,9 +19,9 @@ import pytest
 from flows.core import process_records
 from flows.core.settings import Settings
 from flows.images.builder.workspace import mounts
-from tests.real.test_services import ENDLESS, launch, pids
 from tests.support.machine import ROOT, private_home
 from tests.support.prefect_api import FINAL, prefect_client
+from tests.support.services import ENDLESS, launch, pids
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
 # A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.

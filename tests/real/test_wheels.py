@@ -27,9 +27,9 @@ from flows.images.stages import Kind, Stage
 from flows.locks import locking, system
 from flows.locks.pipfile import read_pipfile
 from flows.locks.python import exports
-from tests.real.test_plain import Build, build, differing
 from tests.support.machine import ROOT
 from tests.support.package_index import EXTENSION, make_sdist, make_wheel, serve_index
+from tests.support.plain_builds import Build, build, differing
 
 __all__ = ["build"]  # a fixture
 

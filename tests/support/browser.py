@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
 from playwright.sync_api import Page, TimeoutError, expect, sync_playwright
 
 from flows.core.settings import Settings
@@ -51,3 +52,9 @@ def wait_for_dashboard(page: Page) -> None:
             return page.wait_for_url(_DASHBOARD, timeout=_STALLED)
         page.reload()
     return page.wait_for_url(_DASHBOARD)
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    with open_page() as opened:
+        yield opened

@@ -1,0 +1,60 @@
+"""Somebody who types `refit demo` and looks at Prefect's pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.core.settings import Settings
+from tests.support.machine import RegistryServer, private_home
+from tests.support.waiting import free_port
+
+REFIT = Path(sys.executable).parent / "refit"
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody at a shell, with settings of their own."""
+
+    settings: Settings
+
+    def types(self, *words: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
+        mine = {
+            "REFIT_HOME": str(self.settings.home),
+            "REFIT_REGISTRY": self.settings.registry_host,
+            "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
+            "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
+            "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
+            "COLUMNS": "160",
+        }
+        done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done
+
+    def reads(self, *words: str) -> Any:
+        return json.loads(self.types(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
+    folder = tmp_path_factory.mktemp("person") / "home"
+    ports = {name: free_port() for name in ("prefect_port", "gateway_port", "gateway_api_port")}
+    with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
+        person = Person(settings.model_copy(update={"registry": settings.registry_host}))
+        try:
+            yield person
+        finally:
+            person.types("down", "--sessions")
+
+
+def state(prefect: httpx.Client, run: str) -> str:
+    return str(prefect.get(f"/flow_runs/{run}").json().get("state_type"))
