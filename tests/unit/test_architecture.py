@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 FLOWS = Path(__file__).parents[2] / "flows"
-TESTS = Path(__file__).parent
+UNIT_TESTS = Path(__file__).parent
+TESTS = UNIT_TESTS.parent
 
 # From the ground up; a room imports only from rooms below its own and from itself. A file at the root is a flow.
 LAYERS = (
@@ -244,5 +245,20 @@ def test_each_function_can_be_seen_whole(path: Path) -> None:
 
 
 def test_unit_tests_lie_where_what_they_test_lies() -> None:
-    folders = {path.relative_to(TESTS) for path in TESTS.rglob("*") if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.relative_to(UNIT_TESTS) for path in UNIT_TESTS.rglob("*/") if path.name != "__pycache__"}
     assert not {folder for folder in folders if not (FLOWS / folder).is_dir()}
+
+
+MOST_LINES = 400
+
+
+def test_no_module_of_tests_has_more_than_400_lines() -> None:
+    lengths = {str(path.relative_to(TESTS)): len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")}
+    assert not {name: lines for name, lines in lengths.items() if lines > MOST_LINES}
+
+
+def test_a_test_module_takes_nothing_from_another_one() -> None:
+    """What several share is in `tests/support`, or a fixture of their folder."""
+    tests = {f"tests.{'.'.join(path.relative_to(TESTS).with_suffix('').parts)}" for path in TESTS.rglob("test_*.py")}
+    taken = {path: tests.intersection(imports(path)) for path in TESTS.rglob("*.py")}
+    assert not {str(path.relative_to(TESTS)): names for path, names in taken.items() if names}

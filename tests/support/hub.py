@@ -1,0 +1,134 @@
+"""A JupyterHub in front of sessions, and somebody with a browser."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html import unescape
+from typing import Any
+
+import httpx
+from typer.testing import CliRunner
+
+from flows import services
+from flows.cli.main import app
+from flows.core.settings import Settings
+from flows.core.settings_environment import variables
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.sessions.lifecycle import Sessions
+from flows.web.hub import client
+from flows.web.hub.client import HubClient
+from tests.support.machine import FIRST
+from tests.support.variants import LIGHT, variant
+from tests.support.waiting import PATIENTLY, wait_until
+
+RELEASE = "2026a"
+SERVICES = ("gateway", "waiting-page", "hub", "authorizer")
+PASSWORD = "correct horse battery"
+# Answers below the path that the session has, so that it is seen who is met there.
+_IDE = 'mkdir -p "/tmp/www$NB_PREFIX" && cd /tmp/www && echo "this is $NB_PREFIX" >".$NB_PREFIX/api"'
+_SERVE = "exec python3 -m http.server 8000"
+
+
+@dataclass
+class Hub:
+    """A Hub with everything around it."""
+
+    settings: Settings
+    image: str
+
+    @property
+    def sessions(self) -> Sessions:
+        return Sessions.open(self.settings)
+
+    @property
+    def pid(self) -> int:
+        [hub] = [state for state in services.status(self.settings) if state.name == "hub"]
+        assert hub.pid
+        return hub.pid
+
+    def refit(self, *words: str) -> str:
+        """What the command prints."""
+        result = CliRunner().invoke(app, words, env=variables(self.settings), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def invited(self, name: str) -> str:
+        [link] = re.findall(r"http\S+", self.refit("user", "invite", name))
+        return link
+
+    def person(self, name: str) -> Person:
+        person = Person(self, name)
+        person.accept(self.invited(name))
+        return person
+
+    def server(self, person: str, server: str) -> bool:
+        """Whether the Hub has a server running."""
+        people = {one.name: one.servers for one in HubClient(self.settings).people()}
+        return people.get(person, {}).get(server, False)
+
+    def container(self, session: str) -> tuple[str, int]:
+        [found] = self.sessions.engine.containers(session)
+        return found.name, found.pid
+
+    def token(self, session: str) -> dict[str, str]:
+        """With which a program gets to the IDE of a session."""
+        return {"Authorization": f"token {self.sessions.token(self.sessions.store.session(session))}"}
+
+    def check_routes(self) -> None:
+        """Let the Hub compare its routes with the gateway's, as it does every 30 s."""
+        headers = {"Authorization": f"token {client.token(self.settings)}"}
+        url = f"{self.settings.hub_url}/hub/api/proxy"
+        httpx.post(url, headers=headers, **PATIENTLY).raise_for_status()
+
+    def again(self) -> None:
+        services.up(self.settings, only=SERVICES)
+
+
+@dataclass
+class Person:
+    """Somebody with a browser."""
+
+    hub: Hub
+    name: str
+    client: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        options: dict[str, Any] = {"follow_redirects": True, "headers": {"Accept": "text/html"}, **PATIENTLY}
+        self.client = httpx.Client(base_url=self.hub.settings.gateway_url, **options)
+
+    def accept(self, link: str, password: str = PASSWORD) -> httpx.Response:
+        return self.send(link, "/hub/invite", code=link.partition("code=")[2], password=password, again=password)
+
+    def log_in(self, password: str = PASSWORD) -> httpx.Response:
+        return self.send("/hub/login", "/hub/login?next=", username=self.name, password=password)
+
+    def send(self, page: str, to: str, **values: str) -> httpx.Response:
+        """Fill in the form of a page."""
+        shown = self.client.get(page)
+        [xsrf, *_] = [*re.findall(r'(?:name="_xsrf"\s+value="|[?]_xsrf=)([^"&]*)"', shown.text), ""]
+        return self.client.post(to, data={"_xsrf": unescape(xsrf), **values})
+
+    def api(self, method: str, path: str, **more: object) -> httpx.Response:
+        headers = {"X-XSRFToken": self.client.cookies.get("_xsrf", path="/hub/") or ""}
+        return self.client.request(method, f"/hub/api{path}", headers=headers, json=more)
+
+    def start(self, server: str = "") -> httpx.Response:
+        page = f"/hub/spawn/{self.name}{f'/{server}' if server else ''}"
+        return self.send(page, page, profile=f"{RELEASE}/{FIRST}")
+
+    def reaches(self, path: str) -> str:
+        """The session that answers at a path, as soon as one does."""
+        seen = [""]
+        wait_until(lambda: seen.append(self.sees(path)) or seen[-1].startswith("this is /session/"))
+        return seen[-1].strip().removeprefix("this is /session/")
+
+    def sees(self, path: str) -> str:
+        return self.client.get(path).text
+
+
+def made(settings: Settings, base: Built, name: str) -> str:
+    labels = {"io.refit.profile": FIRST, "io.refit.release": RELEASE, "io.refit.access": LIGHT.as_label()}
+    start, source = ["sh", "-c", f"{_IDE}; {_SERVE}"], f"{settings.repository}/stages"
+    return variant(settings, Registry(settings), base.digest, source, name, start, labels)
