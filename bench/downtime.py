@@ -79,7 +79,7 @@ def _measured(*, terminal: bool = False, others: int = 0) -> dict[str, list[floa
 
 
 def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
-    """What is written down of the seconds for which sessions were away."""
+    """The rows about the seconds for which sessions were away."""
     what = (
         f"downtime of a JupyterLab session with staged image, {len(ours)} moves, seen by a client polling every 50 ms"
     )
@@ -93,7 +93,7 @@ def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
 
 
 def slow(seconds: list[float]) -> float:
-    """What one in twenty exceeds."""
+    """The value that one in twenty exceeds."""
     return quantiles(seconds, n=20, method="inclusive")[-1]
 
 

@@ -31,7 +31,7 @@ def run() -> list[Row]:
 
 
 def upset(number: int, processes: int) -> tuple[list[str], Counter[str]]:
-    """What was lost or left over in so many moves, in words; and how they ended."""
+    """Losses and leftovers of so many moves, in words; and how the moves ended."""
     parts = [range(first, min(first + PART, number)) for first in range(0, number, PART)]
     damage: list[str] = []
     ended: Counter[str] = Counter()

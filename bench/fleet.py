@@ -60,7 +60,7 @@ def run() -> list[Row]:
 
 
 def rows(moved: int, lost: int, seconds: float, cpu: float) -> list[Row]:
-    """What is written down.
+    """The rows to write down.
 
     Args:
         moved: how many sessions are on the new image.
@@ -85,7 +85,7 @@ def _rests(found: Lab, names: Sequence[str]) -> bool:
 
 
 def _content(found: Lab, name: str) -> Content:
-    """What is in the files of a home, but for those that belong to the IDE."""
+    """The content of a home's files, but for those that belong to the IDE."""
     session = found.sessions.store.session(name)
     inside = {f"/{file.relative_to(session.home)}": file for file in session.home.rglob("*") if _is_plain(file)}
     own = session.access.own_paths

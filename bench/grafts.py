@@ -1,8 +1,8 @@
 """Real images on a patched base: those of `real` that stand on closed stages alone, built by Refit and nobody else.
 
 They are planned and built cold; then their base gets another file of the system, and they are planned and built again.
-Counted are the closed stages above a base without any other in between. What stands on a bundle's own instructions or
-its system packages, which are made anew on every base, may be carried as well, but nobody has promised that.
+Counted are the closed stages above a base without any other in between. Stages above a bundle's own instructions or its
+system packages, which are made anew on every base, may be carried as well, but nobody has promised that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def closed(graph: Graph) -> tuple[str, ...]:
 
 
 def rows(planned: ReleasePlan, ours: Run) -> list[Row]:
-    """What is written down.
+    """The rows to write down.
 
     Args:
         planned: the images.

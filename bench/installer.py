@@ -1,4 +1,4 @@
-"""What installs Python packages: uv or pip, for both Python stages of jupyter-minimal."""
+"""Installers of Python packages: uv or pip, for both Python stages of jupyter-minimal."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _kill(process: BaseProcess) -> None:
 
 
 def _left(settings: Settings) -> Iterator[str]:
-    """What isn't as it should be in the end."""
+    """Mistakes at the end."""
     sessions, database = Sessions.open(settings), open_database(settings.database)
     rehearsal.sweep(settings, sessions.homes)
     asked = [*tools.podman(settings), "ps", "--all", "--format", "{{.Names}}"]

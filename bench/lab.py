@@ -79,7 +79,7 @@ class Lab:
 def machine(images: Path | None = None, **settings: object) -> Iterator[Settings]:
     """A home in which nothing is, and a registry; `settings` are other ones than those by default.
 
-    What was kept of a registry that had `images` is in this one, too.
+    The images of a registry that were kept as `images` are in this one, too.
     """
     with tempfile.TemporaryDirectory(prefix="refit-bench-") as folder:
         registry = Path(folder, "registry")
@@ -94,7 +94,7 @@ def machine(images: Path | None = None, **settings: object) -> Iterator[Settings
 
 @cache
 def _images() -> Path:
-    """What a registry keeps of the stages of the catalog's first image: built once for all benchmarks of a run."""
+    """The registry's folder with the stages of the catalog's first image: built once for all benchmarks of a run."""
     kept = Path(tempfile.mkdtemp(prefix="refit-bench-"))
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     with machine() as private:

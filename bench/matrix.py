@@ -1,6 +1,6 @@
 """The test matrix: a base of two steps, two bundles, six leaves; each step waits for three seconds.
 
-What it costs is known beforehand: ten executions are enough, and no builder can be faster than twelve seconds, the four
+The costs are known beforehand: ten executions are enough, and no builder can be faster than twelve seconds, the four
 steps from the base to a leaf. All else is overhead, or work that is done twice.
 """
 
@@ -48,7 +48,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Run:
-    """What Refit did for a graph: how long it took (seconds), and what came out of each stage."""
+    """A run of Refit for a graph: how long it took (seconds), and the result of each stage."""
 
     seconds: float
     stages: Mapping[str, Built]
@@ -99,7 +99,7 @@ def run_one_leaf() -> list[Row]:
 
 
 def rows(ours: Measured, peers: Mapping[str, Measured]) -> list[Row]:
-    """What is written down of a cold build of the matrix; the first of the peers is the naive one."""
+    """The rows about a cold build of the matrix; the first of the peers is the naive one."""
     naive = next(iter(peers.values()))
     return [
         Row(
@@ -139,7 +139,7 @@ def _step(name: str) -> str:
 
 
 def plan(graph: Graph, settings: Settings) -> ReleasePlan:
-    """What is to be done for stages that are in no image."""
+    """The plan for stages that are in no image."""
     return ReleasePlan((), graph, Builder(settings, Registry(settings)).plan(graph))
 
 

@@ -83,7 +83,7 @@ def _publish_all(planned: ReleasePlan, settings: Settings) -> None:
 
 
 def _night(settings: Settings) -> Any:
-    """What `refit nightly` says."""
+    """The JSON of `refit nightly`."""
     argv = [str(Path(sys.executable).with_name("refit")), "nightly", "--json"]
     # The benchmarks' own Prefect is another one.
     others = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}

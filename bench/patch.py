@@ -43,7 +43,7 @@ def run() -> list[Row]:
 
 
 def rows(graph: Graph, ours: Run, peers: Mapping[str, float]) -> list[Row]:
-    """What is written down.
+    """The rows to write down.
 
     Args:
         graph: the images on the patched base.

@@ -55,7 +55,7 @@ def run() -> list[Row]:
 def rows(
     planned: ReleasePlan, runs: Sequence[Run], peers: Mapping[str, Sequence[float]], skipped: Mapping[str, str]
 ) -> list[Row]:
-    """What is written down.
+    """The rows to write down.
 
     Args:
         planned: the images.

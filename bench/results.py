@@ -1,4 +1,4 @@
-"""What benchmarks measure: rows, kept in `results.json`, shown as the table of the README."""
+"""Results of benchmarks: rows, kept in `results.json`, shown as the table of the README."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Benchmark:
 
     @property
     def about(self) -> str:
-        """What it does, in a line."""
+        """A line about it."""
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
@@ -105,8 +105,8 @@ def stolen(before: Mapping[str, float], after: Mapping[str, float]) -> float:
 
 
 def core_times() -> Mapping[str, float]:
-    """What the cores did since the machine began → seconds, all cores together."""
-    # What guests of this machine take is among its users' already.
+    """Times of the cores since the machine began: kind → seconds, all cores together."""
+    # The time of this machine's guests is among its users' already.
     return {kind: spent for kind, spent in psutil.cpu_times()._asdict().items() if not kind.startswith("guest")}
 
 
@@ -118,7 +118,7 @@ def machine() -> str:
 
 
 def versions(*programs: str) -> dict[str, str]:
-    """What programs say of their versions."""
+    """The versions that programs print."""
     beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     paths = {program: shutil.which(program, path=beside) or program for program in programs}
     said = {program: command.run([path, "--version"]).stdout for program, path in paths.items()}

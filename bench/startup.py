@@ -48,7 +48,7 @@ def run() -> list[Row]:
 
 
 def _call(name: str, home: Path) -> None:
-    # What is compiled is kept, as where people work.
+    # Compiled modules are kept, as where people work.
     own = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment = {**own, "REFIT_HOME": str(home), **(ASKING if name == COMPLETION else {})}
     subprocess.run(COMMANDS[name], env=environment, check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What Prefect takes for a task run: why a task is a part of a wave, not a session."""
+"""The cost of a task run in Prefect: why a task is a part of a wave, not a session."""
 
 from __future__ import annotations
 

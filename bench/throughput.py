@@ -44,7 +44,7 @@ def run() -> list[Row]:
 
 
 def measured(number: int) -> dict[str, float]:
-    """What a process of its own says of a migration of so many sessions; Prefect's server is another one, as ever."""
+    """Figures of a process of its own on a migration of so many sessions; Prefect's server is another one."""
     from prefect.server.api.server import SubprocessASGIServer  # noqa: PLC0415 - takes seconds
 
     server = SubprocessASGIServer()

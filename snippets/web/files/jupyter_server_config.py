@@ -1,6 +1,6 @@
 """The Jupyter server as the door of an IDE that has no token or prefix of its own: one person, one container.
 
-What it opens is in jupyter_server_config.json, beside this file.
+Its documents to open are in jupyter_server_config.json, beside this file.
 """
 
 import os
