@@ -36,7 +36,7 @@ REAL = [Path(__file__).parent / folder for folder in ("real", "faults", "kube")]
 
 
 def _together(file: Path) -> Path:
-    """What goes to one process of a test run: a file, or a folder of real tests whose files share what they start."""
+    """A unit of a test run for one process: a file, or a folder of real tests whose files share programs."""
     return file.parent if file.parent.parent in REAL else file
 
 

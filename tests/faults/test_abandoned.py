@@ -62,7 +62,7 @@ def journal_of(scene: Scene) -> Journal:
 
 
 def end(scene: Scene, later: timedelta) -> tuple[Result, ...]:
-    """What the waiting page does so much later."""
+    """The waiting page so much later."""
     return end_abandoned(journal_of(scene), lambda: MoveExecutor.open(scene.settings), now() + later)
 
 

@@ -127,7 +127,7 @@ def test_two_runs_at_once_share_machines_and_build_each_stage_once(pair: tuple[S
 
 
 def run_until_told_to_end(settings: Settings, graph: Graph) -> None:
-    """What a release's run does; it writes into its home what builders call it."""
+    """The run of a release; it writes into its home what builders call it."""
 
     def leave(*_: object) -> None:
         raise SystemExit(7)

@@ -50,7 +50,7 @@ def without_records(settings: Settings) -> Settings:
 
 
 def told(settings: Settings) -> str:
-    """What the doctor says of records; empty: all is well."""
+    """The doctor's finding on records; empty: all is well."""
     (finding,) = doctor_sessions.records(settings)
     return "" if finding.ok else finding.seen
 

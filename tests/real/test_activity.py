@@ -35,7 +35,7 @@ from tests.support.variants import JUPYTER, LIGHT, light, variant
 from tests.support.waiting import PATIENTLY, wait_until
 
 TOOLS = ("curl", "dbus", "dirmngr", "gcc", "gdb", "gnupg", "gpg-agent", "libc6-dev", "make", "python3-pylsp", "rsync")
-# What images do by themselves, now and then; every row has it.
+# The work of images by themselves, now and then; every row has it.
 SLEEPER = "(while sleep 2; do date >/dev/null; done) &"
 LOOKS = 3
 ROWS = (*programs.ROWS, *jupyter.ROWS, *rest.ROWS)
@@ -129,7 +129,7 @@ def test_row_on_a_busy_machine(full: Room, row: Row) -> None:
 
 def check(room: Room, row: Row) -> None:
     if isinstance(row.start, str):
-        # Whoever waits for output waits for the last that might write some.
+        # A reader that waits for output waits for the last that might write some.
         room.run(f"exec >/dev/null 2>&1\n{textwrap.dedent(row.start)}")
     else:
         row.start(room)

@@ -1,4 +1,4 @@
-"""What is attached, in a registry that lies: the bounds and the login hold where a package composes the requests."""
+"""Attachments in a registry that lies: the bounds and the login hold where a package composes the requests."""
 
 from __future__ import annotations
 

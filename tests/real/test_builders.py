@@ -60,7 +60,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Setting
 
 
 def types(settings: Settings, *words: str) -> str:
-    """What `refit` prints with these settings."""
+    """The output of `refit` with these settings."""
     environment = {**os.environ, **variables(settings), "COLUMNS": "200"}
     done = subprocess.run([REFIT, *words], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

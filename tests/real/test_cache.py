@@ -45,7 +45,7 @@ def build(stage: Stage, base: Built, settings: Settings, name: str, limit: float
 
 
 def files(built: Built, settings: Settings, name: str) -> dict[str, str]:
-    """What the stage's own layer holds: path → owner, mode and content."""
+    """The content of the stage's own layer: path → owner, mode and content."""
     registry = Registry(settings.model_copy(update={"repository": name}))
     layer = registry.manifest(registry.stages, built.digest).document["layers"][-1]
     with tarfile.open(fileobj=BytesIO(registry.blob(registry.stages, layer["digest"], layer["size"]))) as tar:

@@ -105,7 +105,7 @@ def _package(folder: Path) -> Path:
 
 
 def _install(settings: Settings, session: Session, package: Path) -> None:
-    """What an administrator does who helps somebody."""
+    """The help of an administrator."""
     podman = tools.podman(settings)
     command.run([*podman, "cp", package, f"{session.container}:/tmp/trial.deb"], root=True)
     by_hand = "dpkg --install /tmp/trial.deb && echo x >/etc/by-hand"

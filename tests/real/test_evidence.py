@@ -122,7 +122,7 @@ def test_garbage_collection_keeps_evidence_unless_it_deletes_what_has_no_tag(
     with serve_registry(folder, server.port):
         kept = evidence.packages(registry, subject.digest)
         assert kept == ({} if options else {"deb/tmux": "3"})
-        # What was lost comes back with the next publishing; the image itself was never touched.
+        # A lost part comes back with the next publishing; the image itself was never touched.
         packages(registry, evidence.find(registry, OLD), engine, tmux="3")
         assert evidence.packages(registry, subject.digest) == {"deb/tmux": "3"}
     engine.dispose()

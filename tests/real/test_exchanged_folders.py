@@ -1,6 +1,6 @@
-"""Whoever owns a home exchanges a folder in it with a link to root's files, while root's programs are at work there.
+"""The owner of a home exchanges a folder in it with a link to root's files, while root's programs are at work there.
 
-What may come of that: nothing of root's is ever in a copy, in what is told of a home or in the home, and nothing of
+The rule: nothing of root's is ever in a copy, in what is told of a home or in the home, and nothing of
 root's is changed. Verbs may fail meanwhile.
 """
 
@@ -135,7 +135,7 @@ class Scene:
                 attacker.wait()
 
     def attempt(self, verb: Callable[[], object]) -> object:
-        """What a verb returns in the middle of the attack; none: it failed, which it may. In peace it may not."""
+        """The result of a verb in the middle of the attack; none: it failed, which it may. In peace it may not."""
         if not self.at_war:
             return verb()
         with self.attacked():

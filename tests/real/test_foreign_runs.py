@@ -1,4 +1,4 @@
-"""What somebody who is logged in to Prefect tells a worker to run, and it doesn't: with a real server and worker."""
+"""Programs that a person with a login to Prefect tells a worker to run, and it doesn't: with real ones."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def get(url: str, **headers: str) -> httpx.Response:
 
 @dataclass
 class Seen:
-    """What somebody saw who kept asking."""
+    """The answers to somebody who kept asking."""
 
     pages: list[httpx.Response]
     stories: list[dict[str, Any]]

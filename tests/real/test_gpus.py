@@ -64,7 +64,7 @@ def nodes(tmp_path: Path) -> tuple[Path, ...]:
 
 @pytest.fixture
 def kind(nodes: tuple[Path, ...]) -> Iterator[str]:
-    """What these devices are, which nobody else's are; the specification is gone afterwards."""
+    """The kind of these devices, which nobody else's are; the specification is gone afterwards."""
     name = f"refit-{uuid4().hex[:8]}"
     edits = [
         {"name": str(n), "containerEdits": {"deviceNodes": [{"path": f"{INSIDE}{n}", "hostPath": str(node)}]}}

@@ -65,7 +65,7 @@ class TestLocalHomes(HomesContract):
 
 
 def shell(script: str, home: Path) -> str:
-    """What the session's user does in the home."""
+    """A script of the session's user in the home."""
     as_user = ["setpriv", f"--reuid={UID}", "--regid=0", "--clear-groups", "bash", "-euc", script]
     # The user reaches the home as the container does: not by its path, which leads through root's folders.
     return command.run([*as_user, "bash"], root=True, cwd=home).stdout

@@ -1,4 +1,4 @@
-"""What is found out by really starting containers, and one-off containers that leave nothing behind."""
+"""Facts that are found out by really starting containers, and one-off containers that leave nothing behind."""
 
 from __future__ import annotations
 

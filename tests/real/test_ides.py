@@ -37,7 +37,7 @@ from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 pytestmark = pytest.mark.long
 
-# What of the person's is in the home beside what IDEs note opened.
+# Folders of the person in the home, beside those of IDEs.
 THEIRS = (".cache", ".config", ".jupyter", ".langflow", ".local")
 
 
@@ -218,5 +218,5 @@ def lines(page: Page) -> Locator:
 
 
 def backed_up(home: Path) -> str:
-    """What VS Code keeps in the home until somebody saves it."""
+    """The text that VS Code keeps in the home until somebody saves it."""
     return "".join(file.read_text() for file in home.glob(".local/share/code-server/User/Backups/*/*/*"))

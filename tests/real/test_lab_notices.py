@@ -1,4 +1,4 @@
-"""What Refit has to say, in JupyterLab in a real browser: shown, answered, and only then delivered."""
+"""Refit's notices in JupyterLab in a real browser: shown, answered, and only then delivered."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_lock_against_pypi(folder: Path, lock_image: str, shared: Settings) -> N
     assert not locking.lock(folder, lock_image, shared)
     assert files(folder) == before
 
-    # What pipenv itself would export is what we export.
+    # Pipenv itself would export the same.
     for category, name in (("packages", "requirements.txt"), ("jupyter", "requirements-jupyter.txt")):
         script = f'cp -r /in "$HOME/in"; cd "$HOME/in"; /opt/locker/bin/pipenv requirements --hash --exclude-index \
             --categories {category}'

@@ -30,7 +30,7 @@ RELEASE = "2000a"  # the demo's own
 
 @pytest.fixture(scope="module")
 def first(person: Person) -> str:
-    """What the first `refit demo` printed."""
+    """The output of the first `refit demo`."""
     return person.types("demo").stdout
 
 
@@ -101,7 +101,7 @@ def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
 
 
 def said(prefect: httpx.Client, run: str) -> str:
-    """What a run wrote into its log."""
+    """The log of a run."""
     wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}
     return "\n".join(line["message"] for line in post(prefect, "/logs/filter", wanted))
 

@@ -1,4 +1,4 @@
-"""What we attach, read by the command line program oras; what that attaches, read by us."""
+"""Our attachments, read by the command line program oras, and its attachments, read by us."""
 
 from __future__ import annotations
 

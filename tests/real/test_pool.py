@@ -1,4 +1,4 @@
-"""The pool of homes on a real file system of btrfs in a file. What homes do in it, `test_home` says."""
+"""The pool of homes on a real file system of btrfs in a file. Homes in it are the matter of `test_home`."""
 
 from __future__ import annotations
 

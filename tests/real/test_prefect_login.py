@@ -68,7 +68,7 @@ def test_without_the_login_nothing_is_answered(settings: Settings) -> None:
     with httpx.Client(base_url=settings.prefect_url, **PATIENTLY) as stranger:
         for method, path in asked:
             if path not in OPEN:
-                # What changes something is refused without a token, before the login is looked at.
+                # A request that changes something is refused without a token, before the login is looked at.
                 expected = {401} if method == "GET" else {401, 403}
                 assert stranger.request(method, path).status_code in expected, (method, path)
         for wrong in ("refit:", f"refit:{password(settings)}x", f"root:{password(settings)}", "x"):
@@ -128,7 +128,7 @@ def test_the_login_stands_in_no_argument_and_no_log(settings: Settings) -> None:
 
 
 class Heard:
-    """What a page asks for from now on: the answers of the API, and what it wants from elsewhere and gets."""
+    """The requests of a page from now on: the answers of the API, and what it wants from elsewhere and gets."""
 
     def __init__(self, page: Page, settings: Settings) -> None:
         self.answers: list[Response] = []

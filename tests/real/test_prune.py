@@ -165,7 +165,7 @@ def test_what_goes_is_gone_from_the_disk_and_what_stays_is_whole(
     for digest in (image.digest, used.digest, attached[image.digest]):
         assert whole(registry, repository, digest)
     assert all(whole(registry, registry.stages, digest) for digest in (base.digest, top.digest))
-    # What was swept can be pushed again.
+    # A layer that was swept can be pushed again.
     again = push(registry, repository, "ac", "again")
     assert whole(registry, repository, again.digest)
 

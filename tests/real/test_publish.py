@@ -247,7 +247,7 @@ def test_the_catalogs_own_image_is_fit_and_has_what_its_evidence_says(
     assert all(found["passed"] for found in findings.values())
     pipfile = read_pipfile(profile.bundle.pythons["py311"] / "Pipfile")
     assert findings["imports"]["seen"] == f"{len(pipfile.everywhere(['packages', 'jupyter']))} packages"
-    # What the locks say is what dpkg and pip have written down inside.
+    # The locks agree with the records of dpkg and pip inside.
     assert evidence.sizes(registry, published.digest).keys() == evidence.packages(registry, published.digest).keys()
     assert findings["packages"]["seen"] == f"{len(evidence.packages_of(jupyter_chain))} packages, all as locked"
     names = {file.name for file in evidence.listed(registry, published.digest)}

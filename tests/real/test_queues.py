@@ -60,7 +60,7 @@ class Person:
         return {**os.environ, **mine, **more}
 
     def types(self, *words: str, exit_code: int = 0, **variables: str) -> str:
-        """What is said on both outputs."""
+        """The text on both outputs."""
         argv, env = [*REFIT, *words], self.environment(**variables)
         done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         assert done.returncode == exit_code, done.stdout + done.stderr

@@ -43,7 +43,7 @@ WRITES = '[ "$REFIT_REHEARSAL" = 1 ] && echo "$1" >~/asked'
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
 COMPUTES = "python3 -c 'import time\nwhile time.process_time() < 6: pass'"
 
-# What a kernel reads before it listens.
+# A file that a kernel reads before it listens.
 SETTINGS, SLOW = ".ipython/profile_default/ipython_kernel_config.py", "import time\ntime.sleep(10)\n"
 
 

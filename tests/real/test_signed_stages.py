@@ -1,4 +1,4 @@
-"""What a build stands on: stages that this database knows, or that a key has signed that counts; no tag decides it."""
+"""Stages on which a build stands: this database knows them, or a trusted key has signed them; no tag decides."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def builder(settings: Settings) -> Builder:
 
 
 def swapped(registry: Registry, key: str) -> str:
-    """Whoever may push lets the tag of a stage point at another manifest, which differs in blanks; its digest."""
+    """A person who may push lets the tag of a stage point at another manifest, which differs in blanks; its digest."""
     manifest = registry.manifest(registry.stages, key)
     other = json.dumps(json.loads(manifest.content), indent=3).encode()
     return registry.put_manifest(registry.stages, key, other, MANIFEST)

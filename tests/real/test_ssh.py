@@ -60,7 +60,7 @@ class Desk:
         return [tools.program(program) or program, *own, *options, *words]
 
     def run(self, text: str) -> str:
-        """What shell text says that runs in the session, over ssh."""
+        """The output of shell text that runs in the session, over ssh."""
         return command.run(self.call(text), limit=60).stdout.strip()
 
 
@@ -127,7 +127,7 @@ def test_the_same_login_works_before_and_after_a_move(desk: Desk) -> None:
 
 
 def test_f20_a_container_that_was_changed_by_hand_is_left_alone(desk: Desk) -> None:
-    """Whoever did that may have had a reason, which a new container would know nothing of."""
+    """The person who did that may have had a reason, which a new container would know nothing of."""
     engine, session, podman = desk.sessions.engine, desk.session, tools.podman(desk.settings)
     assert engine.by_hand(session) == ()
     command.run([*podman, "rename", session.container, "mine"], root=True)

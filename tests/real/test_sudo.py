@@ -1,4 +1,4 @@
-"""What is different for a user who isn't root: programs run by sudo, and nobody's signals reach them but sudo's."""
+"""Differences for a user who isn't root: programs run by sudo, and nobody's signals reach them but sudo's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a migration is asked to move to, or whose move to end, and isn't there: said, and nothing is touched."""
+"""Names in commands of a migration that aren't there: said, and nothing is touched."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_a_source_becomes_a_wheel_once_and_its_tools_stay_out_of_the_image(case:
     after = patched(case)
     assert case.builder.build(case.wheels, after).how == "reused"
     assert case.builder.build(case.python, after).how == "grafted"
-    # What makes the layer anew takes the same wheels.
+    # A build that makes the layer anew takes the same wheels.
     more = replace(case.python, text=f"{case.python.text}RUN true\n")
     steps = case.builder.plan(stages.join({"it": (replace(more, parent=None),)})).steps
     assert [step.action for step in steps.values()] == [Action.reuse, Action.build]

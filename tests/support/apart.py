@@ -15,7 +15,7 @@ SECONDS = 20
 
 
 def apart(call: Callable[[], object]) -> str:
-    """What a call does: `returned …`, the class and text of its `RefitError`, or how the child ended otherwise."""
+    """The end of a call: `returned …`, the class and text of its `RefitError`, or how the child ended otherwise."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

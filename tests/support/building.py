@@ -38,7 +38,7 @@ BIG = 100_000_000  # bytes of a layer that takes seconds to push
 
 
 def words(program: ProcessId) -> list[str]:
-    """What a program was called with; empty if it has ended meanwhile."""
+    """The command line of a program; empty if it has ended meanwhile."""
     try:
         return psutil.Process(program.pid).cmdline()
     except psutil.NoSuchProcess:
@@ -54,7 +54,7 @@ def graph_of(*stages: Stage) -> Graph:
 
 
 def build(settings: Settings, graph: Graph) -> dict[str, Built]:
-    """What a new process does: clear up after dead ones, then build what isn't there."""
+    """The work of a new process: clear up after dead ones, then build what isn't there."""
     recover(settings)
     builder, built = Builder(settings, Registry(settings)), dict[str, Built]()
     for stage in graph.stages.values():
@@ -171,7 +171,7 @@ def results(settings: Settings) -> object:
 
 
 def carried_out(settings: Settings, graph: Graph, *profiles: Profile) -> tuple[Outcomes, list[str]]:
-    """What came out of the jobs of a graph when a flow builds it, and in which order its stages were started."""
+    """The outcomes of a graph's jobs when a flow builds it, and in which order its stages were started."""
     started: list[str] = []
 
     def starts(report: progress.Report) -> None:

@@ -49,7 +49,7 @@ class Lab:
         Path(kubectl("get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}")).chmod(0o777)
 
     def configuration(self, digest: str) -> Mapping[str, Any]:
-        """What `Registry.config` tells of an image."""
+        """An image's configuration, as `Registry.config` gives it."""
         accept = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
         base = f"http://{REGISTRY}/v2/{REPOSITORY}"
         answer = httpx.get(f"{base}/manifests/{digest}", headers=accept)

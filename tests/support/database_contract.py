@@ -1,4 +1,4 @@
-"""What every database has to do: derive a class from `DatabaseContract` and give it the fixture `url`."""
+"""The contract of databases: derive a class from `DatabaseContract` and give it the fixture `url`."""
 
 from __future__ import annotations
 

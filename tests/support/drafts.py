@@ -31,7 +31,7 @@ def type_drafts(page: Page, jupyter: Jupyter, url: str, stem: str) -> dict[str, 
 
 
 def check_drafts(page: Page, drafts: Mapping[str, Locator], home: Path) -> None:
-    """What was typed is on the page, is known as unsaved, and can be saved: JupyterLab objects to nothing."""
+    """The typed text is on the page, is known as unsaved, and can be saved: JupyterLab objects to nothing."""
     expect(unsaved(page)).to_have_count(len(drafts))
     for name, lines in drafts.items():
         assert TYPED not in (home / name).read_text()

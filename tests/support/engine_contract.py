@@ -1,4 +1,4 @@
-"""What every engine has to do, real or simulated: derive a class from `EngineContract` and give it its fixtures."""
+"""The contract of engines, real or simulated: derive a class from `EngineContract` and give it its fixtures."""
 
 from __future__ import annotations
 

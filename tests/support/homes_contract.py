@@ -1,4 +1,4 @@
-"""What whatever keeps homes has to do, real or simulated: derive a class from `HomesContract`, give it its fixtures."""
+"""The contract of keepers of homes, real or simulated: derive a class from `HomesContract`, give it its fixtures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flows.sessions.model import IllegalName, Session
 
 
 class Files(Protocol):
-    """What the user of a session does in its home and volumes."""
+    """Acts of a session's user in its home and volumes."""
 
     def write(self, folder: Path, path: str, text: str) -> None:
         """Let there be a file with this text, and no other."""

@@ -49,7 +49,7 @@ class Hub:
         return hub.pid
 
     def refit(self, *words: str) -> str:
-        """What the command prints."""
+        """The output of the command."""
         result = CliRunner().invoke(app, words, env=variables(self.settings), catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output

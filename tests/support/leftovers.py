@@ -1,4 +1,4 @@
-"""What a build must not leave behind."""
+"""Leftovers that no build may leave."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WORD = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 @dataclass(frozen=True)
 class Said:
-    """What a registry answered; headers have small letters."""
+    """An answer of a registry; headers have small letters."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def nothing(_: Request) -> bool:
 class Liar:
     """A proxy in front of the registry at a port, which asks for a password and lies.
 
-    What it swallows never gets to the registry: it says that it was stored.
+    An upload that it swallows never gets to the registry: it says that it was stored.
     """
 
     upstream: int
@@ -132,7 +132,7 @@ class Liar:
             yield self
 
     def truth(self, request: Request) -> Said:
-        """What the registry says."""
+        """The answer of the registry."""
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=60)
         names = ("Accept", "Content-Type", "Host", "Range")
         headers = {name: request.headers[name] for name in names if name in request.headers}

@@ -144,9 +144,9 @@ def another_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regis
 
 
 def _first_image(temporary: Path) -> Path:
-    """What a registry keeps of the stages of FIRST: made once for all processes, by the one that wants it first.
+    """The registry's folder with the stages of FIRST: made once for all processes, by the one that wants it first.
 
-    Whoever tests again and again names a folder in REFIT_TEST_IMAGES: what has not changed since is found there.
+    A person who tests again and again names a folder in REFIT_TEST_IMAGES: what has not changed since is found there.
     """
     run = temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary
     images, making = run / "first-image", Path(os.environ.get("REFIT_TEST_IMAGES") or run / "making")

@@ -1,4 +1,4 @@
-"""What tests of moves look at: the files of a home, the kernels of a server, and what is left of a session."""
+"""Things that tests of moves look at: the files of a home, the kernels of a server, and what is left of a session."""
 
 from __future__ import annotations
 

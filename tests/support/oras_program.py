@@ -35,11 +35,11 @@ class OrasProgram:
     home: Path
 
     def json(self, *words: str) -> Any:
-        """What a command says as JSON."""
+        """The JSON of a command."""
         return json.loads(self.run(*words, "--format", "json"))
 
     def run(self, *words: str) -> str:
-        """What a command says."""
+        """The output of a command."""
         argv = [self.path, words[0], "--plain-http", *words[1:]]
         environment = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
         done = subprocess.run(argv, cwd=self.home, env=environment, capture_output=True, text=True, check=False)

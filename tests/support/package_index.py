@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, version: str, needs: Sequence[str] = ())
 
 
 STRANGE = {"setup.py": "raise SystemExit('code of strangers')\n"}
-# A package with a small extension in C. What builds it needs `ant`, and nothing that any real index has.
+# A package with a small extension in C. Its build needs `ant`, and nothing that any real index has.
 EXTENSION = {
     "pyproject.toml": """\
 [build-system]

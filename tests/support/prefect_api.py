@@ -60,7 +60,7 @@ class Logged(httpx.Client):
 
 
 def ask(client: httpx.Client, method: str, path: str, body: object = None) -> Any:
-    """What the server answers, which has to be a success."""
+    """The answer of the server, which has to be a success."""
     answer = client.request(method, path, json=body).raise_for_status()
     return answer.json() if answer.content else None
 

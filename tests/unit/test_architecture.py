@@ -32,7 +32,7 @@ LAYERS = (
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
 FLOW_FILES = {path.stem for path in FLOWS.glob("*.py")} - {"__init__"}
-# What reaches a program, the network, the database, the registry or an engine.
+# Modules that reach a program, the network, the database, the registry or an engine.
 EFFECTS = {
     "flows.core.command",
     "flows.core.database",
@@ -96,7 +96,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 
 def part(name: str) -> str:
-    """What stands by itself in a room: a folder, or a module that is in none."""
+    """A part that stands by itself in a room: a folder, or a module that is in none."""
     return ".".join(name.split(".")[:3])
 
 
@@ -171,7 +171,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
 def test_only_the_database_begins_transactions_that_write(path: Path) -> None:
-    """What else writes, does so by `database.write`: on SQLite, one thread writes for all."""
+    """Everything else writes by `database.write`: on SQLite, one thread writes for all."""
     items = (
         item for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.With) for item in node.items
     )
@@ -179,7 +179,7 @@ def test_only_the_database_begins_transactions_that_write(path: Path) -> None:
     assert not begun or path.relative_to(FLOWS) in (Path("core/database.py"), Path("core/schema_versions.py"))
 
 
-# What is written for people, and what a program would do with it to find out what to do.
+# Attributes with text for people, and calls by which a program would decide by it.
 FOR_PEOPLE = {"note", "what", "why", "detail", "text", "brief", "reason"}
 MATCHING = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "split", "find"}
 DECIDING = sorted(
@@ -258,7 +258,7 @@ def test_no_module_of_tests_has_more_than_400_lines() -> None:
 
 
 def test_a_test_module_takes_nothing_from_another_one() -> None:
-    """What several share is in `tests/support`, or a fixture of their folder."""
+    """Code that several share is in `tests/support`, or a fixture of their folder."""
     tests = {f"tests.{'.'.join(path.relative_to(TESTS).with_suffix('').parts)}" for path in TESTS.rglob("test_*.py")}
     taken = {path: tests.intersection(imports(path)) for path in TESTS.rglob("*.py")}
     assert not {str(path.relative_to(TESTS)): names for path, names in taken.items() if names}

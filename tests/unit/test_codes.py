@@ -1,4 +1,4 @@
-"""What the database and scripts know things by stays as it is, and each has a text for people."""
+"""The codes by which the database and scripts know things stay as they are, and each has a text for people."""
 
 from enum import StrEnum
 

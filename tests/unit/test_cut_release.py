@@ -1,4 +1,4 @@
-"""What a release branch begins with: one release file, an empty first lock, packages whose versions are dates."""
+"""The first commit of a release branch: one release file, an empty first lock, packages whose versions are dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release says of its locks: bounds, exceptions that have expired, the first lock that is written down."""
+"""The lock rules of a release: bounds, exceptions that have expired, the first lock that is written down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flow of a migration decides by itself, and how it waits."""
+"""Decisions of the migration's flow itself, and its waiting."""
 
 from __future__ import annotations
 

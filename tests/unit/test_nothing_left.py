@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 REFIT = Path(sys.executable).parent / "refit"
-# What a shell has, and nothing of what tests set.
+# The variables of a shell, without those that tests set.
 SHELL = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "REFIT"))}
 FLOW = "from flows.prune_images import prune_images; prune_images(dry_run=True)"
 

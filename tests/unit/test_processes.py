@@ -1,4 +1,4 @@
-"""What tests do in a process of its own ends as it would by itself, whatever the process that tests has begun."""
+"""Code that tests run in a process of its own ends as it would by itself, whatever the tests have begun."""
 
 from __future__ import annotations
 

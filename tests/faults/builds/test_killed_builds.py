@@ -146,7 +146,7 @@ def test_killed_while_a_layer_is_pushed(
 
 
 def build_until_told_to_end(settings: Settings, graph: Graph) -> None:
-    """What a flow run does: threads build, and the main thread alone hears that it is to end."""
+    """A flow run: threads build, and the main thread alone hears that it is to end."""
 
     def leave(*_: object) -> None:
         raise SystemExit(7)

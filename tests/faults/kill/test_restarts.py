@@ -83,7 +83,7 @@ def test_a_session_that_is_started_after_a_killed_stop_is_not_stopped_afterwards
 
 
 def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(scene: Scene, bob: str) -> None:
-    """What `podman start` leaves when it is killed while CNI sets up the network: a file that names the container."""
+    """The remains of a `podman start` that is killed while CNI sets up the network: a file that names the container."""
     asked = [
         *tools.podman(scene.settings),
         "inspect",
@@ -103,7 +103,7 @@ def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(sc
 
 @pytest.mark.parametrize("name", some_long(["scene", "later"], short="later"))
 def test_a_session_starts_though_a_killed_start_has_left_it_running(request: pytest.FixtureRequest, name: str) -> None:
-    """What `podman start` leaves when it is killed right after the runtime has done its part."""
+    """The remains of a `podman start` that is killed right after the runtime has done its part."""
     scene: Scene = request.getfixturevalue(name)
     scene.sessions.stop(NAME)
     container, podman = scene.sessions.show(NAME).session.container, tools.podman(scene.settings)

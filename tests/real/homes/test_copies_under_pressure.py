@@ -26,7 +26,7 @@ from flows.sessions.model import Session
 from tests.support.homes import UID, session_in
 from tests.support.waiting import wait_until
 
-# What a person's programs do, and what nobody does: files grow and shrink, folders go, move, and become links.
+# Acts of a person's programs, and acts of nobody: files grow and shrink, folders go, move, and become links.
 WRITER = r"""
 import contextlib, os, random, shutil
 def act(name, other, number):
@@ -74,7 +74,7 @@ def test_a_home_that_changes_all_the_time_is_copied_and_is_whole_once_nobody_wri
     for number in range(times):
         with writing(session.home):
             homes.check_room(session)
-            # What turns from a folder into a link under each of rsync's attempts it can't copy: the move is put off.
+            # A folder that turns into a link under each of rsync's attempts can't be copied: the move is put off.
             with suppress(RefitError):
                 homes.copy(session, f"move{number}")
         homes.delta(session, f"move{number}")

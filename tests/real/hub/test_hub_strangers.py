@@ -1,4 +1,4 @@
-"""What strangers, colleagues and people who have left try at the Hub and at the sessions of others."""
+"""Attempts of strangers, colleagues and people who have left at the Hub and at the sessions of others."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ UPGRADE = "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\
 
 
 def raw(hub: Hub, request: str) -> bytes:
-    """What the gateway answers to the first lines of a request as they are."""
+    """The answer of the gateway to the first lines of a request as they are."""
     close = "" if "Upgrade" in request else "Connection: close\r\n"
     with socket.create_connection(("127.0.0.1", hub.settings.gateway_port), timeout=PATIENCE) as connection:
         connection.sendall(f"{request}Host: x\r\n{close}\r\n".encode())

@@ -1,6 +1,6 @@
 """The client against a registry that lies: a real one, behind a proxy that changes what it says.
 
-Whatever it says, the client ends in time, takes little memory, tells the password to nobody else, and takes nothing for
+To any answer, the client ends in time, takes little memory, tells the password to nobody else, and takes nothing for
 what it isn't.
 """
 

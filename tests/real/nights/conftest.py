@@ -70,11 +70,11 @@ def prefect(scene: Scene) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="package")
 def first(scene: Scene, prefect: httpx.Client) -> Any:
-    """What the first night reported."""
+    """The report of the first night."""
     return scene.night()
 
 
 @pytest.fixture(scope="package")
 def settled(scene: Scene, first: Any) -> Any:
-    """What the next night reported: packages that were new in a lock had not been looked at before it was made."""
+    """The report of the next night: packages that were new in a lock had not been looked at before it was made."""
     return scene.night()

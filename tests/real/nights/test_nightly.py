@@ -31,7 +31,7 @@ def test_the_first_night_locks_builds_and_publishes_everything(scene: Scene, fir
 
 
 def said(prefect: httpx.Client, run: str) -> Iterator[str]:
-    """What a run has written into its log."""
+    """The log of a run."""
     asked, begin = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}, 0
     while lines := prefect.post("/logs/filter", json={**asked, "offset": begin}).raise_for_status().json():
         yield from (line["message"] for line in lines)

@@ -42,7 +42,7 @@ def of_session(session: Session, *names: str) -> list[psutil.Process]:
 
 
 def engines_of_exec(settings: Settings) -> list[psutil.Process]:
-    """What keeps a program in a container for Podman, while it runs."""
+    """The processes that hold a program in a container for Podman, while it runs."""
     found = []
     for process in psutil.process_iter(["name", "cmdline"]):
         words = process.info["cmdline"] or []

@@ -63,7 +63,7 @@ def failing(verb: str, why: str) -> Callable[[Point], None]:
 
 
 def check_put_off(rollout: Fleet, verb: str, when: str, why: str) -> None:
-    """What fails once before a stop is no fault of the image: it is tried again, and the wave goes on."""
+    """A failure before a stop is no fault of the image: it is tried again, and the wave goes on."""
     planning, session = SessionPlanner(rollout.settings), rollout.sessions.store.session("s1")
     [line, other] = planning.plan([], "", begin=True)
     happening(rollout, verb, when, fail(why))

@@ -26,7 +26,7 @@ class Occupied(Exception):
 
 @dataclass
 class World:
-    """What the steps do to a session, its two containers and its home; the invariants are checked at every change."""
+    """A session, its containers and its home, as the steps change them; each change checks the invariants."""
 
     old: Running | None = Running.running
     old_has_home: bool = True

@@ -26,7 +26,7 @@ IMAGES = {
 ACCESSES = (ACCESS, LATE, SILENT, ACCESS.model_copy(update={"protocol": "none"}))
 # Why a session may be stopped whatever works in it; each meets each way into sessions.
 CONSENTS: tuple[dict[str, bool], ...] = ({}, {}, {"forced": True}, {"agreed": True})
-# What happens at a moment; each at most once.
+# Upsets at a moment; each at most once.
 UPSETS = (
     *("killed",) * 6,
     *("fails",) * 3,
@@ -42,7 +42,7 @@ MOST_LIVES = 12
 
 @dataclass
 class Upsets:
-    """What goes wrong when, for the session of one move.
+    """Upsets and their moments, for the session of one move.
 
     Attributes:
         due: number of the moment → what happens then.
@@ -141,7 +141,7 @@ def _live_on(fleet: Fleet, chance: random.Random, upsets: Upsets, begin: Callabl
 
 
 def owner_acts(fleet: Fleet, session: Session, what: str, upsets: Upsets) -> None:
-    """What the owner does while no process of ours lives, by the verbs that everybody uses."""
+    """An act of the owner while no process of ours lives, by the verbs that everybody uses."""
     upsets.happened += [f"its owner {what}"] if what != "nothing" else []
     sessions = fleet.sessions
     with fleet.world.person(), suppress(RefitError):

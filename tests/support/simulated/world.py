@@ -1,8 +1,8 @@
 """A simulated fleet: containers, homes and images as plain data, and what must never happen to them.
 
 Every effect passes `World.at` before it begins, in its middle and when it is over: there it takes its time, and there
-faults are injected. A process that was killed comes no further than the next of them. What changes containers or homes
-checks the invariants.
+faults are injected. A process that was killed comes no further than the next of them. A change of
+containers or homes checks the invariants.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Image:
-    """What a simulated image does when it is started.
+    """The behaviour of a simulated image when it is started.
 
     Attributes:
         lives: whether its main program goes on.
@@ -112,12 +112,12 @@ class Point:
 
 
 def nothing(_: Point) -> None:
-    """What happens at most moments."""
+    """The event at most moments."""
 
 
 @dataclass
 class World:
-    """What is there, and what was seen of it.
+    """The simulated world, and the looks at it.
 
     Attributes:
         images: digest → what it does; those that can be pulled.
@@ -190,7 +190,7 @@ class World:
 
     @contextmanager
     def person(self) -> Iterator[None]:
-        """What happens inside the `with` block a person does: no fault of ours, and it takes no time."""
+        """A person acts inside the `with` block: no fault of ours, and it takes no time."""
         before, self.by_hand = self.by_hand, True
         try:
             yield
@@ -321,7 +321,7 @@ class World:
         return box
 
     def lost(self, session: Session, path_of_own: tuple[str, ...]) -> dict[str, str]:
-        """What of a home isn't as its owner left it: path → what is wrong."""
+        """The files of a home that aren't as its owner left them: path → what is wrong."""
         home, owed = self.homes.get(str(session.home), {}), self.owed[str(session.home)]
         return differing(owed, home, path_of_own)
 
@@ -354,12 +354,12 @@ def digest(content: bytes) -> str:
 
 
 def nothing_at_work(connections: int = 0) -> str:
-    """What `sessions.look` prints of a session in which nothing works."""
+    """The output of `sessions.look` of a session in which nothing works."""
     return json.dumps({"at": time.time(), "connections": connections})
 
 
 def somebody_at_work() -> str:
-    """What it prints where a program works."""
+    """Its output where a program works."""
     argv = ["python3", "train.py"]
     process = {"pid": 812, "parent": 1, "argv": argv, "name": "python3", "cpu": 0.93, "started": time.time() - 3600}
     return json.dumps({"at": time.time(), "processes": [process]})

@@ -1,4 +1,4 @@
-"""What the command line says to a catalog that is none, or more than one may be; and to whom it speaks JSON."""
+"""Answers of the command line to a catalog that is none, or more than one may be; in JSON, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a file that people write: it is read, or named as a mistake with its place. Never a traceback."""
+"""Files that people write, with any content: each is read, or named as a mistake with its place. Never a traceback."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# What may stand where something else is asked for. TOML has no null, and JSON no days.
+# Values where something else is asked for. TOML has no null, and JSON no days.
 OTHERS = st.sampled_from([5, 2.5, True, "", "x y", "==1 ; zz", [], ["x"], [5], {}, {"a": 5}, [{"a": "b"}]])
 DAY = date(2026, 1, 31)
 
@@ -146,7 +146,7 @@ FILES = [
 
 
 def tried(file: Path, spoil: Spoil, read: Callable[[], object]) -> Mistakes | None:
-    """What reading says while a file has another content: always with a line, where there are any."""
+    """The mistakes of reading while a file has another content: always with a line, where there are any."""
     before = file.read_bytes()
     file.write_bytes(spoil(before))
     try:

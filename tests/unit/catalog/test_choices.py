@@ -1,4 +1,4 @@
-"""What the wizard may ask: only what is possible after what was answered."""
+"""Questions of the wizard: only what is possible after what was answered."""
 
 from __future__ import annotations
 

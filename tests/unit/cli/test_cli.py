@@ -1,4 +1,4 @@
-"""What the command line does with what can't be: exit codes and words, never a traceback."""
+"""Mistakes on the command line: exit codes and words, never a traceback."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_commands_are_those_of_the_list() -> None:
 
 
 def named(text: str) -> Iterator[str]:
-    """What a text says to type: in backticks, and at the beginning of the lines of its examples."""
+    """Commands in a text: in backticks, and at the beginning of the lines of its examples."""
     yield from re.findall(r"`refit ([a-z][^`]*)`", text)
     yield from re.findall(r"(?m)^refit ([a-z].*)$", text)
 
@@ -155,7 +155,7 @@ def test_commands_that_a_page_or_a_message_names_exist(page: Path) -> None:
             (words[:length] for length in range(len(words) + 1) if (*words[:length],) in COMMANDS), key=len, default=[]
         )
         is_group = any(other[: len(known)] == (*known,) and len(other) > len(known) for other in COMMANDS)
-        # What follows a command that is no group is an argument.
+        # A word after a command that is no group is an argument.
         assert known and (not is_group or len(known) == len(words)), f"refit {typed}"
 
 

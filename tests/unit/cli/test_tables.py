@@ -1,4 +1,4 @@
-"""What results look like in terminals of any width."""
+"""Results in terminals of any width."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_every_command_and_each_of_its_words_is_explained(path: tuple[str, ...],
     explained = {parameter.name: parameter.help for parameter in command.params}
     assert command.help, path
     assert all(explained.values()), explained
-    # What is to be filled in is in capitals, everywhere.
+    # Placeholders are in capitals, everywhere.
     assert all(re.fullmatch("[A-Z-]+", p.metavar or "") for p in command.params if p.param_type_name == "argument")

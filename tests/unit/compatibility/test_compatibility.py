@@ -1,4 +1,4 @@
-"""What is read of a home, whoever wrote it, and what that means for another image."""
+"""Facts about a home, whoever wrote it, and their meaning for another image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of compiled files, also of those that somebody made to be misread."""
+"""Facts about compiled files, also of those that somebody made to be misread."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_what_is_taken_away_is_gone() -> None:
 def test_quiet_hours_leave_nothing_out_and_windows_let_nothing_in(
     day: date, zone: ZoneInfo, start: int, length: int, minute: int
 ) -> None:
-    """Whatever a clock shows at a moment says whether it lies within the hours."""
+    """The time of a clock at any moment says whether it lies within the hours."""
     chosen = Hours(frozenset(range(7)), start, start + length, "")
     moment = hours.midnight(day, zone) + minute * 60
     wall = datetime.fromtimestamp(moment, zone)

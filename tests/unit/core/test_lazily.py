@@ -20,7 +20,7 @@ ROOM = {"__name__": "room", "__builtins__": builtins}
 
 
 def run(text: str) -> dict[str, object]:
-    """What a module of this text has in it."""
+    """The names in a module of this text."""
     scope: dict[str, object] = {**ROOM, "lazily": lazily}
     exec(compile(text, "room.py", "exec"), scope)
     return scope
@@ -129,7 +129,7 @@ def test_a_name_that_is_put_off_is_never_passed_on(path: Path) -> None:
     assert not sorted(f"{path.name}:{name.lineno}: {name.id}" for name in passed_on)
 
 
-# What `--help` and completion may import beyond Python itself: Typer, rich and what they need …
+# Modules that `--help` and completion may import beyond Python itself: Typer, rich and what they need …
 LIGHT = {
     "annotated_doc",
     "attr",

@@ -15,7 +15,7 @@ OWN = Path("/usr/share/containers/seccomp.json")
 
 
 def action(profile: Any, call: str, flags: int) -> tuple[str, int]:
-    """What becomes of a call, as libseccomp has it where the rules don't overlap."""
+    """The verdict on a call, as libseccomp has it where the rules don't overlap."""
     for rule in profile["syscalls"]:
         if call not in rule["names"] or "s390" in (rule.get("includes") or {}).get("arches", []):
             continue

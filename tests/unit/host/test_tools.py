@@ -1,4 +1,4 @@
-"""What can be said of a machine without starting anything."""
+"""Facts about a machine that are known without starting anything."""
 
 from __future__ import annotations
 

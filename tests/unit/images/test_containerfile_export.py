@@ -24,7 +24,7 @@ def plain(text: str, files: dict[str, bytes] | None = None, *, secure: bool = Tr
 
 
 def part(text: str, start: str) -> str:
-    """What follows a FROM, up to the next."""
+    """The lines after a FROM, up to the next."""
     return next(one for one in re.split(r"(?m)^FROM ", text) if one.startswith(start)).partition("\n")[2]
 
 

@@ -1,4 +1,4 @@
-"""What was built from what: differences between two builds of a stage, and the record of them."""
+"""Inputs and results of builds: differences between two builds of a stage, and the record of them."""
 
 from collections.abc import Iterator
 from datetime import timedelta

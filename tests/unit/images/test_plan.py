@@ -155,7 +155,7 @@ def test_what_is_grafted_above_a_graft_goes_together_with_it() -> None:
     steps = {**found.steps, "other": replace(found.steps["files"], stage="other")}
     names = {name: [one.name for one in above] for name, above in plan.together(graph, Plan(steps)).items()}
     assert names == {"python": ["files", "runtime"], "other": []}
-    # What waits is left out, and so is what stands on it.
+    # Stages that wait are left out, and so are those that stand on them.
     waiting = planned_closed(patched, FILES)
     assert actions(waiting)["python"] == "wait"
     assert {name: [*above] for name, above in plan.together(CLOSED, waiting).items()} == {"files": [], "runtime": []}

@@ -151,7 +151,7 @@ def test_a_bundle_s_own_instructions_stand_after_its_packages(root: Path) -> Non
     _, python, custom, packages, ide = chain(root)
     assert (custom.name, custom.parent, custom.kind) == ("minimal-custom-deb12-py311", python.name, Kind.instructions)
     assert custom.text == "RUN echo minimal on deb12\n"
-    # What they did in the environment can't be told, so the packages above them can't be carried to another parent.
+    # Nobody can tell their effects in the environment, so the packages above them can't be carried to another parent.
     assert (packages.kind, packages.parent, ide.kind) == (Kind.instructions, custom.name, Kind.closed)
 
 

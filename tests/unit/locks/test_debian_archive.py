@@ -72,7 +72,7 @@ def base(tmp_path: Path) -> Base:
 
 @dataclass
 class Resolver:
-    """What resolves anew: counts how often it had to."""
+    """A resolver: counts how often it had to."""
 
     exact: tuple[str, ...] = EXACT
     calls: int = 0

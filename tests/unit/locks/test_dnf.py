@@ -1,4 +1,4 @@
-"""What dnf says, and what it is told; the pure parts."""
+"""Output and options of dnf; the pure parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lock may change while its release lives."""
+"""Changes that a lock may make while its release lives."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_package_that_nobody_asks_for_is_named(folder: Path) -> None:
     pipfile = read_pipfile(folder / "Pipfile")
     entry = {"version": "==1.0", "hashes": ["sha256:aa"]}
     assert python.unlocked({"default": {"py-spark": entry}}, pipfile) == []
-    # What only builds others is in no image.
+    # A package that only builds others is in no image.
     (mistake,) = python.unlocked({"default": {}, "builder": {"py-spark": entry}}, pipfile)
     assert (mistake.file, mistake.line) == (source_builds.sources_file(folder.parent), 3)
     assert mistake.what == "py-spark is not in py311/Pipfile.lock"

@@ -1,4 +1,4 @@
-"""What Prometheus is told, read with Prometheus' own parser."""
+"""Metrics, read with Prometheus' own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is to move, as the caps let."""
+"""The order of moves, as the caps let."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal says of a move whose process was killed."""
+"""The journal of a move whose process was killed."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_a_session_that_its_owner_stopped_stays_stopped() -> None:
 def test_an_old_container_that_somebody_started_again_wins() -> None:
     running = Seen(True, True, Running.running, Running.created)
     assert gives_up(decide(entries(*LOOKED, "stop", "snapshot"), running), Phase.failed)
-    # Whoever was killed over the stop can't know that it had come to its end, and somebody may work in it again.
+    # A process that was killed over the stop can't know that it had come to its end, and somebody may work in it again.
     assert gives_up(decide(entries(*LOOKED, "stop!"), replace(running, again=True)), Phase.failed)
 
 

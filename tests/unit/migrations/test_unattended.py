@@ -1,4 +1,4 @@
-"""What may have happened in a new container between two processes that carry its move out."""
+"""Events in a new container between two processes that carry its move out."""
 
 from __future__ import annotations
 

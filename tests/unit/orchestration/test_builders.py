@@ -12,7 +12,7 @@ from flows.orchestration.builders import chosen
     [
         ({"deb12": ["a", "b", "c"]}, 2, {"a": ("deb12",), "b": ("deb12",)}),
         ({"deb12": ["a"], "c9s": []}, 2, {"a": ("deb12",)}),
-        # Whoever builds for one system anyway is the first to be asked for another.
+        # A builder that builds for one system anyway is the first to be asked for another.
         ({"deb12": ["a", "b"], "c9s": ["b"]}, 1, {"b": ("c9s", "deb12")}),
         ({"deb12": ["a"], "c9s": ["b"]}, 1, {"a": ("deb12",), "b": ("c9s",)}),
     ],

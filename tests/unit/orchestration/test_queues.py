@@ -1,4 +1,4 @@
-"""What is decided about queues, without a server."""
+"""Decisions about queues, without a server."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_both_are_told_apart_and_whatever_was_not_built_has_its_reason() -> None
 
 
 def attempt(profiles: Sequence[str], *made: str, **failed: Exception) -> Attempt:
-    """What came of an attempt to build some profiles, each with a stage of its own on one base."""
+    """The result of an attempt to build some profiles, each with a stage of its own on one base."""
     base, recipes = Built("base", "key", None, "sha256:1"), load_catalog(ROOT)
     any_one = recipes.releases[max(recipes.releases)].profiles[0]
     wanted = tuple(replace(any_one, stem=stem) for stem in profiles)
@@ -84,7 +84,7 @@ def attempt(profiles: Sequence[str], *made: str, **failed: Exception) -> Attempt
 def build(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, tries: Callable[[Sequence[str]], Attempt]
 ) -> BuildReport:
-    """What a run reports of the profiles one, two and three, if an attempt at some of them goes as `tries` says."""
+    """The report of a run on the profiles one, two and three, if an attempt at some of them goes as `tries` says."""
     tried: list[Attempt] = []
 
     def plan(release: str, profiles: Sequence[Profile], recipes: Catalog, run: Run) -> ReleasePlan:

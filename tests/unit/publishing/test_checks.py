@@ -1,4 +1,4 @@
-"""What is looked for in an image: its files (the probe, on a folder of the test's own), configuration and size."""
+"""Checks of an image: its files (the probe, on a folder of the test's own), configuration and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in an image beside what its locks say: named, and in its evidence."""
+"""Packages in an image beside those of its locks: named, and in its evidence."""
 
 from __future__ import annotations
 

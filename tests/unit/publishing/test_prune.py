@@ -1,4 +1,4 @@
-"""What stays and what goes: by example, and for whatever a registry may hold."""
+"""Pruning: by example, and for whatever a registry may hold."""
 
 from __future__ import annotations
 

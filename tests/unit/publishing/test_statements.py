@@ -1,4 +1,4 @@
-"""What is stated about an image is valid, says what went in, and is the same for the same stages."""
+"""A statement about an image is valid, names its inputs, and is the same for the same stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads of a night."""
+"""The report of a night for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a release can be planned when something of it can't."""
+"""The part of a release that can be planned when another can't."""
 
 from __future__ import annotations
 

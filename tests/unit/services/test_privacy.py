@@ -31,7 +31,7 @@ def settings() -> Iterator[Settings]:
 
 
 def looks(*words: str | Path) -> str:
-    """What somebody else of this machine finds."""
+    """Files that somebody else of this machine finds."""
     stranger = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
     return command.run([*stranger, *words], root=True).stdout
 

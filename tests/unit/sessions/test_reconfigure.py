@@ -1,4 +1,4 @@
-"""What people change about a session that is there; and that its volumes go with its home, wherever that goes."""
+"""Changes to a session that is there; and that its volumes go with its home, wherever that goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sessions decide without Podman: names, records, uids, labels, what a cell said."""
+"""Decisions about sessions without Podman: names, records, uids, labels, what a cell said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What owners want of migrations: said, kept, told apart from what nobody can mean."""
+"""Wishes of owners about migrations: said, kept, told apart from those that nobody can mean."""
 
 from __future__ import annotations
 

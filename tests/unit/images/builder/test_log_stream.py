@@ -17,7 +17,7 @@ RUN: ContextVar[str] = ContextVar("run", default="nobody's")
 
 
 class Heard(logging.Handler):
-    """What was said, and in whose run, as Prefect's handler finds it out."""
+    """The lines, and the runs that they belong to, as Prefect's handler finds it out."""
 
     def __init__(self) -> None:
         super().__init__()

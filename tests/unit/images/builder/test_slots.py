@@ -1,4 +1,4 @@
-"""What is built at once here is bounded for all runs together, whether they are threads or processes."""
+"""The number of builds at once here is bounded for all runs together, whether they are threads or processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run asks the registry of the layers that it carries: each thing once, and nothing that it can do without."""
+"""Requests of a run to the registry for the layers that it carries: each once, and none that it can do without."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def carrying(settings: Settings, registry: Registry) -> Layers:
 
 
 def note(registry: Registry, settings: Settings, parent: Manifest) -> None:
-    """What another run leaves behind that has put the layer on a parent."""
+    """The note of another run that has put the layer on a parent."""
     carrying(settings, registry)._note(TAG, LAYER, Stage("top", Kind.closed, "below", ""), parent, {})
 
 

@@ -1,4 +1,4 @@
-"""What owners are told, who is told, and what counts as told."""
+"""Notices to owners: their text, their readers, and which count as delivered."""
 
 from __future__ import annotations
 

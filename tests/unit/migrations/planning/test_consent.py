@@ -1,4 +1,4 @@
-"""What is asked once more right before a session is stopped: minutes have passed since it was planned."""
+"""The question right before a session is stopped: minutes have passed since it was planned."""
 
 from __future__ import annotations
 

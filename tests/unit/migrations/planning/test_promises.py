@@ -1,4 +1,4 @@
-"""What holds of each plan, whatever the sessions, their owners and the policy are."""
+"""Properties of each plan, whatever the sessions, their owners and the policy are."""
 
 from __future__ import annotations
 

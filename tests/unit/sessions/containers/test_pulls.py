@@ -1,4 +1,4 @@
-"""What has to be pulled of an image, by the layers that are here."""
+"""The layers of an image that have to be pulled, by the layers that are here."""
 
 from __future__ import annotations
 

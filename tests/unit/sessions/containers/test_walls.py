@@ -1,4 +1,4 @@
-"""What Podman, its hook and nftables are told of the network of sessions."""
+"""Podman's options, its hook and the rules of nftables for the network of sessions."""
 
 from __future__ import annotations
 

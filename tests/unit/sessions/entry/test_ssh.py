@@ -125,7 +125,7 @@ OPTIONS = [
 
 
 def told(**changed: object) -> dict[str, object]:
-    """What Podman says of a container that Refit made."""
+    """Podman's record of a container that Refit made."""
     options = drift.marked(OPTIONS)
     mark = options[-1].removeprefix("--label=").partition("=")
     config = {

@@ -1,4 +1,4 @@
-"""What is read from what btrfs would send; the lines are those that it printed."""
+"""The changes in a stream of `btrfs send`; the lines are those that it printed."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_home_and_volumes_go_back_together_whatever_happens(
     count = 0
 
     def drafts() -> list[tuple[Path, Path]]:
-        """What `restore` prepares each time before it switches anything."""
+        """The folders that `restore` prepares each time before it switches anything."""
         pairs = [(Path(f"/draft-{number}"), Path(f"/home-{number}")) for number in range(len(snapshots))]
         disk.update({draft: str(snapshots[number]) for number, (draft, _) in enumerate(pairs)})
         return pairs

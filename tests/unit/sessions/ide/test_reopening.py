@@ -1,4 +1,4 @@
-"""What a stop has ended, in words; and what a hook means."""
+"""Programs that a stop has ended, in words; and the meaning of a hook."""
 
 from __future__ import annotations
 

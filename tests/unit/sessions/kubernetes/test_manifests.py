@@ -22,7 +22,7 @@ ALLOWED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "persistentVol
 
 
 def not_restricted(spec: dict[str, Any]) -> list[str]:
-    """What of a Pod's specification the level `restricted` of the Pod Security Standards refuses."""
+    """The fields of a Pod that the level `restricted` of the Pod Security Standards refuses."""
     whole = spec.get("securityContext", {})
     wrong = [field for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]
     for volume in spec.get("volumes", ()):

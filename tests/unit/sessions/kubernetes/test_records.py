@@ -1,4 +1,4 @@
-"""What the API server tells of Pods and records, read as containers; which slot a generation gets."""
+"""Pods and records of the API server, read as containers; which slot a generation gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use which session: owner, shares with people and groups, administrators, and ends."""
+"""Rights to sessions: owner, shares with people and groups, administrators, and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What JupyterHub is told of sessions: names, routes, offers, invitations; without a Hub."""
+"""JupyterHub's view of sessions: names, routes, offers, invitations; without a Hub."""
 
 from __future__ import annotations
 
