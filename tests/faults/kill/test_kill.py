@@ -1,7 +1,7 @@
 """The migrating process is killed (SIGKILL, its child programs not) around and during every side effect.
 
-Afterwards a new process resumes. After any kill the session runs, healthy, on its old or its new image, with the home that
-it had; no container, snapshot or program is left over; the journal has no gap.
+Afterwards a new process resumes. After any kill the session runs, healthy, on its old or its new image, with the home
+that it had; no container, snapshot or program is left over; the journal has no gap.
 """
 
 from __future__ import annotations
