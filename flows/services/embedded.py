@@ -26,7 +26,7 @@ TICKETS = "tickets"  # the folder of the server in which those are that let some
 # docker-registry hashes with each request. A password that is made up can't be guessed, however fast that is.
 _BCRYPT_ROUNDS = 4
 _NPM = Path(routes.__file__).parent / "npm"
-_LOCK, _PROXY = ("package.json", "package-lock.json"), "gateway.mjs"
+_LOCK, _PROXY, _VISITS = ("package.json", "package-lock.json"), "gateway.mjs", "visits.mjs"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -64,7 +64,7 @@ def gateway(settings: Settings) -> Service:
         port=settings.gateway_port,
         setting="gateway_port",
         url=settings.gateway_url,
-        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in (*_LOCK, _PROXY)},
+        files={folder / name: (_NPM / name).read_text(encoding="utf-8") for name in (*_LOCK, _PROXY, _VISITS)},
         install=_npm_ci(settings),
     )
 

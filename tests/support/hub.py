@@ -1,10 +1,13 @@
-"""A JupyterHub in front of sessions, and somebody with a browser."""
+"""A real Hub with everything around it, and people with browsers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,9 +22,9 @@ from flows.images.registry import Registry
 from flows.sessions.lifecycle import Sessions
 from flows.web.hub import client
 from flows.web.hub.client import HubClient
-from tests.support.machine import FIRST
+from tests.support.machine import FIRST, ROOT, RegistryServer, private_home
 from tests.support.variants import LIGHT, variant
-from tests.support.waiting import PATIENTLY, wait_until
+from tests.support.waiting import PATIENTLY, free_port, wait_until
 
 RELEASE = "2026a"
 SERVICES = ("gateway", "waiting-page", "hub", "authorizer")
@@ -54,13 +57,14 @@ class Hub:
         assert result.exit_code == 0, result.output
         return result.output
 
-    def invited(self, name: str) -> str:
-        [link] = re.findall(r"http\S+", self.refit("user", "invite", name))
-        return link
+    def invited(self, name: str, *options: str) -> str:
+        [link] = re.findall(r"http\S+", self.refit("user", "invite", name, *options))
+        return str(link)
 
-    def person(self, name: str) -> Person:
+    def person(self, name: str, *options: str) -> Person:
+        """Somebody with an account, who is logged in."""
         person = Person(self, name)
-        person.accept(self.invited(name))
+        person.accept(self.invited(name, *options))
         return person
 
     def server(self, person: str, server: str) -> bool:
@@ -71,10 +75,6 @@ class Hub:
     def container(self, session: str) -> tuple[str, int]:
         [found] = self.sessions.engine.containers(session)
         return found.name, found.pid
-
-    def token(self, session: str) -> dict[str, str]:
-        """With which a program gets to the IDE of a session."""
-        return {"Authorization": f"token {self.sessions.token(self.sessions.store.session(session))}"}
 
     def check_routes(self) -> None:
         """Let the Hub compare its routes with the gateway's, as it does every 30 s."""
@@ -114,6 +114,11 @@ class Person:
         headers = {"X-XSRFToken": self.client.cookies.get("_xsrf", path="/hub/") or ""}
         return self.client.request(method, f"/hub/api{path}", headers=headers, json=more)
 
+    def token(self, **more: object) -> dict[str, str]:
+        """With which a program of theirs comes to their sessions."""
+        made = self.api("POST", f"/users/{self.name}/tokens", **more)
+        return {"Authorization": f"token {made.json()['token']}"}
+
     def start(self, server: str = "") -> httpx.Response:
         page = f"/hub/spawn/{self.name}{f'/{server}' if server else ''}"
         return self.send(page, page, profile=f"{RELEASE}/{FIRST}")
@@ -121,11 +126,34 @@ class Person:
     def reaches(self, path: str) -> str:
         """The session that answers at a path, as soon as one does."""
         seen = [""]
-        wait_until(lambda: seen.append(self.sees(path)) or seen[-1].startswith("this is /session/"))
+
+        def answers() -> bool:
+            seen.append(self.sees(path))
+            return seen[-1].startswith("this is /session/")
+
+        wait_until(answers)
         return seen[-1].strip().removeprefix("this is /session/")
 
     def sees(self, path: str) -> str:
         return self.client.get(path).text
+
+
+@contextmanager
+def running_hub(registry_server: RegistryServer, base: Built, folder: Path, **more: Any) -> Iterator[Hub]:
+    """A Hub with its services, and the image that its sessions start from."""
+    ports = {"gateway_port": free_port(), "gateway_api_port": free_port(), "hub_port": free_port()}
+    given = {"gateway": True, "hub": True, "catalog": ROOT, **ports, **more}
+    with private_home(folder, registry_server.port, **given) as settings:
+        image = made(settings, base, "of people")
+        for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_20261121"):
+            registry = Registry(settings)
+            manifest = registry.manifest(settings.repository, image)
+            registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
+        try:
+            services.up(settings, only=SERVICES)
+            yield Hub(settings, image)
+        finally:
+            services.down(settings)
 
 
 def made(settings: Settings, base: Built, name: str) -> str:

@@ -5,13 +5,16 @@ import { pipeline } from "node:stream";
 import { parseArgs } from "node:util";
 import { ConfigurableProxy } from "configurable-http-proxy/lib/configproxy.js";
 import { defaultLogger } from "configurable-http-proxy/lib/log.js";
+import { Visits, visitsApi } from "./visits.mjs";
 
 const text = { type: "string" };
 const options = { ip: text, port: text, "api-port": text, "waiting-page": text, authorizer: text };
 const { values: given } = parseArgs({ options });
 
 // "Service Restart" (RFC 6455, registry of close codes), so that whoever hears it may come again.
-const RESTART = 1012;
+const RESTART = [1012, "the session has ended, or moves; try again"];
+// "Policy Violation" of the same registry.
+const TAKEN_BACK = [1008, "you may not use this session any more"];
 const CLOSE = 8;
 const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -22,7 +25,7 @@ const MOST_REMEMBERED = 10000;
 const PATIENCE = 10000;
 const SESSIONS = "/session/";
 // Cookies that no IDE needs to see.
-const OWN_COOKIE = /^(refit-|jupyterhub-)/;
+const OWN_COOKIE = /^(__Host-)?(refit-|jupyterhub-)/;
 const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -62,10 +65,10 @@ class Frames {
   }
 }
 
-function goodbye() {
-  const why = Buffer.from("the session has ended, or moves; try again");
+function goodbye([number, text]) {
+  const why = Buffer.from(text);
   const code = Buffer.alloc(2);
-  code.writeUInt16BE(RESTART);
+  code.writeUInt16BE(number);
   return Buffer.concat([Buffer.from([128 | CLOSE, code.length + why.length]), code, why]);
 }
 
@@ -83,12 +86,13 @@ class Gateway extends ConfigurableProxy {
       // What listens before the two are connected would take away the first that the person is sent.
       asked.on("upgrade", (_, ide) => this.proxy.once("open", () => this.#watch(ide, person)))
     );
+    this.apiHandlers.push(visitsApi(this.#visits, options.authToken));
     // A browser would wait for ever for the rest of an answer whose sender is gone.
     this.proxy.on("proxyRes", (told, _, answer) => told.on("close", () => told.complete || answer.destroy()));
   }
 
   #matches = new WeakMap();
-  #admitted = new Map();
+  #visits = new Visits(MOST_REMEMBERED);
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
 
   /** The route that the authorizer was asked about, whatever has become of it meanwhile. */
@@ -113,16 +117,18 @@ class Gateway extends ConfigurableProxy {
   async #admit(kind, request, answer, prefix) {
     const { cookie, authorization } = request.headers;
     const key = JSON.stringify([prefix, cookie, authorization]);
-    let known = this.#admitted.get(key);
-    if (!known || known.until < Date.now()) {
-      this.#admitted.delete(key);
+    let known = this.#visits.recall(key);
+    if (!known) {
       const told = await this.#askAuthorizer(kind, request, prefix);
       if (told.status !== 200) return this.#refuse(kind, answer, told);
-      if (this.#admitted.size >= MOST_REMEMBERED) this.#admitted.clear();
-      known = { ...JSON.parse(told.body), until: Date.now() + REMEMBERED };
-      this.#admitted.set(key, known);
+      known = this.#visits.remember(key, JSON.parse(told.body), REMEMBERED);
     }
+    // Somebody who went away meanwhile would never be seen to leave.
+    if (answer.destroyed) return false;
+    this.#visits.enter(known, answer, kind === "ws" ? () => this.#part(answer, TAKEN_BACK) : () => answer.destroy());
     this.#hide(request);
+    if (known.authorization) request.headers.authorization = known.authorization;
+    else if (known.authorization === "") delete request.headers.authorization;
     if (isPage(kind, request)) this.#addToken(request, known);
     return true;
   }
@@ -166,7 +172,12 @@ class Gateway extends ConfigurableProxy {
         told.on("error", failed);
       });
       asked.on("timeout", () => asked.destroy(new Error("the authorizer doesn't answer")));
-      asked.on("error", () => done({ status: 503, headers: { "Retry-After": "1" }, body: "the authorizer is away\n" }));
+      asked.on("error", ({ code }) =>
+        // It may have closed a kept connection in the moment in which it was asked by it; that has let nobody in.
+        asked.reusedSocket && code === "ECONNRESET"
+          ? done(this.#askAuthorizer(kind, request, prefix))
+          : done({ status: 503, headers: { "Retry-After": "1" }, body: "the authorizer is away\n" })
+      );
       asked.end();
     });
   }
@@ -175,18 +186,20 @@ class Gateway extends ConfigurableProxy {
     const frames = new Frames();
     this.#upgraded.set(person, frames);
     ide.on("data", (sent) => frames.follow(sent));
-    ide.prependListener("end", () => this.#part(person));
+    ide.prependListener("end", () => this.#part(person, RESTART));
   }
 
-  #part(person) {
+  /** Say goodbye between two frames; amid one nobody would understand it. */
+  #part(person, why) {
     const frames = this.#upgraded.get(person);
-    if (person.writable && frames.whole && !frames.closed) person.write(goodbye());
-    frames.closed = true;
+    if (frames && person.writable && frames.whole && !frames.closed) person.write(goodbye(why));
+    if (frames) frames.closed = true;
+    if (why === TAKEN_BACK) person.end();
   }
 
   /** The waiting page knows why, and says it with everything that belongs to it, to browsers and to programs. */
   handleProxyError(code, kind, request, answer, error) {
-    if (this.#upgraded.has(answer)) return this.#part(answer);
+    if (this.#upgraded.has(answer)) return this.#part(answer, RESTART);
     if (kind === "ws") return answer.writable && answer.write(AWAY);
     if (answer.headersSent) return answer.destroy();
     if (code !== 503) return super.handleProxyError(code, kind, request, answer, error);

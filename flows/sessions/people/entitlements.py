@@ -38,13 +38,13 @@ class Account:
         name: with which they log in.
         groups: those that they are in.
         scopes: what the Hub's roles let them reach, e.g. `access:servers!group=class`; shares are not among them.
-        logins: the logins that have not ended, as the authorizer knows them.
+        logins: the Hub's tokens of this person, given to browsers and programs → when each ends by itself; none: never.
     """
 
     name: str
     groups: frozenset[str] = frozenset()
     scopes: frozenset[str] = frozenset()
-    logins: frozenset[str] = frozenset()
+    logins: Mapping[str, datetime | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,14 @@ class Entitlements:
         """Whether somebody of that name may log in."""
         return bool(person) and (self.rights.accounts is None or person in self.rights.accounts)
 
+    def is_logged_in(self, person: str, login: str) -> bool:
+        """Whether a login of that person holds still: a logout, a removal and its time end it."""
+        account = (self.rights.accounts or {}).get(person)
+        if account is None or login not in account.logins:
+            return False
+        until = account.logins[login]
+        return until is None or self.at < until
+
     def may_use(self, person: str, session: str) -> Access:
         """As what a person may use a session; a session that isn't on record is nobody's."""
         if not self.has_account(person) or session not in self.owners:
@@ -219,12 +227,16 @@ class Entitlements:
         return Access(Role.shared, grant.until if grant else None, grant.by if grant else share.owner, via)
 
     def _administers(self, person: str, session: str) -> bool:
-        account, owner = (self.rights.accounts or {}).get(person), self.owners[session]
-        if account is None:
+        account = (self.rights.accounts or {}).get(person)
+        return account is not None and self.is_reached(session, account.scopes)
+
+    def is_reached(self, session: str, scopes: Iterable[str]) -> bool:
+        """Whether scopes of the Hub let somebody reach the server that is this session."""
+        if (owner := self.owners.get(session)) is None:
             return False
         reached = {"", f"user={owner}", f"server={owner}/{self.servers.get(session, '')}"}
         reached |= {f"group={group}" for group, members in self.rights.groups.items() if owner in members}
-        return any(_is_access(scope, reached) for scope in account.scopes)
+        return any(_is_access(scope, reached) for scope in scopes)
 
 
 def _is_access(scope: str, reached: Iterable[str]) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,12 @@ def as_json(heard: Heard) -> dict[str, Any]:
     accounts = heard.rights.accounts or {}
     return {
         "accounts": [
-            {"name": one.name, "groups": sorted(one.groups), "scopes": sorted(one.scopes), "logins": sorted(one.logins)}
+            {
+                "name": one.name,
+                "groups": sorted(one.groups),
+                "scopes": sorted(one.scopes),
+                "logins": {login: until.isoformat() if until else None for login, until in one.logins.items()},
+            }
             for one in accounts.values()
         ],
         "shares": sorted([one.session, one.owner, one.kind.value, one.subject] for one in heard.rights.shares),
@@ -88,17 +95,26 @@ def from_json(told: dict[str, Any]) -> Heard:
     Raises:
         KeyError, TypeError, ValueError: it isn't such data.
     """
-    accounts = {one["name"]: _account(one) for one in told["accounts"]}
+    accounts = accounts_from(told["accounts"])
     shares = frozenset(Share(session, owner, Kind(kind), subject) for session, owner, kind, subject in told["shares"])
     return Heard(Rights(accounts, shares, members(accounts)), dict(told["servers"]))
 
 
-def members(accounts: dict[str, Account]) -> dict[str, frozenset[str]]:
+def members(accounts: Mapping[str, Account]) -> dict[str, frozenset[str]]:
     """Group → the people in it. Pure."""
     groups = {group for account in accounts.values() for group in account.groups}
     return {group: frozenset(one.name for one in accounts.values() if group in one.groups) for group in groups}
 
 
-def _account(told: dict[str, Any]) -> Account:
-    groups, scopes, logins = (frozenset(told[name]) for name in ("groups", "scopes", "logins"))
-    return Account(told["name"], groups, scopes, logins)
+def accounts_from(told: Iterable[Mapping[str, Any]]) -> dict[str, Account]:
+    """Name → account, from plain data. Pure.
+
+    Raises:
+        KeyError, TypeError, ValueError: it isn't such data.
+    """
+    return {one["name"]: _account(one) for one in told}
+
+
+def _account(told: Mapping[str, Any]) -> Account:
+    logins = {login: datetime.fromisoformat(until) if until else None for login, until in told["logins"].items()}
+    return Account(told["name"], frozenset(told["groups"]), frozenset(told["scopes"]), logins)

@@ -9,10 +9,10 @@ def main() -> None:
     """Serve until this process is told to end."""
     os.umask(0o077)
     try:
-        from jupyterhub.app import JupyterHub  # noqa: PLC0415 - it is an extra
+        from flows.web.hub.application import RefitHub  # noqa: PLC0415 - it is an extra
     except ImportError as error:
         sys.exit(f"JupyterHub can't be imported: {error}. Install Refit with its extra `hub`.")
-    JupyterHub.launch_instance([f"--config={Path(__file__).with_name('configuration.py')}"])
+    RefitHub.launch_instance([f"--config={Path(__file__).with_name('configuration.py')}"])
 
 
 main()

@@ -1,16 +1,14 @@
-"""Lets the owner of a session through the gateway. The gateway asks here, and remembers the answer briefly.
+"""Lets people through the gateway to the sessions that they may use. The gateway asks, and remembers a yes briefly.
 
-The token of an IDE stays between the gateway and the IDE. A program that has it already may send it in a header.
+The token of an IDE stays between the gateway and the IDE. Programs come with a token of the Hub.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
-import math
 import secrets
 import time
-from collections.abc import Iterable
 from urllib.parse import urlencode, urlsplit
 
 from starlette.requests import Request
@@ -21,21 +19,25 @@ from flows.core.atomic_files import kept_secret
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.sessions.model import Session
-from flows.web.hub import passes
+from flows.sessions.people.entitlements import NO_ACCESS, Access, Role
+from flows.sessions.people.grants import Grants
+from flows.web.hub import pages, passes
+from flows.web.hub.callers import Caller, Callers
 from flows.web.hub.client import OAUTH_CLIENT, HubClient, HubError
+from flows.web.hub.rights_watch import RightsWatch
 from flows.web.hub.servers import Servers
 
 logger = logging.getLogger("refit.authorizer")
 
-CALLBACK = f"{routes.ENTRY}/callback"
-# Seconds for which it is believed that somebody has an account who has just logged in: the list may be older.
-_NEW_SECONDS = 15.0
-_NO_STORE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-_AGAIN = f' <a href="{routes.HUB}/home">Try again</a></p>'
-_REFUSED = (
-    "<!doctype html><title>Not your session</title><h1>This session is not yours</h1>"
-    f'<p>Its owner alone may open it. <a href="{routes.HUB}/home">Your own sessions</a></p>'
-)
+CALLBACK, GUEST = f"{routes.ENTRY}/callback", f"{routes.ENTRY}/guest"
+# Seconds. That somebody is in a session is written down so often.
+_VISIT_SECONDS = 60.0
+_NO_STORE = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "frame-ancestors 'none'",
+}
 
 
 def back_to(url: str) -> str:
@@ -47,91 +49,138 @@ def back_to(url: str) -> str:
     return f"{path}?{kept}" if kept else path
 
 
+def is_https(request: Request) -> bool:
+    """Whether the browser speaks TLS with whatever stands in front of the gateway."""
+    return request.headers.get("x-forwarded-proto", "").partition(",")[0] == "https"
+
+
 class Admission:
     """Decides who comes in."""
 
-    def __init__(self, settings: Settings, servers: Servers, hub: HubClient) -> None:
-        self._servers, self._hub = servers, hub
+    def __init__(
+        self, settings: Settings, servers: Servers, hub: HubClient, watch: RightsWatch, grants: Grants
+    ) -> None:
+        self._servers, self._hub, self._watch, self._grants = servers, hub, watch, grants
         self._key = kept_secret(settings.folder("services", "authorizer") / "key")
-        self._people: frozenset[str] | None = None
-        self._welcomed: dict[str, float] = {}
+        self._callers = Callers(self._key, hub, watch)
+        self._visited: dict[tuple[str, str], float] = {}
         program_output.protect(self._key)
 
     def admit(self, request: Request) -> Response:
         """The answer to the gateway about a request for a session.
 
-        200: it lets it through, and adds the query of the answer where a page is asked for. Any other answer goes to
-        whoever asked.
+        200: it lets it through, and does to it what the answer says. Any other answer goes to whoever asked.
         """
-        name = request.headers["x-refit-session"]
+        name, kind = request.headers["x-refit-session"], request.headers.get("x-refit-kind")
+        try:
+            caller = self._callers.of(request)
+        except HubError:
+            told = {"message": "The Hub is away, and nobody else knows this token.", "refit": "authorizer"}
+            return JSONResponse(told, 503, headers={**_NO_STORE, "Retry-After": "5"})
+        if caller is None:
+            return self._ask_who(request, kind == "page")
         session, _ = self._servers.sessions.store.find(name) or (None, False)
-        person = self._person(request)
-        if session and (self._is_owner(person, name) or self._has_token(request, session)):
-            return JSONResponse(self._let_in(session))
-        if person:
-            return HTMLResponse(_REFUSED, 403, headers=_NO_STORE)
-        if request.headers.get("x-refit-kind") == "page":
-            return self._to_hub(request.headers["x-refit-url"])
-        told = {"message": "Log in first: open the session in a browser.", "refit": "authorizer"}
-        return JSONResponse(told, 403, headers=_NO_STORE)
+        access = self._access(caller, name)
+        if session is None or not access:
+            return HTMLResponse(pages.refused(caller.person, name), 403, headers=_NO_STORE)
+        if access.role is not Role.owner:
+            if kind == "page" and not self._grants.was_told(name, caller.person):
+                return self._to_be_told(request, caller, name)
+            self._note_visit(caller, name, access)
+        return JSONResponse(self._let_in(session, caller))
 
     def welcome(self, request: Request) -> Response:
         """Somebody comes back from the Hub: from now on it is known who they are, if this browser went there."""
         state = passes.opened(self._key, passes.STATE, request.query_params.get("state", ""))
         nonce = request.cookies.get(passes.STATE, "")
         if state is None or not hmac.compare_digest(str(state["nonce"]).encode(), nonce.encode()):
-            return HTMLResponse(
-                f"<p>This login has expired, or began in another browser.{_AGAIN}", 400, headers=_NO_STORE
-            )
+            told = pages.expired("This login has expired, or began in another browser")
+            return HTMLResponse(told, 400, headers=_NO_STORE)
         try:
-            person = self._hub.person(request.query_params.get("code", ""), CALLBACK)
+            login = self._hub.person(request.query_params.get("code", ""), CALLBACK)
+            self._watch.refresh()
         except HubError as error:
             logger.warning("%s", error)
-            return HTMLResponse(f"<p>The login failed.{_AGAIN}", 502, headers=_NO_STORE)
-        self._welcomed[person] = time.monotonic()
+            return HTMLResponse(pages.expired("The login failed"), 502, headers=_NO_STORE)
         answer = RedirectResponse(str(state["to"]), 302, headers=_NO_STORE)
-        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, person=person)
-        secure = request.headers.get("x-forwarded-proto", "").partition(",")[0] == "https"
-        seconds = passes.PASS_SECONDS
-        answer.set_cookie(passes.PASS, kept, seconds, path=routes.BELOW, secure=secure, httponly=True, samesite="lax")
+        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, person=login.person, login=login.login)
+        name, path = passes.cookie(secure=is_https(request))
+        answer.set_cookie(
+            name, kept, passes.PASS_SECONDS, path=path, secure=is_https(request), httponly=True, samesite="lax"
+        )
         answer.delete_cookie(passes.STATE, path=CALLBACK)
         return answer
 
-    def _to_hub(self, url: str) -> Response:
+    def tell_guest(self, request: Request) -> Response:
+        """Tell somebody once that the session which they open is another person's, and what that means."""
+        sealed = request.query_params.get("to", "")
+        told = passes.opened(self._key, passes.GUEST, sealed)
+        if told is None:
+            return HTMLResponse(pages.expired("This page has expired"), 400, headers=_NO_STORE)
+        session, person = str(told["session"]), str(told["person"])
+        access = self._watch.now(fresh=True).may_use(person, session)
+        if not access:
+            return HTMLResponse(pages.refused(person, session), 403, headers=_NO_STORE)
+        if request.method == "POST":
+            self._grants.told(session, person)
+            return RedirectResponse(str(told["to"]), 303, headers=_NO_STORE)
+        owner = self._watch.now().owners[session]
+        return HTMLResponse(pages.guest(session, owner, access), headers=_NO_STORE)
+
+    def _ask_who(self, request: Request, is_page: bool) -> Response:
         """Let the Hub say who somebody is; then they come back to where they wanted to go."""
+        if not is_page:
+            told = {
+                "message": "Log in first: open the session in a browser, or send a token of the Hub.",
+                "refit": "authorizer",
+            }
+            return JSONResponse(told, 403, headers=_NO_STORE)
         nonce = secrets.token_urlsafe(16)
-        state = passes.seal(self._key, passes.STATE, passes.STATE_SECONDS, to=back_to(url), nonce=nonce)
+        to = back_to(request.headers["x-refit-url"])
+        state = passes.seal(self._key, passes.STATE, passes.STATE_SECONDS, to=to, nonce=nonce)
         asked = {"client_id": OAUTH_CLIENT, "redirect_uri": CALLBACK, "response_type": "code", "state": state}
         answer = RedirectResponse(f"{routes.HUB}/api/oauth2/authorize?{urlencode(asked)}", 302, headers=_NO_STORE)
-        answer.set_cookie(passes.STATE, nonce, passes.STATE_SECONDS, path=CALLBACK, httponly=True, samesite="lax")
+        answer.set_cookie(
+            *(passes.STATE, nonce, passes.STATE_SECONDS),
+            path=CALLBACK,
+            secure=is_https(request),
+            httponly=True,
+            samesite="lax",
+        )
         return answer
 
-    def _person(self, request: Request) -> str:
-        """The person whose browser it is; empty: nobody knows."""
-        told = passes.opened(self._key, passes.PASS, request.cookies.get(passes.PASS, ""))
-        return str(told["person"]) if told and self._has_account(str(told["person"])) else ""
+    def _to_be_told(self, request: Request, caller: Caller, session: str) -> Response:
+        to = back_to(request.headers["x-refit-url"])
+        told = {"to": to, "session": session, "person": caller.person}
+        sealed = passes.seal(self._key, passes.GUEST, passes.STATE_SECONDS, **told)
+        return RedirectResponse(f"{GUEST}?{urlencode({'to': sealed})}", 302, headers=_NO_STORE)
 
-    def know(self, people: Iterable[str]) -> None:
-        """From now on these are the people who have an account; while the Hub is away, that is whom it had last."""
-        self._people = frozenset(people)
+    def _access(self, caller: Caller, session: str) -> Access:
+        """As what somebody comes in; what was refused is looked at anew, for it may just have been allowed."""
+        for fresh in (False, True):
+            entitlements = self._watch.now(fresh=fresh)
+            access = entitlements.may_use(caller.person, session)
+            if access and (caller.scopes is None or entitlements.is_reached(session, caller.scopes)):
+                return access
+        return NO_ACCESS
 
-    def _has_account(self, person: str) -> bool:
-        """Whether the Hub has somebody of that name. Nobody who comes in waits for the Hub."""
-        welcomed = time.monotonic() - self._welcomed.get(person, -math.inf) < _NEW_SECONDS
-        return welcomed or self._people is None or person in self._people
+    def _note_visit(self, caller: Caller, session: str, access: Access) -> None:
+        key = (session, caller.person)
+        if time.monotonic() > self._visited.get(key, -_VISIT_SECONDS) + _VISIT_SECONDS:
+            self._grants.visited(session, caller.person, access)
+            self._visited[key] = time.monotonic()
 
-    def _is_owner(self, person: str, session: str) -> bool:
-        return bool(person) and self._servers.sessions.store.owners().get(session) == person
+    def _let_in(self, session: Session, caller: Caller) -> dict[str, object]:
+        """Orders for the gateway: it notes whose connection it is, and adds the IDE's token to the IDE's page.
 
-    def _has_token(self, request: Request, session: Session) -> bool:
-        _, _, sent = request.headers.get("authorization", "").partition(" ")
-        return bool(sent) and hmac.compare_digest(sent.encode(), self._servers.sessions.token(session).encode())
-
-    def _let_in(self, session: Session) -> dict[str, str]:
-        """Headers that the gateway adds to a request for the IDE's page: its path, and the query with the token."""
-        page = urlsplit(session.access.page)
-        if "{token}" not in page.query:
-            return {"page": "", "query": ""}
-        query = page.query.replace("{token}", self._servers.sessions.token(session))
-        every = session.access.protocol == "jupyter"  # whose pages all take it
-        return {"page": "" if every else f"{session.path}{page.path}", "query": query}
+        A token of the Hub is not for the IDE: in its place the IDE gets its own.
+        """
+        token, page = self._servers.sessions.token(session), urlsplit(session.access.page)
+        jupyter = session.access.protocol == "jupyter"  # whose pages all take it
+        told: dict[str, object] = {"visit": [session.name, caller.person, caller.login], "page": "", "query": ""}
+        if "{token}" in page.query:
+            told["query"] = page.query.replace("{token}", token)
+            told["page"] = "" if jupyter else f"{session.path}{page.path}"
+        if caller.scopes is not None:
+            told["authorization"] = f"token {token}" if jupyter else ""
+        return told

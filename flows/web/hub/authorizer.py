@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -21,12 +21,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import load
 from flows.gateway import routes
 from flows.sessions.model import Session
-from flows.web.hub.admission import CALLBACK, Admission
+from flows.sessions.people.grants import Grants
+from flows.web.hub.admission import CALLBACK, GUEST, Admission
 from flows.web.hub.client import HubClient, Person
+from flows.web.hub.rights_watch import RightsWatch
 from flows.web.hub.servers import RUNS, Servers
 
 logger = logging.getLogger("refit.authorizer")
@@ -34,6 +37,8 @@ logger = logging.getLogger("refit.authorizer")
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 LOOK_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
+# Seconds after which connections are closed of somebody who lost a session, at most.
+END_SECONDS = 1.0
 
 
 def place(path: str, servers: Mapping[str, Mapping[str, Session]]) -> tuple[str, str]:
@@ -72,8 +77,8 @@ def unknown(
 class Authorizer:
     """Knows whose sessions are which servers, and whether they are up."""
 
-    def __init__(self, servers: Servers, hub: HubClient, admission: Admission) -> None:
-        self._servers, self._hub, self._admission = servers, hub, admission
+    def __init__(self, servers: Servers, hub: HubClient) -> None:
+        self._servers, self._hub = servers, hub
 
     def lead(self, request: Request) -> Response:
         """Send somebody who comes to an address of the Hub to where they want to go."""
@@ -87,7 +92,6 @@ class Authorizer:
     def tell_hub(self) -> None:
         """Let the Hub know of the sessions of its people that were made or started elsewhere."""
         servers, people = self._servers.all(), self._hub.people()
-        self._admission.know(person.name for person in people)
         own = {session.name for person in people for session in servers.get(person.name, {}).values()}
         up = frozenset(name for name in own if self._servers.runs(name))
         for person, server, runs in unknown(people, servers, up):
@@ -101,25 +105,35 @@ def application(authorizer: Authorizer, admission: Admission) -> Starlette:
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")
 
-    way = [Route("/admit", admission.admit), Route(CALLBACK, admission.welcome)]
+    way = [
+        Route("/admit", admission.admit),
+        Route(CALLBACK, admission.welcome),
+        Route(GUEST, admission.tell_guest, methods=["GET", "POST"]),
+    ]
     return Starlette(
         routes=[Route("/health", health), *way, Route("/user/{path:path}", authorizer.lead, methods=METHODS)]
     )
 
 
-def _again_and_again(authorizer: Authorizer) -> None:
-    pause = LOOK_SECONDS
+def _again_and_again(work: Callable[[], None], seconds: float) -> None:
+    pause = seconds
     while True:
         try:
-            authorizer.tell_hub()
-            pause = LOOK_SECONDS
+            work()
+            pause = seconds
         except RefitError as error:
             logger.warning("%s", error)
-            pause = min(2 * pause, LONGEST_SECONDS)
+            pause = min(max(2 * pause, 1.0), LONGEST_SECONDS)
         except Exception:
-            logger.exception("the Hub could not be told of sessions")
-            pause = min(2 * pause, LONGEST_SECONDS)
+            logger.exception("the authorizer can't see to everything")
+            pause = min(max(2 * pause, 1.0), LONGEST_SECONDS)
         time.sleep(pause)
+
+
+def _start_tasks(tasks: Mapping[Callable[[], None], float]) -> None:
+    """Do each of them again and again, with so many seconds between; none waits for another."""
+    for work, seconds in tasks.items():
+        threading.Thread(target=_again_and_again, args=(work, seconds), daemon=True).start()
 
 
 def _listening() -> socket.socket:
@@ -137,10 +151,11 @@ def main() -> None:
     # Podman is asked every few seconds.
     logging.getLogger("refit.command").setLevel(logging.WARNING)
     settings = load()
-    servers, hub = Servers(settings), HubClient(settings)
-    admission = Admission(settings, servers, hub)
-    authorizer = Authorizer(servers, hub, admission)
-    threading.Thread(target=_again_and_again, args=(authorizer,), daemon=True).start()
+    servers, hub, database = Servers(settings), HubClient(settings), open_database(settings.database)
+    watch = RightsWatch(settings, database, servers, hub)
+    admission = Admission(settings, servers, hub, watch, Grants(database))
+    authorizer = Authorizer(servers, hub)
+    _start_tasks({authorizer.tell_hub: LOOK_SECONDS, watch.follow: 0.0, watch.end_visits: END_SECONDS})
     # No log of accesses, for addresses may hold what is nobody else's business.
     config = uvicorn.Config(
         application(authorizer, admission), ws="none", access_log=False, log_level="error", server_header=False

@@ -19,6 +19,8 @@ _SECONDS = 60.0
 _PAGE = 200
 
 
+# Of the Hub's API: its part that is Refit's own.
+_RIGHTS = "/refit/rights"
 # Name of the authorizer where the Hub says who somebody is.
 OAUTH_CLIENT = "service-refit"
 
@@ -35,6 +37,21 @@ class Person:
     admin: bool
     last_seen: str
     servers: Mapping[str, bool]
+
+
+@dataclass(frozen=True)
+class Login:
+    """Somebody whom the Hub knows by a token.
+
+    Attributes:
+        person: whose token it is.
+        login: the Hub's number of the token.
+        scopes: what the token lets them do.
+    """
+
+    person: str
+    login: str
+    scopes: frozenset[str] = frozenset()
 
 
 def token(settings: Settings) -> str:
@@ -67,8 +84,8 @@ class HubClient:
             if len(page) < _PAGE:
                 return tuple(found)
 
-    def person(self, code: str, redirect: str) -> str:
-        """The person who came back from the Hub with this code; it works once.
+    def person(self, code: str, redirect: str) -> Login:
+        """The login of the person who came back from the Hub with this code; it works once.
 
         Raises:
             HubError: the Hub doesn't answer, or doesn't know the code.
@@ -76,8 +93,31 @@ class HubClient:
         told = {"client_id": OAUTH_CLIENT, "client_secret": self._token, "grant_type": "authorization_code"}
         way = "/oauth2/token"
         given = self._ask("POST", way, data={**told, "code": code, "redirect_uri": redirect}).json()["access_token"]
-        name: str = self._ask("GET", "/user", headers={"Authorization": f"token {given}"}).json()["name"]
-        return name
+        if (login := self.login(given)) is None:
+            raise HubError("The Hub doesn't know the token that it has just given.")
+        return login
+
+    def login(self, token: str) -> Login | None:
+        """The login that a token belongs to; none: to that of no person.
+
+        Raises:
+            HubError: the Hub doesn't answer.
+        """
+        answer = self._ask("GET", "/user", (401, 403), headers={"Authorization": f"token {token}"})
+        told = answer.json() if answer.is_success else {}
+        if told.get("kind") != "user" or not told.get("token_id"):
+            return None
+        return Login(str(told["name"]), str(told["token_id"]), frozenset(told.get("scopes") or ()))
+
+    def rights(self, seen: str = "", wait: float = 0.0) -> Mapping[str, Any] | None:
+        """The rights of all people, as soon as it isn't what was seen; none: so it was after `wait` seconds.
+
+        Raises:
+            HubError: the Hub doesn't answer.
+        """
+        asked = {"seen": seen, "wait": str(wait)}
+        answer = self._ask("GET", _RIGHTS, (httpx.codes.NOT_MODIFIED,), params=asked)
+        return answer.json() if answer.is_success else None
 
     def note(self, person: str, server: str, options: Mapping[str, object] | None) -> None:
         """Let the Hub know of a server: one that runs is started there with these options, another is only listed.

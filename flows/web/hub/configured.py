@@ -11,19 +11,20 @@ from sqlalchemy.engine import make_url
 from flows.core.database import write
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accounts, client
+from flows.web.hub import accounts, client, passes
 from flows.web.hub.admission import CALLBACK
+from flows.web.hub.rights_handler import SERVICE
 from flows.web.hub.spawner import settings
 
-SERVICE = "refit"
 _SCHEMA = "jupyterhub"
-# Rights of Refit itself at the Hub: list people, invite and remove them, and tell of sessions that run.
-_SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy")
+# Rights of Refit itself at the Hub: list people, invite and remove them, share, and tell of sessions that run.
+_SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy", "shares", "read:groups")
+# By the second right the Hub tells the authorizer who they are. With the others people share their own sessions with
+# those, and with groups, whose names they know; nobody lists names.
+_SCOPES_OF_ALL = ("self", f"access:services!service={SERVICE}", "shares!user", "read:users:name", "read:groups:name")
 _MORE = "jupyterhub_config.d"
 # Seconds. A first start pulls the image.
 _START_SECONDS, _ROUTES_SECONDS, _POLL_SECONDS = 1800, 30, 15
-# Seconds. The authorizer asks with a token of the person once, right after it got it.
-_TOKEN_SECONDS = 60
 
 
 def more() -> list[Path]:
@@ -65,10 +66,10 @@ def configure(c: Any) -> None:
     c.JupyterHub.services = [{"name": SERVICE, "api_token": client.token(chosen), **authorizer}]
     c.JupyterHub.load_roles = [
         {"name": SERVICE, "scopes": list(_SCOPES), "services": [SERVICE]},
-        # By this right the Hub tells the authorizer who they are.
-        {"name": "user", "scopes": ["self", f"access:services!service={SERVICE}"]},
+        {"name": "user", "scopes": list(_SCOPES_OF_ALL)},
     ]
-    c.JupyterHub.oauth_token_expires_in = _TOKEN_SECONDS
+    # The Hub ends the token of a login when somebody logs out, and with it what the authorizer knows of that login.
+    c.JupyterHub.oauth_token_expires_in = passes.PASS_SECONDS
     c.Spawner.start_timeout = _START_SECONDS
     c.Spawner.poll_interval = _POLL_SECONDS
     _configure_accounts(c, str(accounts.folder(chosen)))

@@ -13,9 +13,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-PASS, STATE = "refit-pass", "refit-state"
+from flows.gateway import routes
+
+PASS, STATE, GUEST = "refit-pass", "refit-state", "refit-guest"
+# Where there is TLS, browsers take a cookie with this prefix from no other host, and from no page without TLS.
+_HOST = "__Host-"
+COOKIES = (f"{_HOST}{PASS}", PASS)
 # Seconds. After that the Hub is asked again, which asks for a password only if its own login has ended.
 PASS_SECONDS, STATE_SECONDS = 8 * 3600, 600
+
+
+def cookie(*, secure: bool) -> tuple[str, str]:
+    """Name and path of the cookie with a pass."""
+    return (COOKIES[0], "/") if secure else (PASS, routes.BELOW)
 
 
 def seal(key: str, purpose: str, seconds: float, **told: str) -> str:

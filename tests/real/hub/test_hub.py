@@ -24,10 +24,10 @@ from tests.support.waiting import PATIENTLY, wait_until
 
 
 @contextmanager
-def always_reached(hub: Hub, session: str) -> Iterator[list[int]]:
+def always_reached(person: Person, session: str) -> Iterator[list[int]]:
     """Keep asking for a session at the gateway; gives what it answered."""
     seen, enough = list[int](), threading.Event()
-    url, headers = f"{hub.settings.gateway_url}/session/{session}/api", hub.token(session)
+    url, headers = f"{person.hub.settings.gateway_url}/session/{session}/api", person.token()
 
     def ask() -> None:
         while not enough.wait(0.05):
@@ -61,7 +61,7 @@ def test_a_session_is_started_from_the_form_and_reached_by_its_address_and_by_th
 def test_a_move_changes_where_the_address_leads_and_the_hub_never_undoes_it(hub: Hub, ada: Person, base: Built) -> None:
     before = hub.sessions.gateway.table()
     new = made(hub.settings, base, "moved to")
-    with always_reached(hub, "ada") as seen:
+    with always_reached(ada, "ada") as seen:
         assert MoveExecutor.open(hub.settings).carry_out(to(hub.sessions, "ada", new)).moved
     after = hub.sessions.gateway.table()
     assert before and after and before["/session/ada"] != after["/session/ada"]
@@ -74,7 +74,7 @@ def test_a_move_changes_where_the_address_leads_and_the_hub_never_undoes_it(hub:
 
 def test_a_hub_that_is_killed_and_started_again_disturbs_nobody(hub: Hub, ada: Person) -> None:
     container = hub.container("ada")
-    with always_reached(hub, "ada") as seen:
+    with always_reached(ada, "ada") as seen:
         os.kill(hub.pid, signal.SIGKILL)
         wait_until(lambda: not next(one for one in services.status(hub.settings) if one.name == "hub").running)
         assert ada.reaches("/user/ada/api") == "ada"  # the authorizer needs no Hub

@@ -80,7 +80,11 @@ def test_nobody_else_gets_to_a_session_and_no_cookie_of_ours_gets_to_an_ide(hub:
         assert httpx.get(url, headers=cookie, **PATIENTLY).status_code == 403
     assert httpx.get(url, headers={"Cookie": f"{passes.PASS}={own}"}, **PATIENTLY).status_code == 200
     assert httpx.get(url, headers={"Authorization": "token wrong"}, **PATIENTLY).status_code == 403
-    assert httpx.get(url, headers=hub.token("ada"), **PATIENTLY).status_code == 200
+    assert httpx.get(url, headers=ada.token(), **PATIENTLY).status_code == 200
+    ides = hub.sessions.token(hub.sessions.store.session("ada"))  # a guest's page has it: it lets nobody in
+    assert httpx.get(url, headers={"Authorization": f"token {ides}"}, **PATIENTLY).status_code == 403
+    narrow = ada.token(scopes=["read:users!user=ada"])
+    assert httpx.get(url, headers=narrow, **PATIENTLY).status_code == 403
     begun = ada.client.get("/authorizer/callback?code=x&state=x", follow_redirects=False)
     assert begun.status_code == 400
     with listening() as (place, heard):

@@ -1,0 +1,134 @@
+"""The authorizer's knowledge of people's rights: heard from the Hub as it changes, and kept while the Hub is away.
+
+Somebody who may not use a session any more is out of it within a second: their open connections are closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Engine
+
+from flows.core.settings import Settings
+from flows.gateway.proxy import Visit
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from flows.sessions.people import rights
+from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
+from flows.sessions.people.grants import Grants
+from flows.sessions.people.rights import Heard
+from flows.web.hub.client import HubClient
+from flows.web.hub.servers import Servers
+
+logger = logging.getLogger("refit.authorizer")
+
+# Seconds for which an answer of the database is used again.
+_FRESH = 0.5
+_WAIT = 20.0
+
+Owned = Mapping[str, Mapping[str, Session]]
+
+
+def heard(told: Mapping[str, Any], servers: Owned) -> Heard:
+    """Rights to sessions, from the Hub's answer about its servers. Pure.
+
+    Args:
+        told: the Hub's answer.
+        servers: person → name of the server → session.
+    """
+    accounts = rights.accounts_from(told["accounts"])
+    named = {(owner, name): session.name for owner, own in servers.items() for name, session in own.items()}
+    shares = frozenset(
+        Share(named[owner, server], owner, Kind(kind), subject)
+        for owner, server, kind, subject in told["shares"]
+        if (owner, server) in named
+    )
+    return Heard(
+        Rights(accounts, shares, rights.members(accounts)), {named[owner, name]: name for owner, name in named}
+    )
+
+
+def to_be_ended(visits: Iterable[Visit], entitlements: Entitlements) -> tuple[Visit, ...]:
+    """The visits of people who may not use the session any more, or whose login has ended. Pure."""
+    return tuple(
+        visit
+        for visit in visits
+        if not entitlements.is_logged_in(visit.person, visit.login)
+        or not entitlements.may_use(visit.person, visit.session)
+    )
+
+
+class RightsWatch:
+    """Knows who may use which session."""
+
+    def __init__(self, settings: Settings, database: Engine, servers: Servers, hub: HubClient) -> None:
+        self._settings, self._database, self._servers, self._hub = settings, database, servers, hub
+        self._grants, self._lock = Grants(database), threading.Lock()
+        self._told: Mapping[str, Any] = {}
+        self._heard = rights.last(settings)
+        self._seen: tuple[float, Entitlements | None] = (0.0, None)
+
+    @property
+    def accounts(self) -> frozenset[str]:
+        """The people who have an account."""
+        return frozenset(self._heard.rights.accounts or ())
+
+    def now(self, *, fresh: bool = False) -> Entitlements:
+        """The rights to sessions at this moment.
+
+        Args:
+            fresh: an answer of a moment ago isn't good enough.
+        """
+        with self._lock:
+            at, known = self._seen
+            if known is None or fresh or at < time.monotonic() - _FRESH:
+                at, known = time.monotonic(), self._read()
+                self._seen = at, known
+            return known
+
+    def refresh(self) -> None:
+        """Ask the Hub now.
+
+        Raises:
+            HubError: it doesn't answer.
+        """
+        self._take(self._hub.rights())
+
+    def follow(self) -> None:
+        """Return as soon as something has changed at the Hub, or nothing has for a while; what has is in force then.
+
+        Raises:
+            HubError: the Hub doesn't answer.
+        """
+        self._take(self._hub.rights(str(self._told.get("version", "")), _WAIT))
+
+    def end_visits(self) -> None:
+        """Close the connections of people who may not use a session any more."""
+        gateway = Sessions.open(self._settings, self._database).gateway
+        visits = gateway.visits()
+        if not visits:
+            return
+        entitlements = self.now(fresh=True)
+        if ended := to_be_ended(visits, entitlements):
+            closed = gateway.end_visits(ended)
+            logger.warning("%s connections were closed of people who may not use their session any more", closed)
+        for visit in ended:
+            if not entitlements.may_use(visit.person, visit.session):
+                self._grants.forget_told(visit.session, visit.person)
+
+    def _take(self, told: Mapping[str, Any] | None) -> None:
+        if told is not None:
+            with self._lock:
+                self._told, self._seen = told, (0.0, None)
+            self.now()
+
+    def _read(self) -> Entitlements:
+        known = heard(self._told, self._servers.all()) if self._told else self._heard
+        if known != self._heard:
+            rights.keep(self._settings, known)
+            self._heard = known
+        return rights.entitlements(self._settings, self._database, known)
