@@ -7,7 +7,7 @@ its `__init__` what it is about. Imports point downwards only; from the top:
 * `web`: what people open in a browser beside their IDEs; `web/hub` is JupyterHub's part.
 * The flows: `nightly`, `build_profiles`, `migrate_sessions` and the others.
 * `orchestration`: what Prefect is told. Prefect is imported here and in the flows alone. `metrics` stands beside it.
-* `services`, `waiting_page`: what runs all the time.
+* `services`, `waiting_page`, `jump`: what runs all the time.
 * `migrations`, and below it `compatibility`: moving sessions from one image to another.
 * `sessions`: the environments of developers. `releases` stands beside it: what a release is planned and reported as.
 * `publishing`, and below it `images` and `locks`: from exact versions to images in a registry. `authoring` helps people

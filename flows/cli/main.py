@@ -36,6 +36,7 @@ with lazily(globals()):
         services,
         session,
         settings,
+        ssh_keys,
         user,
         volume,
     )
@@ -77,6 +78,12 @@ GROUPS = (
         "Sessions",
         lambda: user.app,
         "People who log in to JupyterHub and start their own sessions (experimental).",
+    ),
+    Group(
+        "ssh-key",
+        "Sessions",
+        lambda: ssh_keys.app,
+        "Keys of people, with which they come in by ssh from their own machines (experimental).",
     ),
 )
 ABOUT = "Builds the images that developers work in, and moves their running sessions onto new ones."
@@ -168,6 +175,7 @@ app.command("prune", rich_help_panel="Images")(build.prune)
 # After those of images: help shows groups in the order of their first verbs.
 app.command("wizard", rich_help_panel="Catalog")(catalog.wizard)
 app.command("lint", rich_help_panel="Catalog")(catalog.lint)
+app.command("ssh-config", rich_help_panel="Sessions")(ssh_keys.configure_ssh)
 app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
 app.command("settings", rich_help_panel="Services")(settings.show_settings)
 app.command("up", rich_help_panel="Services")(services.up)

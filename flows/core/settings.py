@@ -137,6 +137,14 @@ class Settings(documents.Document):
     session_uids: Span = Field(
         Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
     )
+    jump_port: int = Field(
+        17_903,
+        ge=0,
+        le=65535,
+        description="Port, at the address of `bind_address`, at which people come in by ssh from their own machines "
+        "where there is a Hub; 0: there is none.",
+    )
+    jump_uid: int = Field(199_999, ge=1, description="Uid of this machine with which that sshd runs, and nobody else.")
     ssh_ports: Span = Field(Span(first=19_000, last=19_999), description="Loopback ports for ssh into sessions.")
     stop_grace_seconds: float = Field(20.0, gt=0, description="Seconds between SIGTERM and SIGKILL for a session.")
     lease_seconds: float = Field(
@@ -280,7 +288,7 @@ class Settings(documents.Document):
         """URL of the Prefect server's UI."""
         if self.prefect_server:
             return self.prefect_server
-        return f"http://{self._seen_from_here}:{self.prefect_port}"
+        return f"http://{self.seen_from_here}:{self.prefect_port}"
 
     @property
     def prefect_api(self) -> str:
@@ -290,7 +298,7 @@ class Settings(documents.Document):
     @property
     def gateway_url(self) -> str:
         """URL of the gateway in front of sessions."""
-        return f"http://{self._seen_from_here}:{self.gateway_port}"
+        return f"http://{self.seen_from_here}:{self.gateway_port}"
 
     @property
     def hub_wanted(self) -> bool:
@@ -298,12 +306,18 @@ class Settings(documents.Document):
         return self.hub and self.gateway and not self.prefect_server
 
     @property
+    def jump_wanted(self) -> bool:
+        """Whether people come in by ssh from their own machines."""
+        return self.hub_wanted and bool(self.jump_port)
+
+    @property
     def hub_url(self) -> str:
         """Where the gateway and Refit itself reach the Hub, without its path."""
         return f"http://127.0.0.1:{self.hub_port}"
 
     @property
-    def _seen_from_here(self) -> str:
+    def seen_from_here(self) -> str:
+        """The host in URLs of the embedded services, as this machine reaches them."""
         everywhere = self.bind_address in ("0.0.0.0", "::")
         return (
             "127.0.0.1" if everywhere else f"[{self.bind_address}]" if ":" in self.bind_address else self.bind_address

@@ -81,6 +81,16 @@ def helper(argv: Sequence[str | Path]) -> Helper:
     )
 
 
+def child(argv: Sequence[str | Path]) -> Helper:
+    """Start a program that belongs to this service: it writes into the same log, and has nothing of the environment.
+
+    To end with this process, whatever becomes of it, is the program's own business.
+    """
+    return subprocess.Popen(
+        [str(word) for word in argv], env={"LANG": "C.UTF-8"}, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+
 def end_helper(process: Helper, patience: float = 0.2) -> None:
     """Take the input of a program of Refit's own away, and end it if it doesn't end by itself in some seconds."""
     for pipe in (process.stdin, process.stdout):

@@ -20,7 +20,7 @@ from flows.locks.simple_index import login, without_login
 from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports
-from flows.services.doctor_programs import pictures, programs, python
+from flows.services.doctor_programs import jump, pictures, programs, python
 from flows.services.doctor_sessions import aliases, bounds, moves, pool, records
 
 INDEX_SECONDS = 2.5
@@ -78,6 +78,6 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, hub, walls, index),
+    *(ports, gateway, hub, jump, walls, index),
 )
 OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)

@@ -53,6 +53,8 @@ def ports(settings: Settings) -> Iterable[Finding]:
         wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
     if settings.hub_wanted:
         wanted |= {"hub_port": settings.hub_port}
+    if settings.jump_wanted:
+        wanted |= {"jump_port": settings.jump_port}
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -63,6 +64,10 @@ PROGRAMS = (
 DOT = Program("dot", "draws the stages of a release", apt="graphviz", dnf="graphviz", ask="-V")
 
 
+# 8.5 has bounds for logins from one address.
+SSHD = Program("sshd", "lets people in from their own machines", "8.5", "openssh-server", "openssh-server", ask="-V")
+
+
 def python(_: Settings) -> Iterable[Finding]:
     """The Python that Refit itself runs on."""
     version = ".".join(map(str, sys.version_info[:3]))
@@ -73,6 +78,17 @@ def programs(_: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
         yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted)), PROGRAMS)
+
+
+def jump(settings: Settings) -> Iterable[Finding]:
+    """Whether people could come in by ssh from their own machines, where that is wanted."""
+    if not settings.jump_wanted:
+        return
+    if os.geteuid() != 0:
+        hint = "run Refit as root, or set `jump_port` to 0."
+        yield Finding("way in by ssh", False, "its sshd is started by root alone, and this isn't root", hint)
+        return
+    yield judge_program(SSHD, _says(SSHD))
 
 
 def pictures(_: Settings) -> Iterable[Finding]:

@@ -37,11 +37,14 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.registry else (registry(settings), *reading)),
         *(() if settings.prefect_server else (prefect_services.prefect(settings),)),
     )
+    if settings.jump_wanted:
+        Forwarder(settings).begin()
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     people = (hub(settings), authorizer(settings)) if settings.hub_wanted else ()
-    return (*needed, prefect_services.worker(settings), *wanted, *way, *people, *told)
+    laptops = (jump(settings),) if settings.jump_wanted else ()
+    return (*needed, prefect_services.worker(settings), *wanted, *way, *people, *laptops, *told)
 
 
 def gateway(settings: Settings) -> Service:
@@ -148,6 +151,26 @@ def forwarder(settings: Settings) -> Service:
         healthy=lambda _: True,
         files=told.files,
         socket=HEALTH,
+    )
+
+
+def jump(settings: Settings) -> Service:
+    """The way in by ssh from people's own machines (OpenSSH)."""
+    return Service(
+        name="jump",
+        title="Way in by ssh",
+        argv=(sys.executable, "-m", "flows.jump"),
+        environment=variables(settings),
+        inherited=inherited_environment(),
+        folder=settings.folder("services", "jump"),
+        log=settings.folder("logs") / "jump.log",
+        health="http://jump/health",
+        healthy=lambda answer: answer.text == "ok",
+        socket="socket",
+        address=settings.bind_address,
+        port=settings.jump_port,
+        setting="jump_port",
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 
 

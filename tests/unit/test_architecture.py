@@ -22,7 +22,7 @@ LAYERS = (
     ("releases", "sessions"),
     ("compatibility",),
     ("migrations",),
-    ("services", "waiting_page"),
+    ("jump", "services", "waiting_page"),
     ("metrics", "orchestration"),
     ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
     ("build_profiles", "cut_release", "migrate_sessions"),

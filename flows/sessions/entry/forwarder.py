@@ -81,6 +81,16 @@ class Forwarder:
         """Whether this machine ever needed it: since some session got its first key."""
         return (self.folder / _PORTS).exists()
 
+    def begin(self) -> None:
+        """Let this machine need it from now on, though no session has a key yet."""
+        with self._alone():
+            for name in (_PORTS, _ADDRESSES):
+                (self.folder / name).touch(mode=0o600)
+
+    def addresses(self) -> dict[int, str]:
+        """Where its ports lead now: port → `host:port`; those that lead nowhere are missing."""
+        return parse(_read(self.folder / _ADDRESSES))
+
     def listen(self, ports: Iterable[int]) -> None:
         """Listen on these ports and no others; who is connected stays so.
 

@@ -28,6 +28,8 @@ START = "/usr/local/bin/start-session"
 # The only use of the probe's key: a program inside sshd, that ends at once. A shell would read what is in the home.
 PROBE_MAY = 'restrict,command="internal-sftp -R"'
 AUTHORIZED = "authorized_keys"
+# In that file, keys of the session itself stand above this line, those of people who may use it below.
+_PEOPLE = "# people who may use this session\n"
 LOGIN_SECONDS = 15.0
 _POLL_SECONDS = 0.2
 
@@ -56,18 +58,37 @@ class Ssh:
             command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
 
     def keys(self, name: str) -> tuple[PublicKey, ...]:
-        """Whom a session lets in."""
-        file = self.folder(name) / AUTHORIZED
-        return read_keys(file.read_text(encoding="utf-8"), str(file)) if lets_in(file.parent) else ()
+        """The keys that were given to this session alone, whosever they are."""
+        return self._authorized(name)[0]
+
+    def people_keys(self, name: str) -> tuple[PublicKey, ...]:
+        """The keys of people whom it lets in because they may use it."""
+        return self._authorized(name)[1]
 
     def authorize(self, session: Session, keys: Sequence[PublicKey]) -> None:
-        """Let these people in and nobody else, at once; who is in stays in.
+        """Give a session these keys of its own and no others, at once; who is in stays in.
 
         Raises:
             RefitError: no port is left, or the forwarder doesn't get it.
         """
+        self._let_in(session, keys, self.people_keys(session.name))
+
+    def authorize_people(self, session: Session, keys: Sequence[PublicKey]) -> None:
+        """Let the people with these keys in, besides those who have a key of the session's own; at once.
+
+        Raises:
+            RefitError: no port is left, or the forwarder doesn't get it.
+        """
+        self._let_in(session, self.keys(session.name), keys)
+
+    def _authorized(self, name: str) -> tuple[tuple[PublicKey, ...], tuple[PublicKey, ...]]:
+        file = self.folder(name) / AUTHORIZED
+        own, _, people = file.read_text(encoding="utf-8").partition(_PEOPLE) if file.exists() else ("", "", "")
+        return read_keys(own, str(file)) if own else (), read_keys(people, str(file)) if people else ()
+
+    def _let_in(self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey]) -> None:
         self.prepare(session)
-        if keys:
+        if own or people:
             self._make_key(session.ssh / "host_key", session.uid)
             self._make_key(self._probe_key(session.name), 0)
             probe = f"{PROBE_MAY} {self._public(self._probe_key(session.name))}\n"
@@ -75,8 +96,21 @@ class Ssh:
             host = self._public(session.ssh / "host_key")
             _write(self._known_hosts(session.name), f"{_alias(session.name)} {host}\n")
             self._choose_port(session.name)
-        _write(self.folder(session.name) / AUTHORIZED, "".join(f"{key}\n" for key in keys))
+        lines = [*(f"{key}\n" for key in own), *((_PEOPLE, *(f"{key}\n" for key in people)) if people else ())]
+        _write(self.folder(session.name) / AUTHORIZED, "".join(lines))
         self.forwarder.listen(self._ports().values())
+
+    def addresses(self) -> dict[str, str]:
+        """Where the sshd of each session is that lets somebody in and runs: session → IP address."""
+        led = self.forwarder.addresses()
+        return {name: led[port].rpartition(":")[0] for name, port in self._ports().items() if port in led}
+
+    def host_key(self, name: str) -> PublicKey | None:
+        """The public key by which a session is known to be the same one; none: it has had no key yet."""
+        if not (self.folder(name) / "host_key.pub").exists():
+            return None
+        (key,) = read_keys(self._public(self.folder(name) / "host_key"), name)
+        return key
 
     def open(self, session: Session) -> None:
         """Let logins reach the container of a session that runs, if it has keys."""

@@ -1,0 +1,103 @@
+"""Runs the jump host in the working directory: `refit up` starts it there."""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flows.core.database import open_database
+from flows.core.settings import load
+from flows.jump.doors import Door
+from flows.jump.guests import Guests
+from flows.jump.keeper import LOOK_SECONDS, Keeper
+from flows.jump.sandbox import Sandbox
+from flows.sessions.lifecycle import Sessions
+
+logger = logging.getLogger("refit.jump")
+
+GUESTS_SECONDS = 1.0
+# Seconds without a look, after which the keeper no longer does its work.
+STALE_SECONDS = 10.0
+
+
+class Repeated:
+    """Something that is done again and again, in a thread of its own; that it fails doesn't end it."""
+
+    def __init__(self, work: Callable[[], None], seconds: float) -> None:
+        self._work, self._seconds = work, seconds
+        self.done = time.monotonic()
+        threading.Thread(target=self._go_on, daemon=True).start()
+
+    def _go_on(self) -> None:
+        while True:
+            try:
+                self._work()
+                self.done = time.monotonic()
+            except Exception:
+                logger.exception("a look failed")
+            time.sleep(self._seconds)
+
+
+def main() -> None:
+    """Serve until this process is told to end, or its sshd ends."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = load()
+    database, sandbox = open_database(settings.database), Sandbox(settings)
+    sandbox.prepare()
+    keeper = Keeper(settings, database, Sessions.open(settings, database).ssh, sandbox)
+    keeper.look()
+    door = Door(sandbox.socket, settings.jump_uid, keeper.answer)
+    threading.Thread(target=door.serve_forever, daemon=True).start()
+    looks = Repeated(keeper.look, LOOK_SECONDS)
+    Repeated(Guests(settings, database).look, GUESTS_SECONDS)
+    sshd = sandbox.start()
+
+    def end_with_sshd() -> None:
+        code = sshd.wait()
+        logger.error("sshd has ended with code %d", code)
+        os._exit(1)  # so that it is seen by everybody who asks how the service is
+
+    threading.Thread(target=end_with_sshd, daemon=True).start()
+
+    def health(_: Request) -> Response:
+        works = time.monotonic() - looks.done < STALE_SECONDS and _listens(settings.bind_address, settings.jump_port)
+        return Response("ok" if works else "not yet", 200 if works else 503, media_type="text/plain")
+
+    config = uvicorn.Config(
+        Starlette(routes=[Route("/health", health)]), ws="none", access_log=False, log_level="error"
+    )
+    uvicorn.Server(config).run(sockets=[_listening()])
+    sys.exit(0)
+
+
+def _listens(address: str, port: int) -> bool:
+    """Whether sshd takes connections: it says its version to everybody."""
+    seen = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    try:
+        with socket.create_connection((seen, port), 2.0) as trial:
+            return trial.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def _listening() -> socket.socket:
+    """uvicorn would let everybody on this machine write to it."""
+    Path("socket").unlink(missing_ok=True)
+    before = os.umask(0o077)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    os.umask(before)
+    return listener
+
+
+main()

@@ -1,0 +1,93 @@
+"""The files below `~/.ssh` with which a person's own machine reaches all of their sessions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from flows.core.atomic_files import write_whole
+from flows.core.database import open_database
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.jump.sandbox import Sandbox
+from flows.sessions.entry import client
+from flows.sessions.entry.client import JumpHost
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.people import rights
+
+CONFIG, KNOWN_HOSTS = f"{client.FOLDER}/config", f"{client.FOLDER}/known_hosts"
+
+
+def files(
+    settings: Settings, person: str, *, host: str = "", port: int = 0, forward_agent: bool = False
+) -> dict[str, str]:
+    """Path below `~/.ssh` → content, for one person.
+
+    Args:
+        settings: of this Refit.
+        person: by the name with which they log in.
+        host: how their machine calls this one; empty: by the address that the services listen on.
+        port: at which it is reached from there; 0: the setting.
+        forward_agent: whether sessions may use the person's agent.
+
+    Raises:
+        RefitError: nobody comes in by ssh from elsewhere here, or nobody has that name.
+    """
+    if not settings.jump_wanted:
+        raise RefitError(
+            "Nobody comes in by ssh from another machine here.",
+            why="That needs JupyterHub (`hub: true`) and a `jump_port`.",
+            hint="set them in settings.yaml, and run `refit up`.",
+        )
+    database = open_database(settings.database)
+    entitlements = rights.entitlements(settings, database)
+    ssh = Sessions.open(settings, database).ssh
+    here = settings.seen_from_here.strip("[]")
+    jump = JumpHost(host or here, port or settings.jump_port, Sandbox(settings).host_key())
+    keys = {name: key for name in entitlements.usable_by(person) if (key := ssh.host_key(name))}
+    return {
+        CONFIG: client.configuration(jump, forward_agent=forward_agent),
+        KNOWN_HOSTS: client.known_hosts(jump, keys),
+    }
+
+
+def write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
+    """Write them below a folder `~/.ssh`, and let its `config` include them; returns what was written.
+
+    Raises:
+        RefitError: that isn't possible.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        written = []
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_whole(path, text, private=True)
+            written.append(path)
+        own = folder / "config"
+        before = own.read_text(encoding="utf-8") if own.exists() else ""
+        if (after := client.with_include(before)) != before:
+            write_whole(own.resolve(), after, private=True)  # which may be a link into somebody's collection of files
+            written.append(own)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefitError(f"The files for ssh can't be written below {folder}.", why=str(error)) from None
+    return tuple(written)
+
+
+def script(files: Mapping[str, str]) -> str:
+    """A script for `sh` that writes them on the machine where it runs. Pure."""
+    lines = ["# For `sh` on your own machine: lets its ssh reach your sessions, as NAME.refit.", "umask 077"]
+    lines.append(f"mkdir -p ~/.ssh/{client.FOLDER}")
+    for name, text in files.items():
+        lines += [f"cat >~/.ssh/{name} <<'END'", text.rstrip("\n"), "END"]
+    include, own = shlex.quote(client.INCLUDE), "~/.ssh/config"
+    lines += [
+        f"touch {own}",
+        f"if ! grep -qxF {include} {own}; then",
+        f"    {{ printf '%s\\n\\n' {include} && cat {own}; }} >{own}.new && cat {own}.new >{own}",
+        f"    rm -f {own}.new",
+        "fi",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,94 @@
+"""Lets the sshd of each session know the keys of the people who may use it, and forget those of the others."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.sessions.entry.keys import PublicKey, added
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import SSH_PORT, Running
+from flows.sessions.people import rights
+from flows.sessions.people.entitlements import Entitlements
+from flows.sessions.people.person_keys import PersonKey, PersonKeys
+
+logger = logging.getLogger("refit.jump")
+
+# Seconds: for a session on which somebody acts, and how long a port of this machine's own containers may be silent.
+_LEASE_SECONDS, _CONNECT_SECONDS = 0.2, 1.0
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+Keys = Mapping[str, tuple[PublicKey, ...]]
+
+
+def keys_of_sessions(keys: Iterable[PersonKey], entitlements: Entitlements) -> dict[str, tuple[PublicKey, ...]]:
+    """Session → the keys of those who may use it; sessions that nobody with a key may use are missing. Pure."""
+    own, told = defaultdict[str, list[PublicKey]](list), defaultdict[str, list[PublicKey]](list)
+    for one in keys:
+        label = f"{one.person}: {one.key.comment}" if one.key.comment else one.person
+        own[one.person].append(replace(one.key, comment=label))
+    for person, theirs in own.items():
+        for session in entitlements.usable_by(person):
+            told[session] += theirs
+    return {session: added((), theirs) for session, theirs in told.items()}
+
+
+class Guests:
+    """Brings the keys to the sessions; what can't be done now, because somebody acts on a session, it tries again."""
+
+    def __init__(self, settings: Settings, database: Engine) -> None:
+        self._settings, self._database = settings, database
+        self._keys = PersonKeys(database)
+        self._applied: dict[str, tuple[PublicKey, ...]] = {}
+        self._seen: tuple[object, ...] = ()
+        self._wanted: Keys = {}
+
+    def look(self) -> None:
+        """Bring every session up to date whose keys have changed."""
+        sessions = Sessions.open(self._settings, self._database)
+        names = {session.name for session in sessions.store.sessions()}
+        wanted = self._now_wanted()
+        for name in self._applied.keys() - names:
+            del self._applied[name]
+        for name in sorted(names):
+            keys = wanted.get(name, ())
+            if self._applied.get(name) == keys:
+                continue
+            try:
+                self._bring(sessions, name, keys)
+                self._applied[name] = keys
+            except RefitError as error:
+                logger.info("the keys of %s have to wait: %s", name, error.what)
+
+    def _now_wanted(self) -> Keys:
+        entitlements, keys = rights.entitlements(self._settings, self._database), self._keys.all()
+        held = tuple(grant for grant in entitlements.grants if not grant.is_due(entitlements.at))
+        seen = (keys, held, replace(entitlements, at=_NEVER))
+        if seen != self._seen:
+            self._wanted, self._seen = keys_of_sessions(keys, entitlements), seen
+        return self._wanted
+
+    def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
+        with sessions.alone(name, _LEASE_SECONDS):
+            session = sessions.store.session(name)
+            if sessions.ssh.people_keys(name) != keys:
+                sessions.ssh.authorize_people(session, keys)
+            # One that had no key yet runs without sshd.
+            if keys and sessions.running(session) is Running.running:
+                host, _ = sessions.engine.address(session.container, SSH_PORT)
+                if not _listens(host) or name not in sessions.ssh.addresses():
+                    sessions.ssh.start(session)
+
+
+def _listens(host: str) -> bool:
+    with socket.socket() as trial:
+        trial.settimeout(_CONNECT_SECONDS)
+        return trial.connect_ex((host, SSH_PORT)) == 0

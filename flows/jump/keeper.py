@@ -1,0 +1,155 @@
+"""The keeper of the jump host: says what each key is good for now, and ends what is over.
+
+It knows each connection by the process of sshd that asked about its key. A client may offer keys that aren't its own,
+and is then asked to prove that it has them; the last one that a process asks about is the one that was proven.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+from sqlalchemy import Engine
+
+from flows.core.settings import Settings
+from flows.jump import rules
+from flows.jump.rules import Login
+from flows.jump.sandbox import Sandbox
+from flows.sessions.entry.ssh import Ssh
+from flows.sessions.model import SSH_PORT
+from flows.sessions.people import rights
+from flows.sessions.people.entitlements import Entitlements, Role
+from flows.sessions.people.grants import Grants
+from flows.sessions.people.person_keys import PersonKeys
+
+logger = logging.getLogger("refit.jump")
+
+LOOK_SECONDS = 0.5
+# Connections that a person may have at a time. More than there can be logins under way: they are counted as well, and
+# somebody who only knows a public key can begin one.
+MOST_CONNECTIONS = 64
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A process of sshd that serves one connection, and what was let in by it."""
+
+    process: psutil.Process
+    login: Login
+
+
+class Keeper:
+    """The people who are in, and those who may be."""
+
+    def __init__(self, settings: Settings, database: Engine, ssh: Ssh, sandbox: Sandbox) -> None:
+        self._settings, self._database, self._ssh, self._sandbox = settings, database, ssh, sandbox
+        self._keys, self._grants = PersonKeys(database), Grants(database)
+        self._connections: dict[int, Connection] = {}
+        self._lock = threading.Lock()
+        self._hosts = ""
+
+    def answer(self, fingerprint: str, process: psutil.Process) -> str:
+        """The line of `authorized_keys` for a key that is offered; empty: it lets nobody in.
+
+        Args:
+            fingerprint: of the key, as OpenSSH writes it.
+            process: of sshd, that serves the connection.
+        """
+        if (key := self._keys.find(fingerprint)) is None:
+            return ""
+        entitlements = rights.entitlements(self._settings, self._database)
+        if not entitlements.has_account(key.person):
+            return ""
+        sessions = rules.chosen(entitlements.usable_by(key.person))
+        login = Login(key.person, fingerprint, frozenset(sessions))
+        with self._lock:
+            self._drop_ended()
+            others = sum(one.login.person == key.person for pid, one in self._connections.items() if pid != process.pid)
+            if others >= MOST_CONNECTIONS:
+                logger.warning("%s has %d connections, and gets no more", key.person, others)
+                return ""
+            self._connections[process.pid] = Connection(process, login)
+        return rules.line(key.key, sessions)
+
+    def look(self) -> None:
+        """Let names lead to where sessions are now, and end the connections whose time is over."""
+        addresses = self._ssh.addresses()
+        self._write_hosts(addresses)
+        with self._lock:
+            self._drop_ended()
+            connections = tuple(self._connections.values())
+        if not connections:
+            return
+        entitlements = rights.entitlements(self._settings, self._database)
+        owners = {one.key.fingerprint: one.person for one in self._keys.all()}
+        people = {one.login.person for one in connections}
+        usable = {person: entitlements.usable_by(person) for person in people}
+        for one in connections:
+            login, targets = one.login, _targets(one.process)
+            may = usable[login.person] if entitlements.has_account(login.person) else {}
+            owner = owners.get(login.fingerprint, "")
+            why = rules.why_to_end(login, owner, may, entitlements.owners, addresses, targets)
+            if why is None:
+                self._note(login.person, targets, addresses, entitlements)
+            else:
+                logger.warning("a connection of %s ends: %s", login.person, why.value)
+                self._end(one)
+
+    def connections(self) -> tuple[Login, ...]:
+        """The logins of those who are in, or come in just now."""
+        with self._lock:
+            self._drop_ended()
+            return tuple(one.login for one in self._connections.values())
+
+    def _write_hosts(self, addresses: Mapping[str, str]) -> None:
+        text = rules.hosts(addresses)
+        if text != self._hosts:
+            self._sandbox.lead(text)
+            self._hosts = text
+
+    def _note(
+        self, person: str, targets: Collection[str], addresses: Mapping[str, str], entitlements: Entitlements
+    ) -> None:
+        """Write into the history who comes in that isn't the owner."""
+        for session in (name for name, address in addresses.items() if address in targets):
+            access = entitlements.may_use(person, session)
+            if access and access.role is not Role.owner:
+                self._grants.visited(session, person, access)
+
+    def _end(self, connection: Connection) -> None:
+        for process in (*_below(connection.process), connection.process):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        with self._lock:
+            self._connections.pop(connection.process.pid, None)
+
+    def _drop_ended(self) -> None:
+        for pid, one in [*self._connections.items()]:
+            if not _lives(one.process):
+                del self._connections[pid]
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _below(process: psutil.Process) -> Iterable[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.children(recursive=True)
+    return ()
+
+
+def _targets(process: psutil.Process) -> frozenset[str]:
+    """The addresses to which the processes of a connection lead."""
+    led = set[str]()
+    for one in (process, *_below(process)):
+        with suppress(psutil.NoSuchProcess):
+            ends = one.net_connections("tcp")
+            led |= {end.raddr.ip for end in ends if end.raddr and end.raddr.port == SSH_PORT}
+    return frozenset(led)

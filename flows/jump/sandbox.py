@@ -1,0 +1,143 @@
+"""The sshd of the jump host: what it reads, and the namespace in which it runs as a user of its own.
+
+In that namespace it sees the system's /usr to read, a folder in the place of /etc, and the socket of the keeper; no
+home, no process of others, no file that it could write but in a /tmp that vanishes with it. It keeps the network of
+this machine: it is to lead to sessions. Where it may lead, OpenSSH decides by what the keeper says of the key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flows.core import command, spawn
+from flows.core.atomic_files import write_whole
+from flows.core.settings import Settings
+from flows.jump import ask
+from flows.sessions.entry.client import JUMP_USER
+from flows.sessions.entry.keys import PublicKey, read_keys
+from flows.sessions.model import SSH_PORT
+
+SSHD = "/usr/sbin/sshd"
+PYTHON = "/usr/bin/python3"
+# How long somebody may take to log in, in seconds.
+LOGIN_SECONDS = 20
+# Logins under way: from so many on some are refused, from the last number on all; and so many from one address.
+_LOGINS, _LOGINS_OF_ONE = "20:50:40", 20
+_FILES, _PROCESSES = 256, 4096
+_SHARED, _SOCKET = "/refit", "keeper"
+_HINT = "This port leads to sessions. Connect to one by its name, like: ssh NAME.refit"
+
+
+class Sandbox:
+    """The files and the process of the sshd."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.folder("services", "jump")
+        self.uid = settings.jump_uid
+
+    @property
+    def socket(self) -> Path:
+        """Where it asks the keeper."""
+        return self._folder / "shared" / _SOCKET
+
+    @property
+    def hosts(self) -> Path:
+        """Where the names of sessions lead."""
+        return self._folder / "shared" / "hosts"
+
+    def host_key(self) -> PublicKey:
+        """The public key by which people's machines know this host, made when it is first asked for."""
+        etc = self._open_folder("etc")
+        key = etc / "host_key"
+        if not key.exists():
+            draft = etc / "draft"
+            for left in (draft, draft.with_suffix(".pub")):
+                left.unlink(missing_ok=True)
+            command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "refit-jump", "-f", draft])
+            command.run(["chmod", "0400", draft])
+            command.run(["chown", f"{self.uid}:0", draft], root=True)
+            draft.with_suffix(".pub").replace(etc / "host_key.pub")
+            draft.replace(key)
+        (public,) = read_keys((etc / "host_key.pub").read_text(encoding="ascii"), "host_key.pub")
+        return public
+
+    def prepare(self) -> None:
+        """Write what it reads."""
+        self.host_key()
+        etc, shared, uid = self._open_folder("etc"), self._open_folder("shared"), self.uid
+        shell = "/bin/sh"  # by which sshd runs the one command that it knows
+        _publish(etc / "passwd", f"root:x:0:0:root:/:/usr/sbin/nologin\n{JUMP_USER}:x:{uid}:{uid}::/:{shell}\n")
+        _publish(etc / "group", f"root:x:0:\n{JUMP_USER}:x:{uid}:\n")
+        _publish(etc / "nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n")
+        _publish(etc / "sshd_config", configuration(self._settings.bind_address, self._settings.jump_port))
+        _publish(shared / "ask.py", Path(ask.__file__).read_text(encoding="utf-8"))
+        _publish(self.hosts, "")
+        hosts = etc / "hosts"  # it changes while the namespace is there, and is exchanged as a whole
+        if not hosts.is_symlink():
+            hosts.symlink_to(f"{_SHARED}/{self.hosts.name}")
+
+    def lead(self, hosts: str) -> None:
+        """From now on names lead where these lines of `/etc/hosts` say."""
+        _publish(self.hosts, hosts)
+
+    def start(self) -> spawn.Helper:
+        """Start it. It ends with this process, whatever becomes of that one, and all of its connections with it."""
+        return spawn.child(self.argv)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """How it is called."""
+        uid = str(self.uid)
+        rights = [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
+        alone = ("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent")
+        links = [word for name in ("bin", "sbin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
+        return (
+            *(
+                "bwrap",
+                *alone,
+                "--clearenv",
+                "--setenv",
+                "PATH",
+                "/usr/sbin:/usr/bin:/bin",
+                "--cap-drop",
+                "ALL",
+                *rights,
+            ),
+            *("--ro-bind", "/usr", "/usr", *links, "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"),
+            *("--ro-bind", str(self._folder / "etc"), "/etc", "--ro-bind", str(self.socket.parent), _SHARED, "--"),
+            *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all"),
+            *("--bounding-set=-all", "--no-new-privs", SSHD, "-D", "-e", "-f", "/etc/sshd_config"),
+        )
+
+    def _open_folder(self, name: str) -> Path:
+        """A folder that the user of the sshd can read; nobody gets to it but through the namespace."""
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+        return folder
+
+
+def configuration(address: str, port: int) -> str:
+    """The configuration of the sshd. Pure."""
+    lines = {
+        **{"Port": port, "ListenAddress": address, "HostKey": "/etc/host_key", "PidFile": "none", "UsePAM": "no"},
+        **{"AllowUsers": JUMP_USER, "AuthenticationMethods": "publickey", "AuthorizedKeysFile": "none"},
+        "AuthorizedKeysCommand": f"{PYTHON} -I -S {_SHARED}/ask.py {_SHARED}/{_SOCKET} %f",
+        "AuthorizedKeysCommandUser": JUMP_USER,
+        **dict.fromkeys(("AllowAgentForwarding", "AllowStreamLocalForwarding", "X11Forwarding"), "no"),
+        **dict.fromkeys(("PermitTunnel", "PermitTTY", "PermitUserRC", "PermitUserEnvironment", "GatewayPorts"), "no"),
+        # Which of them a key may ask for is said with the key.
+        **{"AllowTcpForwarding": "local", "PermitOpen": f"*:{SSH_PORT}", "PermitListen": "none"},
+        **{"ForceCommand": f"/bin/echo '{_HINT}'", "MaxSessions": 1, "PrintMotd": "no", "UseDNS": "no"},
+        # An agent offers one key after another.
+        **{"MaxAuthTries": 10, "LoginGraceTime": LOGIN_SECONDS, "MaxStartups": _LOGINS},
+        **{"PerSourceMaxStartups": _LOGINS_OF_ONE, "ClientAliveInterval": 30, "ClientAliveCountMax": 4},
+    }
+    return "".join(f"{name} {value}\n" for name, value in lines.items())
+
+
+def _publish(file: Path, text: str) -> None:
+    """Write a file that the user of the sshd can read."""
+    write_whole(file, text)
+    file.chmod(0o644)

@@ -1,0 +1,135 @@
+"""From a person's own machine into their sessions: ssh, scp, rsync and git through the jump host, by real programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows import services
+from flows.core.settings import Settings
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.people.entitlements import Kind, Share
+from flows.sessions.people.person_keys import PersonKeys
+from tests.support.laptops import Laptop, hear
+from tests.support.machine import RegistryServer, private_home
+from tests.support.variants import LIGHT, light
+from tests.support.waiting import free_port, free_span, wait_until
+
+PEOPLE = ("ada", "bob", "eve")
+SERVICES = ("forwarder", "jump")
+EXITS = "ExitOnForwardFailure=yes"
+TO_BOB = Share("ada", "ada", Kind.person, "bob")
+
+
+@dataclass
+class Office:
+    """A machine with sessions of Ada and Bob, and the laptops of people."""
+
+    settings: Settings
+    sessions: Sessions
+    images: tuple[str, str]
+    folder: Path
+
+    @property
+    def keys(self) -> PersonKeys:
+        return PersonKeys(self.sessions.store.database)
+
+    def laptop(self, person: str) -> Laptop:
+        """A new machine of somebody, whose key is known from now on."""
+        laptop = self.stranger(person)
+        laptop.tell_key()
+        laptop.configure()
+        return laptop
+
+    def stranger(self, person: str) -> Laptop:
+        number = len([*self.folder.iterdir()]) if self.folder.exists() else 0
+        laptop = Laptop.make(self.settings, person, self.folder / f"{person}-{number}", self.keys)
+        laptop.configure()
+        return laptop
+
+    def say(self, *shares: Share, people: tuple[str, ...] = PEOPLE) -> None:
+        hear(self.settings, people, shares, ("ada", "bob"))
+
+    def knows(self, session: str, laptop: Laptop) -> bool:
+        return laptop.fingerprint in {key.fingerprint for key in self.sessions.ssh.people_keys(session)}
+
+
+@pytest.fixture(scope="module")
+def office(
+    registry_server: RegistryServer,
+    registry: Registry,
+    shared: Settings,
+    base: Built,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Office]:
+    folder = tmp_path_factory.mktemp("office")
+    chosen = {"ssh_ports": free_span(), "jump_port": free_port(), "hub": True, "gateway": True}
+    chosen |= {"stop_grace_seconds": 3.0, "gateway_port": free_port(), "gateway_api_port": free_port()}
+    with private_home(folder / "home", registry_server.port, **chosen) as settings:
+        sessions = Sessions.open(settings)
+        old, new = (light(shared, registry, base, f"laptops {name}") for name in ("old", "new"))
+        office = Office(settings, sessions, (old, new), folder / "laptops")
+        try:
+            for owner in ("ada", "bob"):
+                sessions.create(owner, "light-minimal-deb12-py311", "2026a", old, LIGHT, owner=owner)
+            office.say()
+            services.up(settings, only=SERVICES)
+            yield office
+        finally:
+            services.down(settings)
+            for owner in ("ada", "bob"):
+                sessions.remove(owner, purge=True)
+
+
+@pytest.fixture
+def ada(office: Office) -> Laptop:
+    """Ada's laptop, from which she gets into her session."""
+    office.say()
+    return ready(office, "ada")
+
+
+def ready(office: Office, person: str, session: str = "") -> Laptop:
+    laptop = office.laptop(person)
+    wait_until(lambda: office.knows(session or person, laptop))
+    laptop.configure()  # the session may have got its host key just now
+    wait_until(lambda: laptop.run(session or person, "true").returncode == 0)
+    return laptop
+
+
+def seconds_until(ended: Callable[[], bool]) -> float:
+    begun = time.monotonic()
+    wait_until(ended)
+    return time.monotonic() - begun
+
+
+def test_every_program_of_ssh_gets_into_a_session_by_its_name(ada: Laptop) -> None:
+    said = ada.run("ada", 'whoami; echo "$REFIT_SESSION"')
+    assert said.stdout == "dev\nada\n", said.stderr
+    (ada.folder / "notes").write_text("from my laptop\n")
+    assert ada.call("scp", *ada.ssh.split()[1:], "notes", "ada.refit:copied").returncode == 0
+    assert ada.call("rsync", "-e", ada.ssh, "ada.refit:copied", "back").returncode == 0
+    assert (ada.folder / "back").read_text() == "from my laptop\n"
+    ada.run("ada", "git init -q --bare project.git")
+    made = "git init -q work && git -C work -c user.name=a -c user.email=a@b commit -q --allow-empty -m first"
+    pushed = f"{made} && git -C work push -q ada.refit:project.git HEAD:main"
+    assert ada.call("sh", "-c", pushed).returncode == 0
+    assert ada.call("git", "clone", "-q", "-b", "main", "ada.refit:project.git", "again").returncode == 0
+    assert (ada.folder / "again" / ".git").is_dir()
+
+
+def test_the_jump_host_has_no_shell_and_leads_nowhere_else(office: Office, ada: Laptop) -> None:
+    hint = ada.call(*ada.ssh.split(), "jump.host.refit", "id")
+    assert "leads to sessions" in hint.stdout and "uid=" not in hint.stdout
+    [address] = {office.sessions.ssh.addresses()["ada"]}
+    for target in ("127.0.0.1:2222", f"{address}:2222", f"{address}:8000", "bob.refit:2222", "ada.refit:8000"):
+        refused = ada.call(*ada.ssh.split(), "-W", target, "jump.host.refit")
+        assert refused.returncode != 0 and "prohibited" in refused.stderr, target
+    back = ada.call(*ada.ssh.split(), "-N", "-R", f"{free_port()}:ada.refit:2222", "-o", EXITS, "jump.host.refit")
+    assert back.returncode != 0 and "forwarding failed" in back.stderr
+    assert "keeper" not in ada.call(*ada.ssh.split(), "-s", "jump.host.refit", "sftp").stdout

@@ -1,0 +1,102 @@
+"""People's own machines: each has a home with its keys and files for ssh, and calls the real programs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.core import command
+from flows.core.settings import Settings
+from flows.jump import client_files
+from flows.sessions.entry.keys import read_keys
+from flows.sessions.people import rights
+from flows.sessions.people.entitlements import Account, Rights, Share
+from flows.sessions.people.person_keys import PersonKeys
+from flows.sessions.people.rights import Heard
+
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """A machine of a person; `folder` stands for their home."""
+
+    settings: Settings
+    person: str
+    folder: Path
+    keys: PersonKeys
+
+    @classmethod
+    def make(cls, settings: Settings, person: str, folder: Path, keys: PersonKeys) -> Laptop:
+        """One with a key that nobody has been told of yet."""
+        (folder / ".ssh").mkdir(parents=True, mode=0o700)
+        laptop = cls(settings, person, folder, keys)
+        command.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{person}@laptop", "-f", laptop.key])
+        return laptop
+
+    @property
+    def key(self) -> Path:
+        return self.folder / ".ssh" / "id_ed25519"
+
+    @property
+    def fingerprint(self) -> str:
+        [key] = read_keys(self.key.with_suffix(".pub").read_text(), "mine")
+        return key.fingerprint
+
+    def tell_key(self) -> None:
+        self.keys.add(self.person, read_keys(self.key.with_suffix(".pub").read_text(), "mine"))
+
+    def configure(self) -> None:
+        """Write what `refit ssh-config` writes."""
+        client_files.write(client_files.files(self.settings, self.person), self.folder / ".ssh")
+
+    @property
+    def ssh(self) -> str:
+        """How ssh is called: it finds homes in /etc/passwd, whatever HOME says."""
+        config, known = self.folder / ".ssh" / "own", self.folder / ".ssh" / "refit" / "known_hosts"
+        text = (self.folder / ".ssh" / "refit" / "config").read_text().replace("~/.ssh/refit/known_hosts", str(known))
+        alone = f"Host *\n  IdentityFile {self.key}\n  IdentityAgent none\n  IdentitiesOnly yes\n  BatchMode yes\n"
+        # That of the jump host is checked, too.
+        config.write_text(f"{text}\n{alone}  UserKnownHostsFile {known}\n  StrictHostKeyChecking yes\n")
+        return f"ssh -F {shlex.quote(str(config))}"
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The answer of a program that is called in the person's home."""
+        program = shutil.which(words[0])
+        assert program
+        return subprocess.run(
+            [program, *words[1:]],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        names = {"HOME": str(self.folder), "GIT_SSH_COMMAND": self.ssh, "GIT_CONFIG_NOSYSTEM": "1"}
+        return {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **names}
+
+    def run(self, session: str, text: str) -> subprocess.CompletedProcess[str]:
+        """The answer of shell text that runs in a session."""
+        return self.call(*self.ssh.split(), f"{session}.refit", text)
+
+    def open(self, *words: str) -> subprocess.Popen[str]:
+        """Begin a program of ssh that stays connected."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*self.ssh.split(), *words], cwd=self.folder, env=self.environment, text=True, **pipes)
+
+
+def hear(settings: Settings, people: Iterable[str], shares: Iterable[Share] = (), servers: Iterable[str] = ()) -> None:
+    """Let it be known what a Hub says of people."""
+    accounts = {person: Account(person) for person in people}
+    settings.folder("services", "authorizer")
+    rights.keep(settings, Heard(Rights(accounts, frozenset(shares)), dict.fromkeys(servers, "")))
