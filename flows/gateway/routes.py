@@ -15,6 +15,9 @@ WAITING_PAGE = "http+unix://..%2Fwaiting-page%2Fsocket"
 HUB, USERS, ENTRY = "/hub", "/user", "/authorizer"
 # The authorizer has its socket there, too: it leads from these addresses to sessions, and says who may come in.
 AUTHORIZER = "http+unix://..%2Fauthorizer%2Fsocket"
+# The page and the API of people's own sessions, among the paths that JupyterHub gives to services.
+MY_SESSIONS = "/services/sessions"
+MY_SESSIONS_SERVICE = "http+unix://..%2Fmy-sessions%2Fsocket"
 # Only the waiting page makes this route, after all others: without it the gateway has begun anew and knows nobody.
 COMPLETE = "/complete"
 
@@ -48,12 +51,13 @@ def standing(hub: str) -> Table:
     Args:
         hub: where the Hub answers; empty: there is none.
     """
-    return {HUB: hub, USERS: AUTHORIZER, ENTRY: AUTHORIZER} if hub else {}
+    people = {HUB: hub, USERS: AUTHORIZER, ENTRY: AUTHORIZER, MY_SESSIONS: MY_SESSIONS_SERVICE}
+    return people if hub else {}
 
 
 def is_free(path: str) -> bool:
     """Whether the Hub may lead a path of the gateway somewhere, as it does for its services; the others are Refit's."""
-    taken = (BELOW.rstrip("/"), HUB, USERS, ENTRY, COMPLETE)
+    taken = (BELOW.rstrip("/"), HUB, USERS, ENTRY, MY_SESSIONS, COMPLETE)
     return path.startswith("/") and path != "/" and not any(f"{path.rstrip('/')}/".startswith(f"{t}/") for t in taken)
 
 

@@ -42,7 +42,7 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
-    people = (hub(settings), authorizer(settings)) if settings.hub_wanted else ()
+    people = (hub(settings), authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
     laptops = (jump(settings),) if settings.jump_wanted else ()
     return (*needed, prefect_services.worker(settings), *wanted, *way, *people, *laptops, *told)
 
@@ -132,6 +132,25 @@ def authorizer(settings: Settings) -> Service:
         health="http://authorizer/health",
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
+        after=("hub",),
+        passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
+    )
+
+
+def my_sessions(settings: Settings) -> Service:
+    """The page and the API of people's own sessions, behind the gateway."""
+    return Service(
+        name="my-sessions",
+        title="Page of sessions",
+        argv=(sys.executable, "-m", "flows.web.my_sessions"),
+        environment=variables(settings),
+        inherited=inherited_environment(),
+        folder=settings.folder("services", "my-sessions"),
+        log=settings.folder("logs") / "my-sessions.log",
+        health="http://my-sessions/health",
+        healthy=lambda answer: answer.text == "ok",
+        socket="socket",
+        url=f"{settings.gateway_url}{routes.MY_SESSIONS}/",
         after=("hub",),
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, fields, replace
 from datetime import date, datetime
 from typing import Any, cast
@@ -108,9 +110,22 @@ class PreferenceStore:
             return tuple(PreferenceChange(row.session, row.at, row.by, row.what) for row in transaction.scalars(chosen))
 
 
+_acting: ContextVar[str] = ContextVar("acting", default="")
+
+
+@contextmanager
+def acting_as(person: str) -> Iterator[None]:
+    """Inside the `with` block, what this thread does is done for a person who is logged in elsewhere."""
+    token = _acting.set(person)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
+
+
 def caller() -> str:
-    """The person who has typed this command."""
-    return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    """The person for whom this thread acts, or who has typed this command."""
+    return _acting.get() or os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
 
 
 def _wish(row: WishRow | Row[Any]) -> UpdatePreferences:

@@ -11,9 +11,10 @@ from sqlalchemy.engine import make_url
 from flows.core.database import write
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accounts, client, passes
+from flows.web.hub import accounts, client, passes, registration
 from flows.web.hub.admission import CALLBACK
 from flows.web.hub.rights_handler import SERVICE
+from flows.web.hub.scopes import definitions
 from flows.web.hub.spawner import settings
 
 _SCHEMA = "jupyterhub"
@@ -63,10 +64,13 @@ def configure(c: Any) -> None:
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.last_activity_interval = _ROUTES_SECONDS
     authorizer = {"oauth_client_id": client.OAUTH_CLIENT, "oauth_redirect_uri": CALLBACK, "oauth_no_confirm": True}
-    c.JupyterHub.services = [{"name": SERVICE, "api_token": client.token(chosen), **authorizer}]
+    own = {"name": SERVICE, "api_token": client.token(chosen), **authorizer}
+    c.JupyterHub.services = [own, registration.service(chosen)]
+    c.JupyterHub.custom_scopes = definitions()
     c.JupyterHub.load_roles = [
         {"name": SERVICE, "scopes": list(_SCOPES), "services": [SERVICE]},
-        {"name": "user", "scopes": list(_SCOPES_OF_ALL)},
+        registration.role(),
+        {"name": "user", "scopes": [*_SCOPES_OF_ALL, *registration.person_scopes()]},
     ]
     # The Hub ends the token of a login when somebody logs out, and with it what the authorizer knows of that login.
     c.JupyterHub.oauth_token_expires_in = passes.PASS_SECONDS

@@ -102,10 +102,11 @@ def _image(registry: Registry, digest: str | Refusal | None) -> Image | Refusal 
     manifest = registry.manifest(registry.repository, digest, recall=True)
     created = registry.config(registry.repository, manifest).get("created")
     size = sum(int(layer["size"]) for layer in manifest.document["layers"])
-    return Image(size, _moment(created))
+    return Image(size, moment(created))
 
 
-def _moment(written: object) -> datetime | None:
+def moment(written: object) -> datetime | None:
+    """The moment that an image's configuration names; none: it names none."""
     try:
         moment = datetime.fromisoformat(str(written))
     except ValueError:

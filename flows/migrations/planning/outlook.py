@@ -1,0 +1,70 @@
+"""What lies ahead of one session, for its owner: when it moves to the newest image, and what that hangs on. Pure.
+
+A plan looks into all sessions to decide about each. This needs no look: it says what holds whether somebody works in
+the session or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from flows.core.policy import Mode
+from flows.migrations.planning.case import why_not
+from flows.migrations.planning.consent import terms
+from flows.migrations.planning.rollout import Candidate, PlanInput, Reason, RolloutStatus
+from flows.sessions.activity.evidence import Verdict
+from flows.sessions.activity.seen import Seen
+
+_WAYS = {RolloutStatus.paused: Reason.paused, RolloutStatus.aborted: Reason.aborted}
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What lies ahead of a session.
+
+    Attributes:
+        newest: digest of the image that it is to have; empty: it has that, or there is none.
+        mode: when it moves, as its owner has chosen or its policy says.
+        reason: what keeps it, whatever works in it; none: nothing but that.
+        at: before which moment it doesn't move of itself; none: nothing but `reason` keeps it.
+        deadline: when it moves whatever works in it; none: never, as far as its owner was told.
+        agreed: its owner has agreed to be interrupted.
+    """
+
+    mode: Mode
+    newest: str = ""
+    reason: Reason | None = None
+    at: datetime | None = None
+    deadline: datetime | None = None
+    agreed: bool = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is another image for it."""
+        return bool(self.newest)
+
+
+def outlook(candidate: Candidate, rollout: PlanInput) -> Outlook:
+    """What lies ahead of a session.
+
+    Args:
+        candidate: the session; `seen` isn't looked at.
+        rollout: the moment, the newest images, and how their rollouts go.
+    """
+    mode = candidate.wish.mode or candidate.policy.mode
+    new = rollout.targets.get((candidate.session.profile, candidate.session.release), "")
+    if not new or new == candidate.session.image:
+        return Outlook(mode)
+    idle = Seen(candidate.session.name, Verdict.idle, rollout.now, True, ())
+    held = terms(replace(candidate, seen=idle), new, rollout)
+    later = held.ready > rollout.now.timestamp() + 1
+    reason = why_not(candidate, new) or _WAYS.get(rollout.ways.get(new, RolloutStatus.running)) or held.waits
+    return Outlook(
+        mode,
+        new,
+        reason or (held.reason if later else None),
+        datetime.fromtimestamp(held.ready, UTC) if later else None,
+        None if held.deadline is None else datetime.fromtimestamp(held.deadline, UTC),
+        held.free,
+    )

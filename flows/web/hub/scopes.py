@@ -1,0 +1,35 @@
+"""What a token of the Hub lets its bearer do here. Pure.
+
+Scopes limit tokens. What a person may do follows from whose session it is, and whether they administer the Hub.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """Custom scopes of JupyterHub."""
+
+    read = "custom:refit:read"
+    sessions = "custom:refit:sessions"
+    updates = "custom:refit:updates"
+    operate = "custom:refit:operate"
+
+    @property
+    def text(self) -> str:
+        """What it permits, for people."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Scope.read: "See one's sessions, their logs and their history.",
+    Scope.sessions: "Start and stop one's sessions, and give them another profile.",
+    Scope.updates: "Say when one's sessions move onto new images.",
+    Scope.operate: "See all sessions and steer rollouts, for those who administer the Hub.",
+}
+
+
+def definitions() -> dict[str, dict[str, str]]:
+    """As JupyterHub wants them in `custom_scopes`."""
+    return {scope.value: {"description": scope.text} for scope in Scope}

@@ -1,0 +1,66 @@
+"""Runs the service at the socket that the gateway knows, in the working directory: `refit up` starts it there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flows.core.settings import Settings, load
+from flows.web.my_sessions import api
+from flows.web.my_sessions.callers import Callers
+from flows.web.my_sessions.login import Login
+from flows.web.my_sessions.pages import Pages
+from flows.web.my_sessions.verbs import Desk
+
+# Requests that are answered at the same time; the others get 503.
+_AT_ONCE = 200
+
+
+def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
+    """What answers at the socket."""
+
+    def health(_: Request) -> Response:
+        return Response("ok", media_type="text/plain")
+
+    pages = Pages(desk, Login(settings, callers))
+    return Starlette(routes=[Route("/health", health), *api.routes(desk, callers), *pages.routes()])
+
+
+def main() -> None:
+    """Answer until this process is told to end; actions that have begun come to their end first."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("refit.command").setLevel(logging.WARNING)
+    settings = load()
+    desk = Desk(settings)
+    # No log of accesses, for it is nobody else's business who looks at what.
+    config = uvicorn.Config(
+        application(settings, desk, Callers(settings)),
+        ws="none",
+        access_log=False,
+        log_level="error",
+        server_header=False,
+        limit_concurrency=_AT_ONCE,
+    )
+    uvicorn.Server(config).run(sockets=[_listening()])
+    desk.actions.close()
+
+
+def _listening() -> socket.socket:
+    """uvicorn would let everybody on this machine write to it."""
+    Path("socket").unlink(missing_ok=True)
+    os.umask(0o077)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    return listener
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The API: a route for each verb. A token of the Hub says for whom, its scopes say what; cookies don't count here."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from flows.core.errors import RefitError
+from flows.web.my_sessions import problems
+from flows.web.my_sessions.callers import Caller, Callers, nobody
+from flows.web.my_sessions.openapi import description
+from flows.web.my_sessions.paths import API, BASE
+from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verbs import VERBS, Desk, Verb
+
+logger = logging.getLogger("refit.my-sessions")
+
+MOST_BYTES = 1 << 14
+NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def routes(desk: Desk, callers: Callers) -> list[Route]:
+    """The routes of all verbs, of the description, and of whatever else is asked for below the API."""
+
+    async def describe(_: Request) -> Response:
+        return Response(json.dumps(description()), media_type="application/json", headers=NO_STORE)
+
+    def nothing(_: Request) -> Response:
+        return refused(Problem(Code.unknown, "There is nothing here.", hint=f"{BASE}/openapi.json describes the API."))
+
+    made = [Route(f"{API}{verb.path}", _handler(verb, desk, callers), methods=[verb.method]) for verb in VERBS]
+    every = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    return [*made, Route(f"{BASE}/openapi.json", describe), Route(f"{API}/{{rest:path}}", nothing, methods=every)]
+
+
+def refused(problem: Problem) -> Response:
+    """The answer where something isn't done."""
+    more = {Code.not_logged_in: {"WWW-Authenticate": "Bearer"}, Code.hub_away: {"Retry-After": "5"}}
+    headers = {**NO_STORE, **more.get(problem.code, {})}
+    return Response(json.dumps(problems.as_json(problem)), problem.status, headers, problems.MEDIA_TYPE)
+
+
+def bearer(request: Request) -> str:
+    """The token in the header of a request; empty: there is none."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() in ("bearer", "token") else ""
+
+
+def done(verb: Verb, desk: Desk, caller: Caller, name: str, given: Any) -> Any:
+    """Do what a verb does, for a caller whose token permits it.
+
+    Args:
+        verb: which.
+        desk: what verbs work with.
+        caller: who asks.
+        name: of the session; empty: none.
+        given: the parameters, as they came.
+
+    Raises:
+        Problem: it isn't done.
+    """
+    caller.require(verb.scope)
+    try:
+        return verb.does(desk, caller, name, verb.takes.model_validate(given))
+    except ValidationError as error:
+        raise _invalid(error) from None
+    except RefitError as error:
+        raise problems.of(error) from error
+
+
+async def body(request: Request) -> bytes:
+    """The body of a request, if it isn't too long.
+
+    Raises:
+        Problem: it is.
+    """
+    received = bytearray()
+    async for piece in request.stream():
+        received += piece
+        if len(received) > MOST_BYTES:
+            raise Problem(Code.too_large, f"A request has at most {MOST_BYTES} bytes.")
+    return bytes(received)
+
+
+def _handler(verb: Verb, desk: Desk, callers: Callers) -> Handler:
+    writes = TypeAdapter(verb.gives).dump_json
+
+    def work(token: str, name: str, given: Any) -> Any:
+        return done(verb, desk, callers.of(token), name, given)
+
+    async def handle(request: Request) -> Response:
+        try:
+            if not (token := bearer(request)):
+                raise nobody()
+            given = _read(await body(request)) if verb.method == "POST" else dict(request.query_params)
+            told = await run_in_threadpool(work, token, request.path_params.get("session", ""), given)
+        except (Problem, ClientDisconnect) as error:
+            return refused(error if isinstance(error, Problem) else Problem(Code.invalid, "The request broke off."))
+        except Exception:
+            logger.exception("%s failed", verb.name)
+            return refused(Problem(Code.bug, "Refit failed.", hint="the operator can find out why in its log."))
+        return Response(writes(told), 202 if verb.later else 200, NO_STORE, "application/json")
+
+    return handle
+
+
+def _read(content: bytes) -> Any:
+    if not content:
+        return {}
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        raise Problem(Code.invalid, "The body isn't JSON.", hint="send an object with the parameters.") from None
+
+
+def _invalid(error: ValidationError) -> Problem:
+    told = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5])
+    return Problem(Code.invalid, "The parameters can't be these.", why=told[:1000])

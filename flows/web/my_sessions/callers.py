@@ -1,0 +1,183 @@
+"""Who asks: the person whose token of the Hub it is, and what that token permits. The Hub alone knows.
+
+Each token is asked about again after some seconds, so that one that was revoked, or whose person was removed, ends
+soon. While the Hub is away nobody can revoke anything there: whoever was in stays in for some minutes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from cachetools import TTLCache
+
+from flows.core.settings import Settings
+from flows.gateway import routes
+from flows.web.hub.registration import CLIENT, secret
+from flows.web.hub.scopes import Scope
+from flows.web.my_sessions.problems import Code, Problem
+
+# Seconds for which an answer of the Hub counts, and for which it still does while the Hub doesn't answer.
+FRESH_SECONDS, AWAY_SECONDS = 3.0, 600.0
+_HUB_SECONDS = 10.0
+_MOST_KNOWN = 4096
+_LONGEST_TOKEN = 512
+_ANSWER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who asks.
+
+    Attributes:
+        person: name of the Hub's user.
+        scopes: what their token permits.
+        admin: they administer the Hub.
+        session: the session out of which they ask with its own token; empty: they ask with one of the Hub.
+        key: what distinguishes this token from the person's others, without telling it.
+    """
+
+    person: str
+    scopes: frozenset[Scope]
+    admin: bool = False
+    session: str = ""
+    key: str = field(default="", repr=False)
+
+    def require(self, scope: Scope) -> None:
+        """Let nobody go on whose token doesn't permit this.
+
+        Raises:
+            Problem: it doesn't.
+        """
+        if scope not in self.scopes:
+            raise Problem(
+                Code.scope,
+                f"This token doesn't permit that: {scope.text}",
+                why=f"It lacks the scope {scope.value}.",
+                hint="ask with a token that has this scope; the Hub's page Token makes them.",
+            )
+        if scope is Scope.operate and not self.admin:
+            raise Problem(Code.not_yours, "That is for those who administer the Hub.")
+
+
+def nobody() -> Problem:
+    """There is no token, or one that the Hub doesn't know, or doesn't know any more."""
+    return Problem(
+        Code.not_logged_in,
+        "You aren't logged in.",
+        why="There is no token, or it has expired, was revoked, or never was one.",
+        hint="log in anew, or send `Authorization: Bearer TOKEN` with a token from the Hub's page Token.",
+    )
+
+
+def hub_away() -> Problem:
+    """Nobody can say whose token it is."""
+    return Problem(Code.hub_away, "Nobody can log in just now: the Hub doesn't answer.", hint="try again in a minute.")
+
+
+class Callers:
+    """Asks the Hub who somebody is."""
+
+    def __init__(self, settings: Settings, seconds: float = FRESH_SECONDS) -> None:
+        self._secret = secret(settings)
+        base, limits = f"{settings.hub_url}{routes.HUB}/api", httpx.Limits(max_connections=20)
+        self._client = httpx.Client(base_url=base, trust_env=False, timeout=_HUB_SECONDS, limits=limits)
+        self._fresh: TTLCache[str, Caller | None] = TTLCache(_MOST_KNOWN, seconds)
+        self._kept: TTLCache[str, Caller] = TTLCache(_MOST_KNOWN, AWAY_SECONDS)
+        self._lock = Lock()
+
+    def of(self, token: str) -> Caller:
+        """Whose token it is.
+
+        Raises:
+            Problem: nobody's, or the Hub doesn't answer.
+        """
+        if not token or len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
+            raise nobody()
+        key = hashlib.sha256(token.encode()).hexdigest()
+        with self._lock:
+            caller, known = self._fresh.get(key), key in self._fresh
+        if not known:
+            caller = self._asked(token, key)
+        if caller is None:
+            raise nobody()
+        return caller
+
+    def forget(self, token: str) -> None:
+        """Ask anew about a token, as after its end."""
+        key = hashlib.sha256(token.encode()).hexdigest()
+        with self._lock:
+            self._fresh.pop(key, None)
+            self._kept.pop(key, None)
+
+    def exchanged(self, code: str, redirect: str) -> str:
+        """The token of somebody who comes back from the Hub with this code, which works once.
+
+        Raises:
+            Problem: the Hub doesn't know the code, or doesn't answer.
+        """
+        told = {"client_id": CLIENT, "client_secret": self._secret, "grant_type": "authorization_code"}
+        answer = self._ask("POST", "/oauth2/token", "", data={**told, "code": code, "redirect_uri": redirect})
+        if answer is None:
+            raise nobody()
+        return str(answer["access_token"])
+
+    def new_token(self, person: str, scopes: frozenset[Scope], seconds: int, note: str) -> str:
+        """A token of this person that the Hub has just made.
+
+        Raises:
+            Problem: the Hub refuses, or doesn't answer.
+        """
+        asked = {"scopes": sorted(scopes), "expires_in": seconds, "note": note}
+        answer = self._ask("POST", f"/users/{quote(person, safe='')}/tokens", self._secret, json=asked)
+        if answer is None:
+            raise Problem(Code.refused, "The Hub makes no token for you.")
+        return str(answer["token"])
+
+    def revoke(self, token: str) -> None:
+        """End a token before its time; one that has ended already is no mistake.
+
+        Raises:
+            Problem: the Hub doesn't answer.
+        """
+        self.forget(token)
+        if (told := self._ask("GET", "/user", token)) and told.get("token_id"):
+            way = f"/users/{quote(str(told['name']), safe='')}/tokens/{quote(str(told['token_id']), safe='')}"
+            self._ask("DELETE", way, self._secret)
+
+    def _asked(self, token: str, key: str) -> Caller | None:
+        try:
+            told = self._ask("GET", "/user", token)
+            caller = None if told is None or told.get("kind") != "user" else self._caller(told, key)
+        except Problem:
+            with self._lock:
+                if kept := self._kept.get(key):
+                    return kept
+            raise
+        with self._lock:
+            self._fresh[key] = caller
+            self._kept.pop(key, None)
+            if caller:
+                self._kept[key] = caller
+        return caller
+
+    def _caller(self, told: Mapping[str, Any], key: str) -> Caller:
+        name, scopes = str(told["name"]), frozenset(told.get("scopes", ()))
+        more = self._ask("GET", f"/users/{quote(name, safe='')}", self._secret) or {}
+        return Caller(name, frozenset(scope for scope in Scope if scope in scopes), bool(more.get("admin")), key=key)
+
+    def _ask(self, method: str, path: str, token: str, **more: Any) -> Mapping[str, Any] | None:
+        """What the Hub answers; none: it refuses."""
+        headers = {"Authorization": f"token {token}"} if token else {}
+        try:
+            answer = self._client.request(method, path, headers=headers, **more)
+            if answer.is_server_error or len(answer.content) > _ANSWER_BYTES:
+                raise hub_away()
+            return (answer.json() if answer.content else {}) if answer.is_success else None
+        except (httpx.HTTPError, ValueError):
+            raise hub_away() from None

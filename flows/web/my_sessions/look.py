@@ -1,0 +1,291 @@
+"""Looks at sessions for their people. What is asked of others is remembered for seconds: every page asks for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from threading import RLock
+from typing import TypeVar
+
+from cachetools import LRUCache, TTLCache
+from sqlalchemy import Engine
+
+from flows.catalog.load import load_catalog
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.leases import held
+from flows.core.policy import SessionPolicy
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.migrations.journal import Journal
+from flows.migrations.notifications.notice import first_told
+from flows.migrations.planning.outlook import Outlook, outlook
+from flows.migrations.planning.policies import policies
+from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
+from flows.migrations.rollouts import Rollouts
+from flows.publishing import evidence
+from flows.publishing.signatures import Publications
+from flows.sessions.events import Kind
+from flows.sessions.history import History
+from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.model import Running, Session
+from flows.sessions.people import rights
+from flows.sessions.people.entitlements import Access, Role
+from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.wishes import PreferenceStore
+from flows.web.hub import names
+from flows.web.hub.offers import moment
+from flows.web.my_sessions import told
+from flows.web.my_sessions.problems import unknown_session
+from flows.web.my_sessions.told import Doing, MySession
+
+logger = logging.getLogger("refit.my-sessions")
+
+Result = TypeVar("Result")
+# Seconds for which answers count: of the engine, of registry and catalog.
+_ENGINE_SECONDS, _REGISTRY_SECONDS = 1.0, 20.0
+_MOST_IMAGES = 2000
+_MOST_CHANGED = 1000  # characters
+
+
+class Remembered:
+    """What was asked for lately; of those who ask at the same time, one asks and the others wait."""
+
+    def __init__(self, seconds: float) -> None:
+        self._known: TTLCache[str, object] = TTLCache(64, seconds)
+        self._lock = RLock()
+
+    def get(self, name: str, ask: Callable[[], Result]) -> Result:
+        """The answer to `ask`, not older than some seconds."""
+        with self._lock:
+            if name not in self._known:
+                self._known[name] = ask()
+            known: Result = self._known[name]  # type: ignore[assignment]
+            return known
+
+    def forget(self) -> None:
+        """Ask anew from now on."""
+        with self._lock:
+            self._known.clear()
+
+
+class Lookout:
+    """Says of sessions what their people may know."""
+
+    def __init__(self, settings: Settings, database: Engine | None = None) -> None:
+        self.settings, self.database = settings, database or open_database(settings.database)
+        self._registry = Registry(settings)
+        self._publications = Publications(settings, self.database, self._registry)
+        self._engine, self._slow = Remembered(_ENGINE_SECONDS), Remembered(_REGISTRY_SECONDS)
+        self._images: LRUCache[str, told.Image] = LRUCache(_MOST_IMAGES)
+        self._changes: LRUCache[tuple[str, str], str] = LRUCache(_MOST_IMAGES)
+        self._lock = RLock()
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions, for one thread."""
+        return Sessions.open(self.settings, self.database)
+
+    def access(self, person: str, name: str) -> Access:
+        """As what somebody may use a session.
+
+        Raises:
+            Problem: there is none, or not for them.
+        """
+        if self.sessions.store.find(name) is None:
+            raise unknown_session(name)
+        if self.sessions.store.owners().get(name) == person:
+            return Access(Role.owner)
+        if access := rights.entitlements(self.settings, self.database).may_use(person, name):
+            return access
+        raise unknown_session(name)
+
+    def usable(self, person: str) -> dict[str, Access]:
+        """The sessions that somebody may use; those of others only where they are shared with them."""
+        owners = self.sessions.store.owners()
+        shared = rights.entitlements(self.settings, self.database).usable_by(person)
+        mine = {name: Access(Role.owner) for name, owner in owners.items() if owner == person}
+        return {**{name: one for name, one in shared.items() if one.role is Role.shared}, **mine}
+
+    def all(self, access: Mapping[str, Access], doing: Mapping[str, Doing]) -> tuple[MySession, ...]:
+        """The sessions of these names, by name."""
+        statuses = [one for name, one in self._statuses().items() if name in access]
+        ahead = self._outlooks([one.session for one in statuses if access[one.session.name].role is Role.owner])
+        servers = self._servers()
+        return tuple(
+            self._session(one, access[one.session.name], ahead, servers, doing.get(one.session.name))
+            for one in statuses
+        )
+
+    def one(self, person: str, name: str, doing: Doing | None) -> MySession:
+        """One session.
+
+        Raises:
+            Problem: there is none, or not for them.
+        """
+        access = self.access(person, name)
+        for session in self.all({name: access}, {name: doing} if doing else {}):
+            return session
+        raise unknown_session(name)
+
+    def forget(self) -> None:
+        """Ask the engine anew, as after an action."""
+        self._engine.forget()
+
+    def newest(self, session: Session) -> str:
+        """Digest of the image that a session is to have; empty: there is none."""
+        return self._newest().get((session.profile, session.release), "")
+
+    def _statuses(self) -> Mapping[str, Status]:
+        return self._engine.get("all", lambda: {one.session.name: one for one in self.sessions.all()})
+
+    def _servers(self) -> Mapping[str, tuple[str, str]]:
+        """Session → its owner and the name of its server."""
+        owners = self.sessions.store.owners()
+        owned: dict[str, list[Session]] = {}
+        for session in self.sessions.store.sessions():
+            if owner := owners.get(session.name):
+                owned.setdefault(owner, []).append(session)
+        return {
+            session.name: (person, server)
+            for person, sessions in owned.items()
+            for server, session in names.servers(person, sessions).items()
+        }
+
+    def _session(
+        self,
+        status: Status,
+        access: Access,
+        ahead: Mapping[str, tuple[Outlook, UpdatePreferences]],
+        servers: Mapping[str, tuple[str, str]],
+        doing: Doing | None,
+    ) -> MySession:
+        session = status.session
+        owner, server = servers.get(session.name, ("", ""))
+        runs = status.running is Running.running
+        lease, moving = f"session {session.name}", bool(Journal(self.database).unfinished(session.name))
+        busy = not runs and lease in held(self.database, lease)
+        return MySession(
+            name=session.name,
+            server=server,
+            owner=owner,
+            role=access.role,
+            state=told.state(status.running, doing, wanted=status.wanted, moving=moving, busy=busy),
+            url=f"{session.path}/" if session.access.port else "",
+            profile=session.profile,
+            release=session.release,
+            title=self._titles().get((session.profile, session.release), session.profile),
+            image=self._image(session.image),
+            update=self._update(session, *ahead[session.name]) if session.name in ahead else None,
+            until=access.until,
+            by=access.by,
+            memory=session.memory,
+            cpus=session.cpus,
+            gpus=session.gpus,
+            doing=doing,
+        )
+
+    def _update(self, session: Session, ahead: Outlook, wish: UpdatePreferences) -> told.Update:
+        return told.Update(
+            mode=ahead.mode,
+            chosen=wish.mode is not None,
+            when=told.when(ahead, wish.snoozed_until, now()),
+            image=self._image(ahead.newest) if ahead.newest else None,
+            changes=self._changed(session.image, ahead.newest) if ahead.newest else "",
+            until=str(wish.until or ""),
+            snoozed_until=wish.snoozed_until if wish.snoozed_until and wish.snoozed_until > now() else None,
+            reason=ahead.reason,
+            at=ahead.at,
+            deadline=ahead.deadline,
+            agreed=ahead.agreed,
+        )
+
+    def _outlooks(self, sessions: Iterable[Session]) -> dict[str, tuple[Outlook, UpdatePreferences]]:
+        """Session → what lies ahead of it, and what its owner wants."""
+        known = tuple(sessions)
+        wishes, notified = PreferenceStore(self.database), self._notified()
+        ways = {image: one.way for image, one in Rollouts(self.database).all().items()}
+        rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
+        return {
+            session.name: (outlook(self._candidate(session, wish, notified), rollout), wish)
+            for session in known
+            for wish in [wishes.of(session.name)]
+        }
+
+    def _candidate(
+        self, session: Session, wish: UpdatePreferences, notified: Mapping[tuple[str, str], datetime]
+    ) -> Candidate:
+        status = self._statuses().get(session.name)
+        return Candidate(
+            session,
+            running=bool(status and status.running is Running.running),
+            policy=self._policies().get((session.profile, session.release), self.settings.migration.sessions),
+            wish=wish,
+            notified=notified.get((session.name, session.image)),
+        )
+
+    def _notified(self) -> Mapping[tuple[str, str], datetime]:
+        kinds = (Kind.noticed, Kind.withdrawn)
+        return self._slow.get("notified", lambda: first_told(History(self.database).events(kinds=kinds), Kind.noticed))
+
+    def _policies(self) -> Mapping[ImageKey, SessionPolicy]:
+        return self._slow.get("policies", lambda: self._or_nothing(lambda: policies(self.settings)))
+
+    def _titles(self) -> Mapping[ImageKey, str]:
+        def titles() -> Mapping[ImageKey, str]:
+            releases = load_catalog(self.settings.catalog).releases.values()
+            return {
+                (one.stem, one.release): f"{one.ide.display}, {one.bundle.display}, {one.base.display}"
+                for release in releases
+                for one in release.profiles
+            }
+
+        return self._slow.get("titles", lambda: self._or_nothing(titles))
+
+    def _newest(self) -> Mapping[ImageKey, str]:
+        """Profile and release → the newest image that counts; those of which nobody knows are missing."""
+
+        def ask() -> Mapping[ImageKey, str]:
+            keys = {(one.profile, one.release) for one in self.sessions.store.sessions()}
+            return {key: one for key, one in self._publications.current(keys).items() if isinstance(one, str)}
+
+        return self._slow.get("newest", lambda: self._or_nothing(ask))
+
+    def _image(self, digest: str) -> told.Image:
+        with self._lock:
+            if known := self._images.get(digest):
+                return known
+        try:
+            manifest = self._registry.manifest(self._registry.repository, digest, recall=True)
+            built = moment(self._registry.config(self._registry.repository, manifest).get("created"))
+            image = told.Image(digest, built, sum(int(layer["size"]) for layer in manifest.document["layers"]))
+        except RefitError as error:
+            logger.info("nothing is known of the image %s: %s", digest, error)
+            return told.Image(digest)
+        with self._lock:
+            self._images[digest] = image
+        return image
+
+    def _changed(self, old: str, new: str) -> str:
+        """What the newer image has otherwise, in words; empty: nobody knows."""
+        with self._lock:
+            if (old, new) in self._changes:
+                return self._changes[old, new]
+        try:
+            before, after = (evidence.packages(self._registry, one) for one in (old, new))
+        except RefitError as error:
+            logger.info("what changes between %s and %s can't be told: %s", old, new, error)
+            return ""
+        changes = str(evidence.changes(before, after))[:_MOST_CHANGED]
+        with self._lock:
+            self._changes[old, new] = changes
+        return changes
+
+    def _or_nothing(self, ask: Callable[[], Mapping[ImageKey, Result]]) -> Mapping[ImageKey, Result]:
+        """What registry or catalog say; nothing where they don't: the rest is shown without it."""
+        try:
+            return ask()
+        except RefitError as error:
+            logger.warning("%s", error)
+            return {}

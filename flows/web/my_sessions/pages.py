@@ -1,0 +1,106 @@
+"""The pages: what the API does, as forms for people. They work without scripts, and have none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from flows.web.hub.registration import CALLBACK
+from flows.web.my_sessions import api, forms, looks
+from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.login import HEADERS, Login, is_navigation
+from flows.web.my_sessions.paths import BASE
+from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verbs import BY_NAME, Desk
+
+logger = logging.getLogger("refit.my-sessions")
+_AGAIN_SECONDS = 2
+Work = Callable[[Request, Any], Response]
+
+
+class Pages:
+    """The pages of people."""
+
+    def __init__(self, desk: Desk, login: Login) -> None:
+        self._desk, self._login = desk, login
+
+    def routes(self) -> list[Route]:
+        """The routes of all pages and forms."""
+        return [
+            Route(BASE, lambda _: RedirectResponse(f"{BASE}/", 308)),
+            Route(f"{BASE}/", self._handler(self.mine)),
+            Route(f"{BASE}/do/{{verb}}", self._handler(self.do), methods=["POST"]),
+            Route(CALLBACK, self._handler(self.welcome)),
+        ]
+
+    def mine(self, request: Request, _: Any) -> Response:
+        """The first page: all sessions of a person."""
+        return self._mine(self._login.caller(request))
+
+    def do(self, request: Request, sent: Any) -> Response:
+        """Do what a form asks for; then its page is shown again."""
+        caller = self._login.caller(request)
+        self._login.check_form(caller, sent.get("form", ""))
+        verb, name = BY_NAME.get(request.path_params["verb"]), sent.get("session", "")
+        if verb is None or verb.method != "POST":
+            raise Problem(Code.unknown, "There is no such form.")
+        try:
+            api.done(verb, self._desk, caller, name, forms.read(verb, sent))
+        except Problem as problem:
+            return self._mine(caller, problem)
+        return RedirectResponse(f"{BASE}/#{quote(name)}", 303, HEADERS)
+
+    def welcome(self, request: Request, _: Any) -> Response:
+        """Somebody comes back from the Hub."""
+        return self._login.welcome(request)
+
+    def _mine(self, caller: Caller, problem: Problem | None = None) -> Response:
+        sessions = api.done(BY_NAME["list"], self._desk, caller, "", {})
+        shown = {
+            "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
+            "shared": [one for one in sessions if not one.is_mine],
+            "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
+        }
+        return self._page("sessions.html", caller, problem, **shown)
+
+    def _page(self, template: str, caller: Caller, problem: Problem | None, **shown: Any) -> Response:
+        status = problem.status if problem else 200
+        about = {"caller": caller, "problem": problem, "form_key": self._login.form_key(caller)}
+        return looks.page(template, status, **about, **shown)
+
+    def _handler(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                sent = await _form(request) if request.method == "POST" else None
+                return await run_in_threadpool(work, request, sent)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Problem as problem:
+                return self._refused(request, problem)
+            except Exception:
+                logger.exception("a page failed")
+                return self._refused(request, Problem(Code.bug, "Refit failed.", hint="try again in a minute."))
+
+        return handle
+
+    def _refused(self, request: Request, problem: Problem) -> Response:
+        """A person who isn't logged in is sent to the login; everybody else is told what is the matter."""
+        asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
+        if problem.code is Code.not_logged_in and request.method == "GET" and is_navigation(request):
+            return self._login.to_hub(asked)
+        return looks.page("problem.html", problem.status, problem=problem, caller=None, again=0)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form; of one that was sent twice, the last."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise Problem(Code.invalid, "This isn't a form.")
+    text = (await api.body(request)).decode("utf-8", "replace")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
