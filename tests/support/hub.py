@@ -27,7 +27,7 @@ from tests.support.variants import LIGHT, variant
 from tests.support.waiting import PATIENTLY, free_port, wait_until
 
 RELEASE = "2026a"
-SERVICES = ("gateway", "waiting-page", "hub", "authorizer")
+SERVICES = ("gateway", "waiting-page", "hub", "authorizer", "my-sessions")
 PASSWORD = "correct horse battery"
 # Answers below the path that the session has, so that it is seen who is met there.
 _IDE = 'mkdir -p "/tmp/www$NB_PREFIX" && cd /tmp/www && echo "this is $NB_PREFIX" >".$NB_PREFIX/api"'

@@ -1,4 +1,4 @@
-"""Problems as RFC 9457 has them: a typed code for programs, what happened, why and what to do for people. Pure."""
+"""Problems as RFC 9457 has them: a typed code for programs, what happened, why and what to do for people."""
 
 from __future__ import annotations
 

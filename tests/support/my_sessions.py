@@ -1,0 +1,63 @@
+"""The API and the page of people's own sessions, as their programs and browsers use them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import unescape
+from typing import Any
+
+import httpx
+
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.web.hub.scopes import Scope
+from tests.support.hub import RELEASE, Hub, Person
+from tests.support.machine import FIRST
+from tests.support.waiting import PATIENTLY, wait_until
+
+BASE = "/services/sessions"
+
+
+class Api:
+    """The API with a token."""
+
+    def __init__(self, hub: Hub, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.token = token
+        self._client = httpx.Client(base_url=f"{hub.settings.gateway_url}{BASE}/api", headers=headers, **PATIENTLY)
+
+    def __call__(self, method: str, path: str, **more: Any) -> httpx.Response:
+        return self._client.request(method, path, **more)
+
+    def settled(self, name: str) -> dict[str, Any]:
+        """A session as soon as nothing is done to it any more."""
+        seen: list[dict[str, Any]] = []
+
+        def settles() -> bool:
+            seen.append(self("GET", f"/sessions/{name}").json())
+            return not seen[-1]["doing"] or bool(seen[-1]["doing"]["ended"])
+
+        wait_until(settles)
+        return seen[-1]
+
+
+def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) -> Api:
+    """The API with a new token of somebody."""
+    answer = person.api("POST", f"/users/{person.name}/tokens", scopes=list(scopes), **more)
+    assert answer.status_code == 201, answer.text
+    return Api(person.hub, answer.json()["token"])
+
+
+def submit(person: Person, page: httpx.Response, verb: str, session: str, **more: str) -> httpx.Response:
+    """Send a form of a page."""
+    [key, *_] = re.findall(r'name="form" value="([^"]*)"', page.text)
+    return person.client.post(f"{BASE}/do/{verb}", data={"form": unescape(key), "session": session, **more})
+
+
+def publish(settings: Settings, image: str, day: str) -> None:
+    """Let an image be the newest of its profile."""
+    registry = Registry(settings)
+    manifest = registry.manifest(settings.repository, image)
+    for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_{day}"):
+        registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
