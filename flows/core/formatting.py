@@ -32,6 +32,11 @@ def first_sentence(text: str, most: int = 200) -> str:
     return said if len(said) <= most else f"{said[: most - 1]}…"
 
 
+def clipped(text: str, most: int) -> str:
+    """The first `most` characters of a text, and how many it has, if those are more."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"
+
+
 def printable(text: str) -> str:
     """A text of others as a terminal can show it: what controls it, isn't seen or turns its direction is escaped.
 

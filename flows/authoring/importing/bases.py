@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from flows.authoring.importing.checkout import Checkout, names_in
 from flows.authoring.importing.containerfile import instructions, reads, variables
 from flows.authoring.importing.report import Adoption
 from flows.authoring.importing.template import HOME, programs
 from flows.catalog.model import Catalog
+from flows.core.formatting import some
 
 # Programs of the images that their bases stand on.
 _HELPERS = ("fix-permissions", "rpm-file-permissions")
 # Variables that Refit's stages set, and those that their builder puts in.
 _GIVEN = {"HOME", "LANG", "PATH", "CUDA", "RELEASE", "PYTHON_FOLDER"}
-_REPOSITORY = re.compile(r"--enable\s+[\w-]+|\S+\.rpm\b|/etc/yum\.repos\.d/\S+|--enablerepo=(?!'?\*)\S+")
+_REPOSITORY = re.compile(r"--enable\s+[\w-]+|(?<!\S)\S+\.rpm\b|/etc/yum\.repos\.d/\S+|--enablerepo=(?!'?\*)\S+")
 _YUM = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager)\b|/etc/yum\.repos\.d/")
 
 
@@ -85,6 +87,7 @@ def _base(checkout: Checkout, place: str, name: str, own: Catalog, made: Adoptio
             made.note(path, "was left out: Refit's own bases are there")
 
 
+@lru_cache(maxsize=1)
 def surroundings(checkout: Checkout) -> Surroundings:
     """The variables that their bases set, and the sources of their packages."""
     around = Surroundings()
@@ -116,7 +119,7 @@ def tell_of_surroundings(
     """Note what a list of packages or a snippet that came over needs of their base, and Refit's may lack."""
     around = surroundings(checkout)
     if packages and around.repositories:
-        taken = ", ".join(around.repositories)
+        taken = some(around.repositories)
         what = f"came over, but not the repositories that their base takes packages from: {taken}"
         made.note(
             path, f"{what}; where `refit plan` misses a package, add one to `repositories` of base/<os>/base.yaml"

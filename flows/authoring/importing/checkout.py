@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,8 @@ from flows.core.errors import RefitError
 # The folders that an import looks at.
 PARTS = ("base", "cuda-layer", "recipes", "snippets")
 _CONTAINERFILES = ("Containerfile", "Dockerfile")
+# Folders that an import looks into one by one, and how many of them there may be in each.
+_EACH, _MOST = ("recipes", "snippets/bundles", "snippets/ides"), 500
 
 
 class Checkout:
@@ -31,7 +34,8 @@ class Checkout:
 
     def __init__(self, root: Path, made: Adoption) -> None:
         self.root, self._made, self._top = root, made, os.path.realpath(root)
-        self._accounted, self._troubled, self._folders = set[str](), set[str](), set[str]()
+        self._accounted, self._troubled = set[str](), set[str]()
+        self._folders: dict[str, list[str]] = {}
         try:
             self._beside = sorted(entry.name for entry in os.scandir(root) if entry.name not in (*PARTS, ".git"))
             self.files = tuple(sorted(self._walk()))
@@ -40,6 +44,9 @@ class Checkout:
             raise RefitError(f"{root} can't be read.", why=str(error)) from None
         if "snippets/bundles" not in self._folders:
             raise RefitError(f"{root} is no checkout of workbench-images.", why="It has no folder snippets/bundles.")
+        for folder in _EACH:
+            if len(self.folders(folder)) > _MOST:
+                raise RefitError(f"{root / folder} has more than {_MOST} folders.", hint="import a part of them.")
 
     def _own(self, path: Path) -> bool:
         """Whether what has this path lies in the checkout, wherever links lead."""
@@ -53,12 +60,13 @@ class Checkout:
                 pending.remove(part)
         while pending:
             folder = pending.pop()
-            self._folders.add(folder)
+            self._folders[folder] = []
             with os.scandir(self.root / folder) as entries:
                 for entry in entries:
                     count += 1
                     path = f"{folder}/{entry.name}"
                     if entry.is_dir(follow_symlinks=False):
+                        self._folders[folder].append(entry.name)
                         pending.append(path)
                     elif self._is_file(entry, path):
                         yield path
@@ -81,7 +89,8 @@ class Checkout:
 
     def below(self, folder: str) -> tuple[str, ...]:
         """The paths of all files below a folder."""
-        return tuple(path for path in self.files if path.startswith(f"{folder}/"))
+        begin, end = (bisect_left(self.files, f"{folder}{mark}") for mark in "/0")  # in ASCII, 0 comes after /
+        return self.files[begin:end]
 
     def within(self, folder: str) -> tuple[str, ...]:
         """The paths of the files that a folder has itself."""
@@ -89,8 +98,7 @@ class Checkout:
 
     def folders(self, folder: str) -> tuple[str, ...]:
         """The names of the folders in a folder, also of those without files."""
-        paths = (path.rpartition("/") for path in self._folders)
-        return tuple(sorted(name for parent, _, name in paths if parent == folder))
+        return tuple(sorted(self._folders.get(folder, ())))
 
     def containerfiles(self, folder: str) -> tuple[str, ...]:
         """The Containerfiles below a folder."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_LONGEST = 4_000  # characters of one line of a report
 _ESCAPE = re.compile(r"\A(?:\s*#\s*\w+\s*=.*\n)*\s*#\s*escape\s*=\s*`", re.IGNORECASE)
 _HEREDOC = re.compile(r"""(?:^|(?<=\s))\d*<<(-?)(["']?)([A-Za-z_]\w*)\2(?=[\s;|&>)]|$)""")
 NAMES = frozenset(
@@ -34,7 +33,7 @@ NAMES = frozenset(
 )
 _COMPOUND = re.compile(r"\b(?:if|for|while|until|case|function)\b")
 _FLAGS = re.compile(r"(?:--[\w-]+(?:=\S*)?\s+)*")
-_VARIABLE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)[^}]*\}|([A-Za-z_]\w*))")
+_VARIABLE = re.compile(r"(?<!\\)\$(?:\{([A-Za-z_]\w*)|([A-Za-z_]\w*))")
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,11 @@ class Instruction:
         if self.name in ("ENV", "LABEL") and _assigns(self.rest):
             split = _split(self.rows, re.compile(r"\s+"), skip=len(self.rows[0][1].split(None, 1)[0]))
         elif self.name == "RUN" and not (self.is_list or self.heredoc or _COMPOUND.search(self.rest)):
-            split = _split(self.rows, re.compile(r"\s*&&\s*"), skip=3)
+            split = _split(self.rows, re.compile(r"&&\s*"), skip=3)
         else:
             split = iter([(self.line, self.text.partition(" ")[2])])
         for line, part in split:
-            whole = f"{self.name} {part}"
-            yield line, whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]} … ({len(whole):,} characters)"
+            yield line, f"{self.name} {part}"
 
 
 def instructions(text: str) -> tuple[Instruction, ...]:
@@ -153,30 +151,35 @@ def _assigns(rest: str) -> bool:
 
 def _split(rows: tuple[tuple[int, str], ...], between: re.Pattern[str], skip: int) -> Iterator[tuple[int, str]]:
     """The pieces of joined lines between what isn't quoted or in parentheses, each with the line where it begins."""
-    part, begin, quote, depth = "", 0, "", 0
+    part, begin, quote, depth = list[str](), 0, "", 0
     for number, row in rows:
         at, skip = skip, 0
-        part += " " if part and not part.endswith(" ") else ""
+        if part and part[-1] != " ":
+            part.append(" ")
         while at < len(row):
-            found = between.match(row, at) if not quote and depth == 0 else None
-            if found and found.end() > at:
-                if part.strip():
-                    yield begin, part.strip()
-                part, at = "", found.end()
+            match = between.match(row, at) if not quote and depth == 0 else None
+            if match and match.end() > at:
+                yield from _piece(begin, part)
+                part, at = [], match.end()
                 continue
-            if not part.strip():
-                part, begin = "", number
             character = row[at]
             width = 2 if character == "\\" and quote != "'" else 1
             quote = _quoted(quote, character)
             depth = max(0, depth + {"(": 1, ")": -1}.get(character, 0)) if not quote else depth
-            part += row[at : at + width]
+            if part or not character.isspace():
+                begin = begin if part else number
+                part.append(row[at : at + width])
             at += width
-        if not quote and depth == 0 and between.pattern == r"\s+" and part.strip():
-            yield begin, part.strip()
-            part = ""
-    if part.strip():
-        yield begin, part.strip()
+        if not quote and depth == 0 and between.pattern == r"\s+":
+            yield from _piece(begin, part)
+            part = []
+    yield from _piece(begin, part)
+
+
+def _piece(begin: int, part: list[str]) -> Iterator[tuple[int, str]]:
+    """A piece as text, unless it says nothing."""
+    if text := "".join(part).strip():
+        yield begin, text
 
 
 def _quoted(quote: str, character: str) -> str:

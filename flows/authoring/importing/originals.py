@@ -16,7 +16,7 @@ from flows.core.documents import bounds
 from flows.core.formatting import some
 
 _TOLD = 5  # packages whose versions differ
-_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]\n]*\])?==([^\s;\\]+)", re.MULTILINE)
 
 
 class Originals:
@@ -24,7 +24,11 @@ class Originals:
 
     def __init__(self, checkout: Checkout, made: Adoption) -> None:
         self._checkout, self._made, self._labels = checkout, made, set[str]()
-        self._snippets = {path: checkout.text(path) for path in checkout.below("snippets") if path.endswith(".snippet")}
+        self._snippets = {
+            path: {part for step in instructions(checkout.text(path)) for _, part in step.parts()}
+            for path in checkout.below("snippets")
+            if path.endswith(".snippet")
+        }
         self._copies = {self._hash(path) for path in checkout.below("snippets")}
 
     def _hash(self, path: str) -> bytes:
@@ -81,10 +85,9 @@ class Originals:
         """The names in the snippets of a recipe, or all of them where nobody knows which those are."""
         return {
             _put_in(part, given)
-            for path, text in self._snippets.items()
+            for path, parts in self._snippets.items()
             if one is None or _is_of(path, one)
-            for step in instructions(text)
-            for _, part in step.parts()
+            for part in parts
         }
 
     def _difference(self, path: str, one: ForeignTag | None) -> str:

@@ -18,8 +18,8 @@ from flows.locks import python
 from flows.locks.pipfile import as_text, digest, read_pipfile
 
 # pipenv takes `six = "1.16"` for `==1.16`.
-_BARE_VERSION = re.compile(r"""(^\s*[^={#]+=\s*["']|[{,]\s*version\s*=\s*["'])(\d[^"',]*(?=["']))""")
-_SECTION = re.compile(r"\s*(\[\[?)\s*([^\]#]+?)\s*\]")
+_BARE_VERSION = re.compile(r"""(^\s*+[^={#]++=\s*["']|[{,]\s*version\s*=\s*["'])(\d[^"',]*(?=["']))""")
+_SECTION = re.compile(r"\s*+(\[\[?)([^\]#]++)\]")
 _OTHER_SECTIONS = ("source", "requires", "pipenv", "scripts")
 
 
@@ -159,7 +159,7 @@ def _rows(text: str, version: str) -> Iterator[str]:
     section = ""
     for line in text.split("\n"):
         if header := _SECTION.match(line):
-            section = header[2].strip("\"'")
+            section = header[2].strip().strip("\"'")
         if section == "dev-packages":
             yield ""
         elif section == "source":

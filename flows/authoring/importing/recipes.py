@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from flows.authoring.importing import cuda
-from flows.authoring.importing.bundles import MINIMAL
 from flows.authoring.importing.checkout import Checkout
 from flows.authoring.importing.originals import Originals, newest
-from flows.authoring.importing.pipfiles import unlock
 from flows.authoring.importing.report import Adoption, Recipe
+from flows.authoring.importing.sections import Sections
 from flows.catalog import choices, edit, load, tag
 from flows.catalog.model import Base, Catalog
 from flows.catalog.release import ReleaseFile, assemble, why_not
 from flows.catalog.tag import ForeignTag
-from flows.core.atomic_files import write_whole
-from flows.core.documents import Mistakes, bounds, text_of
+from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.images.recipe import Assembler
 from flows.locks import python
-from flows.locks.pipfile import read_pipfile
 
 
 class Recipes:
@@ -59,46 +55,8 @@ class Recipes:
         return max((one.release for one in self._found.values() if one), default="")
 
     def prepare(self) -> None:
-        """Give each Pipfile the categories that IDEs of recipes need; which of them are locked is another matter."""
-        users: dict[tuple[str, str], list[ForeignTag]] = {}
-        for one in filter(None, self._found.values()):
-            users.setdefault((one.bundle, one.python), []).append(one)
-        for (bundle, version), recipes in users.items():
-            [folder] = (self._made.catalog / "bundles").glob(f"*-{self._bundles[bundle]}")
-            if (folder / version / "Pipfile").is_file():
-                self._add_categories(folder / version, recipes)
-
-    def _add_categories(self, folder: Path, recipes: Iterable[ForeignTag]) -> None:
-        """Add what a Pipfile lacks, but for a lock that other recipes can do with as it is."""
-        where = folder.relative_to(self._made.catalog)
-        there = read_pipfile(folder / "Pipfile").categories
-        needed = {one.ide: self._category(one.ide) for one in recipes}
-        missing = {ide: category for ide, category in needed.items() if category and category not in there}
-        held = (folder / "Pipfile.lock").is_file() and len(missing) < len(needed)
-        for category in dict.fromkeys(missing.values()):
-            ides = ", ".join(sorted(ide for ide, its in missing.items() if its == category))
-            lines = _section(self._own, f"[{category}]")
-            if held:
-                added = f"add to it {' '.join(lines.split())}" if lines else "add it"
-                others = ", ".join(sorted(needed.keys() - missing.keys()))
-                what = (
-                    f"lacks [{category}], which {ides} needs: its lock stays for {others}; {added}, and lock it again"
-                )
-                self._made.note(where, what)
-            elif lines:
-                self._append(folder, lines)
-                self._made.note(where, f"got [{category}] of Refit's bundle {MINIMAL}, which {ides} needs: lock it")
-
-    def _category(self, ide: str) -> str:
-        """The section of a Pipfile that an IDE needs; empty: none."""
-        own = self._own.ides.get(self._ides[ide])
-        return own.config.category if own else ""
-
-    def _append(self, folder: Path, lines: str) -> None:
-        """Add a section to a Pipfile, which no lock fits any more."""
-        text = text_of(folder / "Pipfile", bounds.TOML)
-        write_whole(folder / "Pipfile", f"{text.rstrip()}\n\n{lines}")
-        unlock(folder)
+        """Give each Pipfile the sections that IDEs of recipes need."""
+        Sections(self._own, self._ides, self._bundles, self._made).add(filter(None, self._found.values()))
 
     def judged(self, catalog: Catalog) -> list[Recipe]:
         """The outcome for each of them."""
@@ -169,22 +127,11 @@ class Recipes:
         return ""
 
 
-def _section(own: Catalog, header: str) -> str:
-    """A section of the Pipfile of Refit's smallest bundle; empty: that has none."""
-    for folder in own.bundles[MINIMAL].pythons.values() if MINIMAL in own.bundles else ():
-        lines = text_of(folder / "Pipfile", bounds.TOML).splitlines()
-        if header in lines:
-            rest = lines[lines.index(header) + 1 :]
-            end = next((at for at, line in enumerate(rest) if line.startswith("[")), len(rest))
-            return "\n".join([header, *rest[:end]]).rstrip() + "\n"
-    return ""
-
-
 def write_release(recipes: Recipes, made: Adoption) -> None:
     """A release of the profiles that the recipes are for, as far as they can be assembled."""
     recipes.prepare()
     catalog = load.load_catalog(made.catalog)
-    made.recipes += recipes.judged(catalog)
+    made.conclude(recipes.judged(catalog))
     if not (lines := list(dict.fromkeys(recipe.line for recipe in made.recipes if not recipe.why))):
         made.note("recipes", "no profile was found: write a release file, or add profiles by `refit wizard`")
         return

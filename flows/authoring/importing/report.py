@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
 from flows.core.atomic_files import write_whole
-from flows.core.formatting import on_a_line
+from flows.core.formatting import clipped, on_a_line
 
 REPORT = "import-report.md"
+# A report of a checkout that was made to fill disks stays one that a person can open.
+OF_A_FILE = 300  # lines about one file
+TOGETHER = 2_000_000  # characters of all of them
+_LINE = re.compile(r":\d+$")  # of a file, after its path
+_PLACE, _TEXT = 300, 1_000  # characters of a line: of the place, and of what is said of it
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class Adoption:
 
     Attributes:
         catalog: where it is.
-        notes: lines of text, each with the place in the checkout that it is about.
+        notes: lines of text, each with the place in the checkout that it is about; of a file not more than `OF_A_FILE`.
+        unlisted: file → how many lines about it were too many.
         recipes: what became of each of theirs.
         incomplete: what profiles are made of, `bundle/NAME`, `bundle/NAME/py311` or `ide/NAME` by their names → the
             places of what it has there and lacks here.
@@ -44,8 +52,12 @@ class Adoption:
 
     catalog: Path
     notes: list[str] = field(default_factory=list)
+    unlisted: Counter[str] = field(default_factory=Counter)
     recipes: list[Recipe] = field(default_factory=list)
     incomplete: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._of_files, self._room = Counter[str](), TOGETHER
 
     @property
     def profiles(self) -> int:
@@ -54,7 +66,18 @@ class Adoption:
 
     def note(self, place: Path | str, what: str) -> None:
         """Add what has to be known of a place in the checkout."""
-        self.notes.append(on_a_line(f"{place}: {what}"))
+        file = _LINE.sub("", where := str(place))
+        note = f"{_shown(where, _PLACE)}: {_shown(what, _TEXT)}"
+        if self._of_files[file] >= OF_A_FILE or len(note) > self._room:
+            self.unlisted[file] += 1
+            return
+        self._of_files[file] += 1
+        self._room -= len(note)
+        self.notes.append(note)
+
+    def conclude(self, recipes: Iterable[Recipe]) -> None:
+        """Add what became of recipes."""
+        self.recipes += [replace(recipe, why=_shown(recipe.why, _TEXT)) for recipe in recipes]
 
     def lacks(self, part: str, place: str) -> None:
         """Keep in mind that profiles with a part would not be what they were, and because of what."""
@@ -84,9 +107,30 @@ class Adoption:
             yield f"| {' | '.join(on_a_line(cell).replace('|', '/') for cell in cells)} | {line} |"
         yield ""
         yield f"## To look at, one by one: {len(self.notes)}"
+        yield from self._left_over()
         for heading, notes in groupby(sorted(self.notes, key=_heading), key=_heading):
             yield from ("", f"### {heading}", "")
             yield from (f"- [ ] {note}" for note in notes)
+
+    def _left_over(self) -> Iterator[str]:
+        """How much there is beside what is listed, and in which files."""
+        if not self.unlisted:
+            return
+        yield ""
+        yield (
+            f"{self.unlisted.total():,} more lines about {len(self.unlisted):,} files are not listed here: at most "
+            f"{OF_A_FILE} about one file, and {TOGETHER:,} characters together. Read these files yourself:"
+        )
+        yield ""
+        most = self.unlisted.most_common(OF_A_FILE)
+        yield from (f"- [ ] {_shown(file, _PLACE)}: {count:,} more" for file, count in most)
+        if (rest := len(self.unlisted) - len(most)) > 0:
+            yield f"- [ ] {rest:,} other files"
+
+
+def _shown(text: str, most: int) -> str:
+    """A text of others on a line, no longer than a line of the report may be."""
+    return on_a_line(clipped(text, most))
 
 
 def _heading(note: str) -> str:

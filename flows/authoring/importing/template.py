@@ -9,7 +9,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from flows.authoring.importing.containerfile import NAMES, Instruction, escapes_otherwise, instructions
+from flows.core.documents import bounds
+from flows.core.formatting import clipped
 
+_QUOTED = 400  # characters of an instruction, where one is quoted
 THEIR_HOME, HOME = "/opt/app-root/src", "/home/dev"
 _BRACES = re.compile(r"\{[{%#]")
 _RUN = re.compile(r"^(\s*RUN\s+)", re.IGNORECASE)
@@ -43,11 +46,12 @@ def carried(text: str, files: Collection[str] = ()) -> Carried:
         files: the paths of the files that it can copy.
     """
     result, steps = Carried(), instructions(text)
+    there = {f"{file}/"[:at] for file in files for at, mark in enumerate(f"{file}/") if mark == "/"} | {""}
     lines = [_escaped(line) for line in text.split("\n")]
     if escapes_otherwise(text):
         result.lacking.append((1, "its lines are continued by `, which Refit doesn't take"))
     for step in steps:
-        result.lacking += [(step.line, why) for why in _lacks(step, files)]
+        result.lacking += [(step.line, why) for why in _lacks(step, there)]
         if step.name == "ONBUILD":
             result.said.append((step.line, f"images of Refit's have no ONBUILD, and this does nothing: {step.text}"))
         if replaced := _replaced(step):
@@ -56,6 +60,9 @@ def carried(text: str, files: Collection[str] = ()) -> Carried:
             lines[step.line - 1] = _begun(lines[step.line - 1], step)
     result.said += sorted(_told(text))
     result.text = _whole(lines, steps)
+    if len(result.text.encode(errors="replace")) > bounds.TEMPLATE:
+        result.lacking.append((1, f"is more than {bounds.TEMPLATE // 1_000_000} MB as a template"))
+        result.text = "# It was too long.\n"
     return result
 
 
@@ -114,35 +121,38 @@ def _moved(source: str) -> str:
     return f"files/{inside}{'/' if source.endswith('/') and inside else ''}"
 
 
-def _lacks(step: Instruction, files: Collection[str]) -> Iterator[str]:
-    """Why an image with an instruction would not be what it was."""
+def _lacks(step: Instruction, there: Collection[str]) -> Iterator[str]:
+    """Why an image with an instruction would not be what it was.
+
+    Args:
+        step: the instruction.
+        there: the paths of files and folders that it can copy.
+    """
+    quoted = clipped(step.text, _QUOTED)
     if step.name not in NAMES:
         yield f"is no instruction of a Containerfile: {step.text[:80]}"
     elif step.name == "FROM":
-        yield f"begins another stage, and stages that copy from each other can't be carried over: {step.text}"
+        yield f"begins another stage, and stages that copy from each other can't be carried over: {quoted}"
     elif "--from=" in step.flags:
-        yield f"copies from another stage or image: {step.text}"
+        yield f"copies from another stage or image: {quoted}"
     elif step.heredoc:
         yield f"has a heredoc, which Refit's builder takes for instructions: {step.text[:80]}"
     elif step.name in ("COPY", "ADD"):
         for source in _sources(step):
             inside = _moved(source).removeprefix("files/").rstrip("/")
-            if not (_ELSEWHERE.match(source) or re.search(r"[*?\[$]", source) or _is_there(inside, files)):
-                yield f"copies {source}, which is not among its files: {step.text}"
-
-
-def _is_there(path: str, files: Collection[str]) -> bool:
-    return any(file == path or file.startswith(f"{path}/") or not path for file in files)
+            if not (_ELSEWHERE.match(source) or re.search(r"[*?\[$]", source) or inside in there):
+                yield f"copies {source}, which is not among its files: {quoted}"
 
 
 def _told(text: str) -> Iterator[tuple[int, str]]:
     """Notes for a person about the words of a snippet."""
     for step in instructions(text):
         for line, row in step.rows:
+            quoted = clipped(row, _QUOTED)
             if THEIR_HOME in row:
-                yield line, f"{THEIR_HOME} is {HOME} here: {row}"
-            for found in _DROPPED.finditer(row):
-                yield line, f"${{{found[1] or found[2]}}} is empty here, for no stage knows it: {row}"
+                yield line, f"{THEIR_HOME} is {HOME} here: {quoted}"
+            for name in sorted({match[1] or match[2] for match in _DROPPED.finditer(row)}):
+                yield line, f"${{{name}}} is empty here, for no stage knows it: {quoted}"
 
 
 def programs(text: str, names: Collection[str]) -> Iterator[tuple[int, str]]:

@@ -197,11 +197,29 @@ def test_a_pipfile_gets_the_category_of_an_ide_where_no_lock_is_lost(
     for bundle in ("2-two", "3-own"):
         assert 'jupyter-server = "~=' in (folders[bundle] / "Pipfile").read_text()
         assert [path.name for path in folders[bundle].iterdir()] == ["Pipfile"]
-        assert f"bundles/{bundle}/py39: got [web] of Refit's bundle minimal, which vscode needs: lock it" in made.notes
-    python.verify(folders["1-minimal"])
-    [said] = [note for note in made.notes if note.startswith("bundles/1-minimal/py39: lacks [web]")]
-    assert "its lock stays for runtime; add to it [web] " in said and 'jupyter-server = "~=' in said
+        [said] = [note for note in made.notes if note.startswith(f"bundles/{bundle}/py39: got [web]")]
+        assert "which vscode needs: lock it; Refit locks that section for py311, py313 alone" in said
     assert {recipe.why != "" for recipe in made.recipes if recipe.name.startswith("vscode")} == {True}
+
+
+@pytest.mark.slow
+def test_a_lock_that_serves_others_stays_and_a_bundle_beside_it_has_the_section(
+    checkout: Path, own: Catalog, tmp_path: Path
+) -> None:
+    write(checkout, "snippets/ides/3-vscode/vscode.snippet", "USER 1001\n")
+    for name in ("vscode-minimal-c9s-py39_2023c_20230925", "vscode-r-c9s-py39_2023c_20230925"):
+        write(checkout, f"recipes/{name}/Containerfile", begins(name))
+    made = adopt(checkout, tmp_path / "new", own)
+    python.verify(made.catalog / "bundles/1-minimal/py39")
+    [said] = [note for note in made.notes if note.startswith("bundles/1-minimal/py39: lacks [web]")]
+    assert "its lock serves runtime, and stays as it is: the bundle minimalweb extends it with that section; " in said
+    assert "name minimalweb in the release, and lock it" in said
+    catalog = load.load_catalog(made.catalog)
+    beside = catalog.bundles["minimalweb"]
+    assert beside.categories["py39"] == ("packages", "web") and beside.lineage[0].name == "1-minimal"
+    assert catalog.bundles["rweb"].packages == catalog.bundles["r"].packages != ()
+    [why] = [recipe.why for recipe in made.recipes if recipe.name.startswith("vscode-minimal")]
+    assert "[web]" in why
 
 
 @pytest.mark.slow
