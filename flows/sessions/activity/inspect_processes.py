@@ -170,9 +170,9 @@ def _process(folder: Path) -> Row:
 def _waits(folder: Path, terminal: str) -> str:
     """The thing that a thread waits for; empty: it doesn't wait.
 
-    `terminal`: the next key of its person. `line`: a whole line of theirs. `pipe`: what another program writes.
-    `child`: the end of another program. `sleep`: a time. `lock`: another thread. `any`: one of several files.
-    `other`: anything else, a connection for instance.
+    `terminal`: the next key of its person. `line`: a whole line of theirs. `timed`: a key, but not for ever. `key`: a
+    key or something else. `pipe`: what another program writes. `child`: the end of another program. `sleep`: a time.
+    `lock`: another thread. `any`: one of several files. `other`: anything else, a connection for instance.
     """
     try:
         number, *arguments = (folder / "syscall").read_text().split()
@@ -186,12 +186,21 @@ def _waits(folder: Path, terminal: str) -> str:
     if call == "read":
         file = _link(folder / "fd" / str(int(arguments[0], 16)))
         return _typed(file) if file.startswith(_TERMINALS) else "pipe" if file.startswith("pipe:") else "other"
-    if call == "one" and int(arguments[0], 16) == 1:
-        file = _link(folder / "fd" / "0")
-        return _typed(file) if file.startswith(_TERMINALS) else "other"
+    if call == "one":
+        return _waits_for_one(folder, [int(each, 16) for each in arguments])
     if int(number) in _NUMBERS.get("any", ()):
-        return "terminal" if terminal and _is_raw(terminal) else "any"
+        return "key" if terminal and _is_raw(terminal) else "any"
     return call or "other"
+
+
+def _waits_for_one(folder: Path, arguments: list[int]) -> str:
+    """As `_waits`, of `select`: the first argument counts the files, the fifth says for how long, or is 0."""
+    if arguments[0] != 1:
+        return "any"
+    if not (file := _link(folder / "fd" / "0")).startswith(_TERMINALS):
+        return "other"
+    typed = _typed(file)
+    return typed if arguments[4] == 0 else "timed" if typed == "terminal" else "sleep"
 
 
 def _waits_in(folder: Path, terminal: str) -> str:
@@ -202,7 +211,7 @@ def _waits_in(folder: Path, terminal: str) -> str:
         return "other"
     if function.startswith((*_MULTIPLEX, "wait_woken")):
         edits = bool(terminal) and _is_raw(terminal)
-        return "terminal" if edits else "other" if function == "wait_woken" else "any"
+        return "key" if edits else "other" if function == "wait_woken" else "any"
     return _WAITS_FOR.get(function, "other" if function != "0" else "")
 
 

@@ -24,7 +24,7 @@ REPLS = ("R", "ghci", "irb", "julia", "node", "python", "python3*")
 
 
 # These have a prompt whatever they were begun with.
-PROMPTS = ("bpython", "ipdb", "ipython", "ipython3*", "pdb", "ptpython", "pudb")
+PROMPTS = ("bpython", "gdb", "ipdb", "ipython", "ipython3*", "pdb", "ptpython", "pudb")
 
 
 INTERPRETERS = (*SHELLS, "node", "perl", "python", "python3*", "ruby")

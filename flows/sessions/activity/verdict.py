@@ -38,6 +38,8 @@ _KERNELS_OWN: Mapping[str, int] = {"sleep": 1, "pipe": 2}
 _NONE: Mapping[str, int] = {}
 # Things for which threads wait that work.
 _AT_WORK = frozenset({"child", "other", "pipe", "sleep"})
+# A prompt takes keys, and beside them it may wait for others of its files, or for a time.
+_AT_PROMPT = frozenset({"key", "line", "terminal", "timed"})
 # The image itself starts its programs with the main program (seconds).
 _START = 10.0
 # The last activity of a kernel that nobody has used is when it was ready, so long after its start (seconds).
@@ -166,7 +168,7 @@ class _Processes:
 
     def _explained(self, process: Process) -> tuple[Verdict, str]:
         if process.state == "t":
-            return Verdict.busy, "stopped by a debugger"
+            return self._debugged(process)
         if login := self._login(process):
             return login
         says, why = self._harmless(process) or (Verdict.busy, "runs")
@@ -177,6 +179,12 @@ class _Processes:
         if process.moved >= IDLE_BYTES:
             return Verdict.busy, f"moves {process.moved / 1e6:.1f} MB/s"
         return says, why
+
+    def _debugged(self, process: Process) -> tuple[Verdict, str]:
+        debugger = self._all.get(process.parent)
+        if debugger and is_repl(debugger) and self._asks(debugger):
+            return Verdict.state, "stopped by a debugger at its prompt"
+        return Verdict.busy, "stopped by a debugger"
 
     def _harmless(self, process: Process) -> tuple[Verdict, str] | None:
         """Why a process is no work as long as it uses next to nothing; none: it may be."""
@@ -208,23 +216,35 @@ class _Processes:
         if is_open(process):
             return Verdict.state, "open"
         if is_repl(process):
-            works = process.waits not in ("terminal", "line", "child") or _has_working_threads(process)
+            works = not (self._asks(process) or (process.waits == "child" and not _has_working_threads(process)))
             return (Verdict.busy, "executes") if works else (Verdict.state, "open")
+        if self._asks(process):
+            return Verdict.state, "waits for its user"
         if open_below := self._open_below(process):
             return Verdict.state, f"waits for {program_of(open_below.argv)}"
         return None
 
+    def _asks(self, process: Process) -> bool:
+        """Whether it has the terminal, and can't go on without its person: no thread of it does anything else."""
+        if process.group not in process.foregrounds:
+            return False
+        if is_repl(process):
+            return process.waits in _AT_PROMPT and not _has_working_threads(process)
+        return process.waits in ("line", "terminal") and set(process.threads) <= {"lock"}
+
     def _open_below(self, process: Process) -> Process | None:
-        """The editor or pager for which a program waits that has started nothing else, maybe by a shell."""
+        """The program of a person's, for which another one waits that has started nothing else, maybe by a shell."""
         children = [each for each in self._all.values() if each.parent == process.pid and each.state not in "ZX"]
-        found = [each if is_open(each) else self._open_below(each) for each in children]
-        return found[0] if found and all(found) else None
+        waits = process.waits == "child"
+        below = [e if is_open(e) or (waits and self._asks(e)) else self._open_below(e) for e in children]
+        return below[0] if below and all(below) else None
 
     def _shell(self, process: Process) -> tuple[Verdict, str]:
         """The verdict on a shell that a person types into, or a copy that it has made of itself to work beside it."""
         if any(group > 0 and group not in self._groups for group in process.foregrounds):
             return Verdict.busy, "just ran something"
-        if process.waits == "terminal" or (process.waits == "line" and name_of(process) in PLAIN_SHELLS):
+        plain = name_of(process) in PLAIN_SHELLS
+        if process.waits in ("key", "terminal") or (process.waits == "line" and plain):
             return Verdict.idle, "at its prompt"
         if process.waits == "line":  # `read`, maybe in a loop; at its prompt it would take each key
             return Verdict.state, "asks for a line"

@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from flows.catalog.load import load_catalog
-from flows.sessions.activity.evidence import Activity, Kernel, Look, Memory, Process, Verdict, unknown
+from flows.sessions.activity.evidence import Activity, Look, Memory, Process, Verdict, unknown
 from flows.sessions.activity.verdict import PROBE, judge, remembered
+from tests.support.activity.looks import BEGAN, INIT, MAIN, NOW, at, in_terminal, kernel, process, seen
 from tests.support.machine import ROOT
-
-NOW = 1_800_000_000.0
-BEGAN = NOW - 100_000
-HOUR = timedelta(hours=1)
-INIT = Process(1, 0, ("/run/podman-init", "--", "start"), started=BEGAN, session=1)
-MAIN = Process(7, 1, ("/opt/app-root/bin/python", "/opt/app-root/bin/jupyter-lab"), started=BEGAN, session=1)
-
-
-def at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def process(pid: int, *argv: str, **more: Any) -> Process:
-    return Process(
-        **{"pid": pid, "parent": 7, "argv": argv, "session": pid, "group": pid, "started": NOW - 9000, **more}
-    )
-
-
-def in_terminal(pid: int, *argv: str, **more: Any) -> Process:
-    given = {"terminal": "/dev/pts/0", "stdin": "/dev/pts/0", "foregrounds": (pid,), "waits": "terminal"}
-    return process(pid, *argv, **{**given, **more})
-
-
-def seen(*processes: Process, helpers: tuple[str, ...] = (), **more: Any) -> Activity:
-    return judge(Look(NOW, (INIT, MAIN, *processes), **more), helpers)
-
-
-def kernel(state: str = "idle", used: float = 9000.0, variables: tuple[str, ...] | None = ()) -> dict[str, Any]:
-    """A kernel that was used so many seconds ago, and its process, as arguments of `seen`."""
-    return {"kernels": (Kernel("1234abcd-0", "python3", state, at(NOW - used), variables),)}
-
 
 KERNEL = process(50, "python", "-m", "ipykernel_launcher", "-f", "/r/kernel-1234abcd-0.json", started=NOW - 50_000)
 
@@ -84,17 +53,17 @@ def test_no_secret_of_a_command_line_gets_into_evidence(argv: tuple[str, ...]) -
         process(9, "pylsp", cpu=0.1, waited=0.6),
         process(9, "pylsp", moved=50_000_000.0),
         process(9, "python3", "-c", "import pylsp"),
-        in_terminal(9, "pylsp"),
-        in_terminal(9, "bash", "build.sh"),
-        in_terminal(9, "bash", "-lc", "make"),
-        in_terminal(9, "sh", "-c", "make"),
-        in_terminal(9, "bash", stdin="pipe:[1]"),
+        in_terminal(9, "pylsp", waits="other"),
+        in_terminal(9, "bash", "build.sh", waits="other"),
+        in_terminal(9, "bash", "-lc", "make", waits="child"),
+        in_terminal(9, "sh", "-c", "make", waits="child"),
+        in_terminal(9, "bash", stdin="pipe:[1]", waits="pipe"),
         in_terminal(9, "bash", cpu=0.9),
         in_terminal(9, "bash", foregrounds=(9, 4711)),
         in_terminal(9, "nano", "x", foregrounds=(8,)),
-        in_terminal(9, "python3", "work.py"),
-        in_terminal(9, "python3", stdin="pipe:[1]"),
-        in_terminal(9, "psql"),
+        in_terminal(9, "python3", "work.py", waits="other"),
+        in_terminal(9, "python3", stdin="pipe:[1]", waits="pipe"),
+        in_terminal(9, "psql", waits="other"),
         process(9, "./a.out", state="t"),
         process(9, "./a.out", state="D"),
         process(9, "python3", "-I", "-", "8888"),
@@ -129,77 +98,6 @@ def test_what_has_no_harmless_explanation_is_busy(one: Process) -> None:
 )
 def test_what_waits_for_others_is_idle(one: Process) -> None:
     assert seen(one).verdict is Verdict.idle
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        in_terminal(9, "nano", "x"),
-        in_terminal(9, "python3"),
-        in_terminal(9, "python3", waits="child"),
-        in_terminal(9, "python3", waits="line"),
-        in_terminal(9, "bash", waits="line"),
-        in_terminal(9, "python3", threads=("lock", "any")),
-        in_terminal(9, "ipython3"),
-        in_terminal(9, "/usr/bin/python3", "/usr/bin/ipython"),
-        in_terminal(9, "python3", "-m", "pdb", "work.py"),
-        in_terminal(9, "python3", "-i", "work.py"),
-        in_terminal(9, "tail", "-n", "3", "-F", "log", waits="other"),
-        in_terminal(9, "tail", "-f", "log", waits="other", foregrounds=(8,)),
-        in_terminal(9, "sleep", "infinity", waits="sleep", foregrounds=(8,)),
-        process(9, "sshd: dev@notty"),
-        process(9, "sshd: dev"),
-        in_terminal(9, "less", "x", state="T", foregrounds=(8,)),
-        in_terminal(9, "tmux", "attach", name="tmux: client"),
-    ],
-    ids=str,
-)
-def test_what_a_person_has_open_is_state(one: Process) -> None:
-    assert seen(one).verdict is Verdict.state
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        in_terminal(9, "bash", waits="other"),
-        in_terminal(9, "-bash", waits="sleep", foregrounds=(0,)),
-        in_terminal(9, "bash", waits=""),
-        in_terminal(9, "python3", waits="sleep"),
-        in_terminal(9, "python3", waits="other"),
-        in_terminal(9, "python3", threads=("sleep",)),
-        in_terminal(9, "python3", "-m", "pdb", "work.py", waits="other"),
-        in_terminal(9, "R", "--no-echo", "--no-restore", "--file=work.R"),
-        in_terminal(9, "tail", "log", waits="other"),
-        in_terminal(9, "sleep", "900", waits="sleep"),
-        process(9, "sleep", "infinity"),
-    ],
-    ids=lambda one: f"{one}, waits for {one.waits or 'nothing'}",
-)
-def test_what_works_looks_like_what_a_person_has_open_and_is_none(one: Process) -> None:
-    activity = seen(one)
-    assert activity.verdict is Verdict.busy
-    (said,) = activity.reasons
-    assert said.partition(": ")[0] in ("runs", "executes")
-
-
-def test_a_shell_that_waits_for_what_it_has_started_is_judged_by_that() -> None:
-    shell = in_terminal(9, "bash", waits="child", foregrounds=(10,))
-    assert seen(shell, in_terminal(10, "make", parent=9, waits="child")).reasons == ("runs: make, pid 10",)
-    assert seen(shell, in_terminal(10, "nano", "x", parent=9)).verdict is Verdict.state
-    loop = in_terminal(11, "bash", parent=9, waits="other", foregrounds=(9,))  # `while read job <~/queue; do …; done &`
-    assert seen(replace(shell, waits="terminal", foregrounds=(9,)), loop).reasons == (f"executes: {loop}",)
-
-
-def test_a_program_that_waits_for_its_pager_or_editor_is_state_until_that_works() -> None:
-    log = in_terminal(9, "git", "log", waits="other")
-    pager = in_terminal(10, "less", parent=9, group=9, foregrounds=(9,))
-    assert seen(log, pager).verdict is Verdict.state
-    shell = in_terminal(11, "/bin/sh", "-c", "less -+F", parent=9, group=9, foregrounds=(9,), waits="child")
-    below = seen(log, shell, replace(pager, parent=11))
-    assert below.verdict is Verdict.state and any("waits for less: git log" in text for text in below.reasons)
-    assert seen(replace(log, cpu=0.9), pager).verdict is Verdict.busy
-    assert seen(log, pager, in_terminal(11, "sleep", "900", parent=10, foregrounds=(9,))).verdict is Verdict.busy
-    assert seen(log, pager, in_terminal(11, "make", parent=9, foregrounds=(9,))).verdict is Verdict.busy
 
 
 def test_an_ssh_connection_with_a_program_is_work_and_a_tunnel_that_carries_nothing_is_not() -> None:
@@ -341,10 +239,13 @@ VSCODE = ("code-server", "server-main.js", "bootstrap-fork", "server.bundle.js")
     ("more", "says"),
     [
         ((), Verdict.idle),
-        ((in_terminal(30, "npm", "run", "watch", parent=26),), Verdict.busy),
+        ((in_terminal(30, "npm", "run", "watch", parent=26, waits="any"),), Verdict.busy),
         ((process(30, "python", "-m", "pytest", parent=23, session=20),), Verdict.busy),
         ((process(30, "/bin/sh", "-c", "make", parent=23, session=20),), Verdict.busy),
-        ((in_terminal(26, "/bin/bash", parent=22, foregrounds=(31,)), in_terminal(31, "sleep", "9")), Verdict.busy),
+        (
+            (in_terminal(26, "/bin/bash", parent=22, foregrounds=(31,)), in_terminal(31, "sleep", "9", waits="sleep")),
+            Verdict.busy,
+        ),
     ],
     ids=["a window open overnight", "a task in a terminal", "tests of an extension", "a build", "a job in a terminal"],
 )
