@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import home, migrate, snapshots, ssh
+from flows.cli import home, migrate, share, snapshots, ssh
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -38,6 +38,8 @@ with lazily(globals()):
 app = typer.Typer(no_args_is_help=True)
 updates_app = typer.Typer(no_args_is_help=True, help="When and how migrations may move a session: its owner's choice.")
 app.add_typer(updates_app, name="updates")
+for verb in (share.share, share.shares, share.unshare):
+    app.command(verb.__name__)(verb)
 
 
 @app.command("create")

@@ -34,7 +34,7 @@ def invite(
     admin: Annotated[bool, typer.Option("--admin", help="The person administers the Hub.")] = False,
 ) -> None:
     """Print a link with which a person chooses a password and is logged in; it works once."""
-    settings = _settings()
+    settings = hub_settings()
     code = accounts.invite(accounts.folder(settings), name, read_duration(valid).total_seconds(), admin=admin)
     link = f"{settings.gateway_url}{routes.HUB}/invite?code={quote(code)}"
     out.print(f"Give this link to {name}. It works once, within {valid}; an older one of theirs doesn't work any more.")
@@ -44,7 +44,7 @@ def invite(
 @app.command("list")
 def list_people(as_json: Json = False) -> None:
     """List the people who have an account, with their servers."""
-    people = HubClient(_settings()).people()
+    people = HubClient(hub_settings()).people()
     rows = (
         (one.name, "yes" if one.admin else "", str(sum(one.servers.values())), one.last_seen[:16].replace("T", " "))
         for one in people
@@ -55,7 +55,7 @@ def list_people(as_json: Json = False) -> None:
 @app.command("remove")
 def remove(name: Person, yes: Yes = False) -> None:
     """Stop a person's sessions and remove their account; sessions and homes stay, and can be given to others."""
-    hub = HubClient(_settings())
+    hub = HubClient(hub_settings())
     person = next((one for one in hub.people() if one.name == name), None)
     if person is None:
         raise RefitError(f"Nobody called {name!r} has an account.", hint="`refit user list` shows who has one.")
@@ -76,7 +76,7 @@ def _wait_until_stopped(hub: HubClient, name: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _settings() -> Settings:
+def hub_settings() -> Settings:
     """The settings, if people can log in here.
 
     Raises:

@@ -57,6 +57,12 @@ class Hub:
         assert result.exit_code == 0, result.output
         return result.output
 
+    def fails(self, *words: str) -> str:
+        """The error of the command."""
+        result = CliRunner().invoke(app, words, env=variables(self.settings))
+        assert result.exit_code != 0, result.output
+        return f"{result.output} {result.exception}"
+
     def invited(self, name: str, *options: str) -> str:
         [link] = re.findall(r"http\S+", self.refit("user", "invite", name, *options))
         return str(link)

@@ -83,28 +83,35 @@ class Grants:
 
         return write_rows(self._database, work)
 
-    def redeem(self, code: Share, person: str) -> None:
-        """A code became a share with this person: it ends when the code's would have, and the code has ended."""
+    def redeem(self, code: Share, person: str) -> bool:
+        """A code becomes a share with this person, which ends when the code's would have; the code has ended.
 
-        def work(rows: Transaction) -> None:
+        Returns whether the code held: it is redeemed once.
+        """
+
+        def work(rows: Transaction) -> bool:
             row = rows.scalars(_row_of(code)).first()
-            if row is None:
-                return
+            if row is None or (row.until is not None and row.until <= now()):
+                return False
             row.ended = now()
             share = Share(code.session, code.owner, Kind.person, person)
-            made = rows.scalars(_row_of(share)).first() or GrantRow(at=now(), kind=Kind.person, subject=person)
-            made.session, made.owner, made.server, made.by, made.until = (
-                row.session,
-                row.owner,
-                row.server,
-                row.by,
-                row.until,
-            )
-            rows.add(made)
+            if (made := rows.scalars(_row_of(share)).first()) is None:
+                same = {"session": row.session, "owner": row.owner, "server": row.server, "by": row.by}
+                made = GrantRow(**same, at=now(), kind=Kind.person, subject=person, until=row.until)
+                rows.add(made)
+            # Somebody who has a share that lasts longer keeps it.
+            made.until = max(made.until, row.until) if made.until and row.until else None
             rows.flush()
             _tell(rows.connection(), events.Kind.shared, made, person)
+            return True
 
-        write_rows(self._database, work)
+        return write_rows(self._database, work)
+
+    def seen(self, session: str) -> dict[str, datetime]:
+        """Person → when they were in a session that isn't theirs last."""
+        with Transaction(self._database) as rows:
+            visits = rows.scalars(select(VisitRow).where(VisitRow.session == session, VisitRow.seen.is_not(None)))
+            return {visit.person: visit.seen for visit in visits if visit.seen}
 
     def end(self, share: Share, by: str) -> bool:
         """A share holds no more; whether it was on record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jupyterhub.app import JupyterHub
 
-from flows.web.hub import rights_handler
+from flows.web.hub import accepting, rights_handler
 
 
 class RefitHub(JupyterHub):
@@ -13,5 +13,5 @@ class RefitHub(JupyterHub):
     def init_handlers(self) -> None:
         """Let Refit's own answers come first."""
         super().init_handlers()
-        own = [(rights_handler.PATH, rights_handler.RightsHandler)]
+        own = [(rights_handler.PATH, rights_handler.RightsHandler), (accepting.PATH, accepting.AcceptHandler)]
         self.handlers[:0] = self.add_url_prefix(self.hub_prefix, own)

@@ -155,7 +155,8 @@ def main() -> None:
     watch = RightsWatch(settings, database, servers, hub)
     admission = Admission(settings, servers, hub, watch, Grants(database))
     authorizer = Authorizer(servers, hub)
-    _start_tasks({authorizer.tell_hub: LOOK_SECONDS, watch.follow: 0.0, watch.end_visits: END_SECONDS})
+    tasks = {authorizer.tell_hub: LOOK_SECONDS, watch.end_shares: LOOK_SECONDS}
+    _start_tasks({**tasks, watch.follow: 0.0, watch.end_visits: END_SECONDS})
     # No log of accesses, for addresses may hold what is nobody else's business.
     config = uvicorn.Config(
         application(authorizer, admission), ws="none", access_log=False, log_level="error", server_header=False

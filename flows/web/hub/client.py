@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +20,8 @@ _SECONDS = 60.0
 _PAGE = 200
 
 
+# The Hub's word for the receiver of a share.
+_FIELDS = {"person": "user", "group": "group"}
 # Of the Hub's API: its part that is Refit's own.
 _RIGHTS = "/refit/rights"
 # Name of the authorizer where the Hub says who somebody is.
@@ -131,6 +134,45 @@ class HubClient:
         else:
             self._ask("POST", way, json={"user_options": dict(options)}, accepted=(400,))
 
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is such a person or group.
+
+        Raises:
+            HubError: the Hub doesn't answer.
+        """
+        way = {"person": "users", "group": "groups"}[kind]
+        return self._ask("GET", f"/{way}/{quote(name, safe='')}", accepted=(404,)).is_success
+
+    def share(self, owner: str, server: str, kind: str, subject: str) -> None:
+        """Share a server with a person or a group.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        self._ask("POST", _way("shares", owner, server), json={_FIELDS[kind]: subject})
+
+    def unshare(self, owner: str, server: str, kind: str, subject: str) -> None:
+        """End a share of a server, or a code; one that isn't there has ended.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        if kind == "code":
+            self._ask("DELETE", _way("share-codes", owner, server), (404,), params={"id": subject})
+        else:
+            self._ask("PATCH", _way("shares", owner, server), (404,), json={_FIELDS[kind]: subject})
+
+    def share_code(self, owner: str, server: str, lasting: timedelta) -> tuple[str, str]:
+        """Make a code by which a server is shared with whoever accepts it; its number, and the path of its page.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        seconds = int(lasting.total_seconds())
+        told = self._ask("POST", _way("share-codes", owner, server), json={"expires_in": seconds}).json()
+        program_output.protect(told["code"])
+        return str(told["id"]), str(told["accept_url"])
+
     def stop(self, person: str, server: str) -> bool:
         """Stop a server; whether it has stopped already.
 
@@ -158,6 +200,10 @@ class HubClient:
         if not answer.is_success and answer.status_code not in accepted:
             raise HubError(f"The Hub refuses {method} {path}.", why=f"It answers {answer.status_code}: {_said(answer)}")
         return answer
+
+
+def _way(of: str, person: str, server: str) -> str:
+    return f"/{of}/{quote(person, safe='')}/{quote(server, safe='')}"
 
 
 def _said(answer: httpx.Response) -> str:

@@ -21,6 +21,7 @@ from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Kind, Rights, Share
 from flows.sessions.people.grants import Grants
 from flows.sessions.people.rights import Heard
+from flows.web.hub import share_ends
 from flows.web.hub.client import HubClient
 from flows.web.hub.servers import Servers
 
@@ -119,6 +120,15 @@ class RightsWatch:
         for visit in ended:
             if not entitlements.may_use(visit.person, visit.session):
                 self._grants.forget_told(visit.session, visit.person)
+
+    def end_shares(self) -> None:
+        """End the shares whose time is over; not before the Hub has told what holds.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        if self._told:
+            share_ends.end_over(self.now(fresh=True), self._grants, self._hub)
 
     def _take(self, told: Mapping[str, Any] | None) -> None:
         if told is not None:

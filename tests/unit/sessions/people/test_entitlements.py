@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core.database import open_database
+from flows.core.database import now, open_database
 from flows.sessions.events import Kind as Event
 from flows.sessions.history import History
 from flows.sessions.people import rights as heard_rights
@@ -128,12 +128,20 @@ def test_records_of_shares_begin_end_and_are_in_the_history(tmp_path: Path) -> N
 
 def test_a_code_becomes_a_share_with_its_end_once(tmp_path: Path) -> None:
     grants = Grants(open_database(f"sqlite:///{tmp_path / 'refit.db'}"))
-    grants.record(CODE, "gpu", "ada", LATER)
-    grants.redeem(CODE, "bob")
+    later = now() + timedelta(hours=1)
+    grants.record(CODE, "gpu", "ada", later)
+    assert grants.redeem(CODE, "bob")
     [made] = grants.open()
-    assert (made.share, made.until, made.server) == (TO_BOB, LATER, "gpu")
-    grants.redeem(CODE, "eve")
+    assert (made.share, made.until, made.server) == (TO_BOB, later, "gpu")
+    assert not grants.redeem(CODE, "eve")
     assert [one.share for one in grants.open()] == [TO_BOB]
+    grants.record(CODE, "gpu", "ada", now())
+    assert not grants.redeem(CODE, "eve")
+    grants.end(CODE, "ada")
+    for until, then in ((later - timedelta(minutes=1), later), (None, None), (later, None)):
+        grants.record(CODE, "gpu", "ada", until)
+        assert grants.redeem(CODE, "bob")
+        assert [one.until for one in grants.open()] == [then]  # a share that lasts longer is kept
 
 
 def test_a_visit_is_told_once_and_a_guest_is_told_again_after_a_loss(tmp_path: Path) -> None:
