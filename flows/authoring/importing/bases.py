@@ -10,16 +10,17 @@ from functools import lru_cache
 from flows.authoring.importing.checkout import Checkout, names_in
 from flows.authoring.importing.containerfile import instructions, reads, variables
 from flows.authoring.importing.report import Adoption
-from flows.authoring.importing.template import HOME, programs
+from flows.authoring.importing.template import HELPERS, HOME, programs
 from flows.catalog.model import Catalog
 from flows.core.formatting import some
 
-# Programs of the images that their bases stand on.
-_HELPERS = ("fix-permissions", "rpm-file-permissions")
 # Variables that Refit's stages set, and those that their builder puts in.
 _GIVEN = {"HOME", "LANG", "PATH", "CUDA", "RELEASE", "PYTHON_FOLDER"}
-_REPOSITORY = re.compile(r"--enable\s+[\w-]+|(?<!\S)\S+\.rpm\b|/etc/yum\.repos\.d/\S+|--enablerepo=(?!'?\*)\S+")
-_YUM = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager)\b|/etc/yum\.repos\.d/")
+_REPOSITORY = re.compile(
+    r"--(?:set-)?enabled?\s+[\w-]+|(?<!\S)\S+\.rpm\b|--enablerepo=(?!'?\*)\S+|--add-repo[= ]\S+"
+    r"|/etc/(?:yum\.repos|apt/sources\.list)\.d/[^\s\"']+|add-apt-repository\s+(?:-\S+\s+)*\S+"
+)
+_PACKAGES = re.compile(r"\b(?:yum|dnf|rpm|yum-config-manager|add-apt-repository)\b|/etc/(?:yum|apt)[./]")
 
 
 @dataclass
@@ -98,13 +99,14 @@ def surroundings(checkout: Checkout) -> Surroundings:
             around.variables.setdefault(name, (value, f"{path}:{lines.get(name, 1)}"))
         for step in instructions(text):
             for line, part in step.parts():
-                names = _REPOSITORY.findall(part) if _YUM.search(part) else ()
+                names = _REPOSITORY.findall(part) if _PACKAGES.search(part) else ()
                 around.repositories += [f"{_short(name)} ({path}:{line})" for name in names]
     return around
 
 
 def _short(repository: str) -> str:
-    return repository.removeprefix("--enablerepo=").removeprefix("--enable").strip().rpartition("/")[2]
+    word = re.split(r"[=\s]", repository)[-1]
+    return word if word.startswith("ppa:") else word.rstrip("/").rpartition("/")[2] or word
 
 
 def _set_at(text: str) -> Iterator[tuple[int, str]]:
@@ -131,5 +133,7 @@ def tell_of_surroundings(
             made.note(
                 f"{path}:{line}", f"reads ${name}, which is set in no image of Refit's: there it is {value} ({place})"
             )
-    for line, name in programs(text, _HELPERS):
-        made.note(f"{path}:{line}", f"calls {name}, a program of the image that their bases stand on")
+    for line, name in programs(text, HELPERS):
+        made.note(
+            f"{path}:{line}", f"calls {name}, a program of the image that their bases stand on: here, `true` is called"
+        )

@@ -52,7 +52,9 @@ def plain_name(theirs: str, place: str, taken: set[str], made: Adoption) -> str:
         made.note(place, f"was left out: another one is called {name} here")
         return ""
     if name != theirs:
-        made.note(place, f"is called {name} here: in a name, hyphens would make tags ambiguous")
+        made.note(
+            place, f"is called {name} here: a name has small letters and digits alone, so that a tag reads in one way"
+        )
     taken.add(name)
     return name
 

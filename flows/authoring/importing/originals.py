@@ -65,9 +65,11 @@ class Originals:
     def _instructions(self, path: str, one: ForeignTag | None) -> int:
         given, changed = _given(one), 0
         there = self._known(one, given)
+        # The shared snippet has a label of each; those of an IDE or a bundle are told with these.
+        beside = self._known(one, given, "snippets/bundles/", "snippets/ides/")
         for step in instructions(self._checkout.text(path)):
             for line, part in step.parts():
-                if step.name == "LABEL":
+                if step.name == "LABEL" and _put_in(part, given) not in beside:
                     self._label(f"{path}:{line}", part)
                 elif _put_in(part, given) not in there and not (one and step.name == "FROM"):
                     changed += 1
@@ -81,12 +83,12 @@ class Originals:
             self._labels.add(key)
             self._made.note(place, f"was left out, as in all recipes that have it: {part}")
 
-    def _known(self, one: ForeignTag | None, given: Mapping[str, str]) -> set[str]:
+    def _known(self, one: ForeignTag | None, given: Mapping[str, str], *below: str) -> set[str]:
         """The names in the snippets of a recipe, or all of them where nobody knows which those are."""
         return {
             _put_in(part, given)
             for path, parts in self._snippets.items()
-            if one is None or _is_of(path, one)
+            if path.startswith(below or "") and (one is None or _is_of(path, one))
             for part in parts
         }
 

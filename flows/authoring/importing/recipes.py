@@ -43,6 +43,7 @@ class Recipes:
     ) -> None:
         self._checkout, self._own, self._ides, self._bundles, self._made = checkout, own, ides, bundles, made
         self._chosen, self._originals = chosen, Originals(checkout, made)
+        self._sections = Sections(own, ides, bundles, made)
         self._versions = cuda.versions(checkout, checkout.containerfiles("cuda-layer"))
         self._found = {name: self._parse(name) for name in checkout.folders("recipes")}
 
@@ -56,7 +57,7 @@ class Recipes:
 
     def prepare(self) -> None:
         """Give each Pipfile the sections that IDEs of recipes need."""
-        Sections(self._own, self._ides, self._bundles, self._made).add(filter(None, self._found.values()))
+        self._sections.add(filter(None, self._found.values()))
 
     def judged(self, catalog: Catalog) -> list[Recipe]:
         """The outcome for each of them."""
@@ -80,10 +81,11 @@ class Recipes:
     ) -> Recipe:
         changed = self._originals.tell(name, one)
         if one is None:
-            return Recipe(name, why="its name isn't that of a profile")
-        if why := self._originals.why_another(name, one):
-            return Recipe(name, why=why)
-        if one.cuda and (why := cuda.why_unclear(self._cuda_of(name), catalog.cuda, self._chosen)):
+            return Recipe(name, why="its name isn't that of a profile of the bundles and IDEs that came over")
+        why = self._originals.why_another(name, one)
+        if one.cuda and not why:
+            why = cuda.why_unclear(self._cuda_of(name), catalog.cuda, self._chosen)
+        if why:
             return Recipe(name, why=why)
         asked = {"os": one.os, "python": one.python, "bundle": self._bundles[one.bundle], "ide": self._ides[one.ide]}
         asked["cuda"] = self._level(name, one, catalog) if one.cuda else choices.NONE
@@ -91,6 +93,8 @@ class Recipes:
         level = asked["cuda"] if one.cuda else ""
         if lost := self._lost(one):
             return Recipe(name, line, level, lost)
+        if obstacle := self._sections.obstacle(one):
+            return Recipe(name, line, level, obstacle)
         if asked not in possible:
             why = "; ".join(why_not(choices.choice(asked), catalog)).replace(f"{catalog.root}/", "")
             return Recipe(name, line, level, why)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flows.authoring.importing.bundles import MINIMAL
@@ -10,7 +10,7 @@ from flows.authoring.importing.pipfiles import unlock
 from flows.authoring.importing.report import Adoption
 from flows.catalog import tag
 from flows.catalog.lineage import CONFIG, NUMBERED
-from flows.catalog.model import Catalog, python_version
+from flows.catalog.model import Catalog, Only, python_version
 from flows.catalog.tag import ForeignTag
 from flows.core.atomic_files import write_whole
 from flows.core.documents import bounds, text_of
@@ -33,10 +33,21 @@ class Sections:
         self._own, self._ides, self._bundles, self._made = own, ides, bundles, made
         self._beside: dict[tuple[str, str], str] = {}
 
+    def obstacle(self, one: ForeignTag) -> str:
+        """Why its IDE's section is in no lock that a recipe could use; empty: it may be."""
+        if rule := next(self._against(one), None):
+            return f"{self._ides[one.ide]} goes only with os {', '.join(rule.os)}: {rule.because}"
+        category = self._category(one.ide)
+        if not (name := self._beside.get((self._bundles[one.bundle], category))):
+            return ""
+        return f"its bundle has no [{category}], and a lock that serves others: lock {name}, which has it"
+
     def add(self, recipes: Iterable[ForeignTag]) -> None:
         """Add what the Pipfiles of these lack."""
         users: dict[tuple[str, str], list[ForeignTag]] = {}
         for one in recipes:
+            if any(self._against(one)):  # with its system, the section would be of no use
+                continue
             users.setdefault((self._bundles[one.bundle], one.python), []).append(one)
         for (bundle, version), its in users.items():
             [folder] = (self._made.catalog / "bundles").glob(f"*-{bundle}")
@@ -61,6 +72,11 @@ class Sections:
                 self._append(folder, lines)
                 what = f"got [{category}] of Refit's bundle {MINIMAL}, which {ides} needs: lock it"
                 self._note(folder, f"{what}{self._caution(folder)}")
+
+    def _against(self, one: ForeignTag) -> Iterator[Only]:
+        """The rules by which Refit's IDE doesn't go with the system of a recipe."""
+        ide = self._own.ides.get(self._ides[one.ide])
+        yield from (rule for rule in (ide.config.only if ide else ()) if rule.os and one.os not in rule.os)
 
     def _note(self, folder: Path, what: str) -> None:
         self._made.note(folder.relative_to(self._made.catalog), what)

@@ -19,6 +19,9 @@ _RUN = re.compile(r"^(\s*RUN\s+)", re.IGNORECASE)
 _PYTHON = re.compile(r"\$(?:\{PYTHON_FOLDER\}|PYTHON_FOLDER\b)")
 _DROPPED = re.compile(r"\$(?:\{(CUDA|RELEASE)\}|(CUDA|RELEASE)\b)")
 _ELSEWHERE = re.compile(r"[a-z]+://|git@|<<")
+# Programs of the images on which their bases stand. They let a user of any number write, which nobody is here.
+HELPERS = ("fix-permissions", "rpm-file-permissions")
+_HELPER = re.compile(rf"""(?<![\w./-])(?:{"|".join(HELPERS)})\b(?!-)[^&|;\\"'`)]*""")
 _IMPORT = '{% import "snippets/shell.j2" as shell with context %}\n'
 _BEGIN = "{{ shell.begin() }} "
 
@@ -75,6 +78,7 @@ def _whole(lines: list[str], steps: Collection[Instruction]) -> str:
 
 def _escaped(line: str) -> str:
     """A line that a template gives as it is, with what their program puts in for its variables."""
+    line = _HELPER.sub(lambda call: "true" + " " * call[0].endswith(" "), line)
     line = _BRACES.sub(lambda found: f"{{{{ {found[0]!r} }}}}", line.replace(THEIR_HOME, HOME))
     return _DROPPED.sub("", _PYTHON.sub("python{{ python_version }}", line)).rstrip()
 

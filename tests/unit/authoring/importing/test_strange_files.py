@@ -114,7 +114,8 @@ def test_onbuild_and_what_only_their_base_has_are_named(checkout: Path, imported
     assert said(made, f"{place}:1")[0].startswith("images of Refit's have no ONBUILD")
     [variable, program] = said(made, f"{place}:3")
     assert variable.endswith("there it is /opt/app-root (base/c9s/Containerfile:3)") and "$APP_ROOT" in variable
-    assert program.startswith("calls fix-permissions")
+    assert program.startswith("calls fix-permissions") and "`true` is called" in program
+    assert "{{ shell.begin() }} true && echo" in template(made, "studio")
 
 
 def test_nothing_outside_of_the_checkout_is_read(checkout: Path, imported: Import, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_recipe_without_containerfile_and_one_of_two_bundles(checkout: Path, i
     write(checkout, f"recipes/{RECIPE.replace('minimal', 'minimal-two')}/Containerfile", begins(RECIPE))
     made = imported()
     assert why(made, RECIPE) == "it has no Containerfile"
-    assert why(made, "runtime-minimal-two") == "its name isn't that of a profile"
+    assert why(made, "runtime-minimal-two").startswith("its name isn't that of a profile of the bundles")
 
 
 def test_what_a_recipe_has_beside_its_snippets_is_told(checkout: Path, imported: Import) -> None:
@@ -168,3 +168,48 @@ def test_a_pipfile_that_is_left_out_is_the_reason_also_where_another_python_stay
 def test_a_level_that_there_isn_t_is_refused(checkout: Path, own: Catalog, tmp_path: Path) -> None:
     with pytest.raises(RefitError, match="no level 'none'"):
         adopt(checkout, tmp_path / "catalog", own, "none")
+
+
+@pytest.mark.slow
+def test_a_label_of_an_ide_that_came_over_is_not_called_left_out(checkout: Path, imported: Import) -> None:
+    write(checkout, "snippets/ides/2-studio/studio.snippet", "LABEL theirs=1\nUSER 1001\n")
+    name = RECIPE.replace("runtime", "studio")
+    write(checkout, f"recipes/{name}/Containerfile", f"{begins(name)}LABEL shared=1\nLABEL theirs=1\nUSER 1001\n")
+    made = imported()
+    [label] = [note for note in made.notes if "LABEL" in note]
+    assert label.startswith(f"recipes/{name}/Containerfile:2: was left out") and not why(made, name)
+
+
+@pytest.mark.slow
+def test_a_section_that_no_recipe_can_use_is_not_asked_for(checkout: Path, imported: Import) -> None:
+    for path in ("py39/Pipfile", "py39/Pipfile.lock"):
+        write(checkout, f"snippets/bundles/8-r/{path}", (checkout / "snippets/bundles/1-minimal" / path).read_text())
+    write(checkout, "snippets/ides/3-rstudio/rstudio.snippet", "CMD run-rstudio.sh\n")
+    name = RECIPE.replace("runtime-minimal", "rstudio-r")
+    write(checkout, f"recipes/{name}/Containerfile", f"{begins(name)}CMD run-rstudio.sh\n")
+    made = imported()
+    assert why(made, name).startswith("rstudio goes only with os deb12") and not any("[web]" in n for n in made.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("yum config-manager --set-enabled crb", "crb"),
+        ("dnf config-manager --enable powertools", "powertools"),
+        ("yum-config-manager --add-repo https://x.org/cisco/openh264.repo", "openh264.repo"),
+        ("dnf install -y https://x.org/epel-release-latest-9.noarch.rpm", "epel-release-latest-9.noarch.rpm"),
+        ("curl -o /etc/yum.repos.d/mongodb.repo https://x.org", "mongodb.repo"),
+        ("add-apt-repository -y ppa:deadsnakes/ppa", "ppa:deadsnakes/ppa"),
+        ("echo deb x y >/etc/apt/sources.list.d/y.list", "y.list"),
+    ],
+)
+def test_each_repository_of_their_base_is_named_where_packages_came_over(
+    checkout: Path, imported: Import, command: str, named: str
+) -> None:
+    write(checkout, "base/c9s/Containerfile", f"FROM x\nRUN true && \\\n    {command}\n")
+    write(checkout, "snippets/bundles/1-minimal/os/os-packages.txt", "R-core\n")
+    made = imported()
+    [note] = said(made, "snippets/bundles/1-minimal/os/os-packages.txt")
+    assert f"{named} (base/c9s/Containerfile:3)" in note
+    assert said(made, "base/c9s/Containerfile:3") == [f"may not be in Refit's c9s: RUN {command}"]
