@@ -22,6 +22,7 @@ from flows.core.formatting import as_cells, short
 from flows.core.leases import LeaseTaken, held, lease
 from flows.core.settings import Settings
 from flows.core.settings import load as load_settings
+from flows.core.waiting import wait_until
 from flows.images.registry import Registry
 from flows.migrations.concurrency import ConcurrencyLimits, Shared, side_by_side
 from flows.migrations.executor import MoveExecutor
@@ -245,11 +246,15 @@ class _Watch:
 
     def wait(self, until: datetime) -> None:
         heard = time.monotonic()
-        while now() < until and self._all() == self._known:
-            time.sleep(min(POLL_SECONDS, max(0.0, (until - now()).total_seconds())))
+
+        def is_over() -> bool:
+            nonlocal heard
             if time.monotonic() - heard > HEAR_SECONDS:
                 self._hear()
                 heard = time.monotonic()
+            return now() >= until or self._all() != self._known
+
+        wait_until(is_over, pause=lambda _: min(POLL_SECONDS, max(0.0, (until - now()).total_seconds())))
         self._known = self._all()
 
     def _all(self) -> tuple[int, int]:

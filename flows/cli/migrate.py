@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from flows.cli.console import Json, OfRelease, SessionName, err, out, running_fl
 from flows.core.errors import RefitError
 from flows.core.formatting import first_sentence, some
 from flows.core.lazily import lazily
+from flows.core.waiting import wait_until
 
 with lazily(globals()):
     from flows.cli import screen, session_tables
@@ -126,12 +126,13 @@ def show_status(
 def _watch(look: Callable[[], Fleet]) -> None:
     """Show how all stands, again and again, until no rollout goes on or rests."""
     with Live(console=out, auto_refresh=False, vertical_overflow="visible") as screen:
-        while True:
-            found = look()
-            screen.update(Group(*session_tables.of_fleet(found)), refresh=True)
-            if all(one.over for one in found.rollouts):
-                return
-            time.sleep(WATCH_SECONDS)
+
+        def show_once() -> bool:
+            fleet = look()
+            screen.update(Group(*session_tables.of_fleet(fleet)), refresh=True)
+            return all(one.over for one in fleet.rollouts)
+
+        wait_until(show_once, pause=WATCH_SECONDS)
 
 
 @app.command("pause")

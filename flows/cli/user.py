@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ import typer
 from flows.cli.console import Json, Yes, out, show_data
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
+from flows.core.waiting import wait_until
 
 with lazily(globals()):
     from flows.cli import tables
@@ -69,11 +69,11 @@ def remove(name: Person, yes: Yes = False) -> None:
 
 
 def _wait_until_stopped(hub: HubClient, name: str) -> None:
-    deadline = time.monotonic() + _END_SECONDS
-    while any(runs for one in hub.people() if one.name == name for runs in one.servers.values()):
-        if time.monotonic() > deadline:
-            raise RefitError(f"A session of {name} doesn't stop.", hint="`refit session list` shows it; try again.")
-        time.sleep(_POLL_SECONDS)
+    def stopped() -> bool:
+        return not any(runs for one in hub.people() if one.name == name for runs in one.servers.values())
+
+    if not wait_until(stopped, seconds=_END_SECONDS, pause=_POLL_SECONDS):
+        raise RefitError(f"A session of {name} doesn't stop.", hint="`refit session list` shows it; try again.")
 
 
 def hub_settings() -> Settings:

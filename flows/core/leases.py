@@ -23,6 +23,7 @@ from flows.core import fence
 from flows.core.database import Instant, Table, now, write
 from flows.core.errors import RefitError
 from flows.core.process_records import ProcessId
+from flows.core.waiting import wait_until
 
 LEASE_SECONDS = 60.0
 
@@ -146,16 +147,7 @@ def lease(
     Raises:
         RefitError: somebody else still holds it after `wait` seconds.
     """
-    holder, began = f"{_this_process()} {uuid4().hex}", time.monotonic()
-    seen, since = None, began
-    while (held := _take(engine, name, holder, seconds, seen if time.monotonic() > since + seconds else None)) is None:
-        if time.monotonic() > began + wait:
-            raise LeaseTaken(name, wait)
-        if seen is None:
-            waits()
-        if (state := _state(engine, name)) != seen:
-            seen, since = state, time.monotonic()
-        time.sleep(0.05)
+    held = _waited_for(engine, name, seconds, wait, waits)
     renewal = renewal_of(engine)
     renewal.begin(engine, held, seconds)
     try:
@@ -165,6 +157,26 @@ def lease(
         renewal.end(held)
         with suppress(OperationalError):  # then it runs out
             _extend(engine, {held: 0.0})
+
+
+def _waited_for(engine: Engine, name: str, seconds: float, wait: float, waits: Callable[[], object]) -> Lease:
+    """Take a lease, as `lease` says."""
+    holder, began = f"{_this_process()} {uuid4().hex}", time.monotonic()
+    seen, since = None, began
+
+    def take() -> Lease | None:
+        nonlocal seen, since
+        taken = _take(engine, name, holder, seconds, seen if time.monotonic() > since + seconds else None)
+        if taken is None and time.monotonic() <= began + wait:
+            if seen is None:
+                waits()
+            if (state := _state(engine, name)) != seen:
+                seen, since = state, time.monotonic()
+        return taken
+
+    if (taken := wait_until(take, enough=lambda taken: taken is not None, seconds=wait, pause=0.05)) is None:
+        raise LeaseTaken(name, wait)
+    return taken
 
 
 def held(engine: Engine, prefix: str, besides: Collection[str] = ()) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -26,6 +25,7 @@ from cachetools import LRUCache
 from flows.core import fence, outside
 from flows.core.outside import Answer
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.images import patience
 from flows.images.manifests import DIGEST, Manifest, canonical, digest_of, is_descriptor, is_manifest
 from flows.images.patience import ATTEMPTS
@@ -140,14 +140,17 @@ class Registry(Blobs):
     def put_manifest(self, repository: str, reference: str, content: bytes, media_type: str) -> str:
         """Store a manifest under a tag or its own digest; returns its digest."""
         path = f"{repository}/manifests/{reference}"
-        for number in range(ATTEMPTS):
-            time.sleep(patience.pause(number))
+
+        def put() -> Answer:
             fence.check()
-            answer = self._ask("PUT", path, content=content, headers={"Content-Type": media_type})
-            # docker-registry doesn't know a blob for the moment in which somebody else stores it, too.
-            if answer.status != 400 or "BLOB_UNKNOWN" not in answer.text:
-                break
-        if answer.status == 400 and "BLOB_UNKNOWN" in answer.text:
+            return self._ask("PUT", path, content=content, headers={"Content-Type": media_type})
+
+        def knows_all(answer: Answer) -> bool:
+            return answer.status != 400 or "BLOB_UNKNOWN" not in answer.text
+
+        # docker-registry doesn't know a blob for the moment in which somebody else stores it, too.
+        answer = wait_until(put, enough=knows_all, attempts=ATTEMPTS, pause=patience.pause)
+        if not knows_all(answer):
             raise self._dropped(repository, f"what {digest_of(content)} names")
         self.expect(answer, 201)
         digest = digest_of(content)

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import random
 from typing import Any, NoReturn, Self
@@ -18,6 +19,7 @@ from flows.core.authorities import authorities
 from flows.core.outside import READS, REDIRECTS, Answer, Bounds
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.waiting import rest, retry
 from flows.host import sockets
 from flows.images import patience
 from flows.images.login import Kind, Login, UnknownRealm, kind_of
@@ -190,32 +192,37 @@ class RegistryConnection:
 
     def patiently(self, attempt: Callable[[], Answer]) -> Answer:
         """Try until the registry has answered and isn't busy. An attempt must do no harm when it fails halfway."""
-        failed, busy, since = 0, 0, 0.0
-        while True:
-            try:
-                answer = attempt()
-            except outside.TooSlow as error:
-                raise self._silent(f"{error}, as a whole") from None
-            except httpx.TransportError as error:
-                failed += 1
-                if failed >= ATTEMPTS:
-                    self._give_up(error)
-                self._distrust(error)
-                time.sleep(patience.pause(failed))
-            except (httpx.RequestError, httpx.InvalidURL) as error:
-                raise self.garbage(str(error)) from None
-            else:
-                if answer.status in BUSY:
-                    busy, since = busy + 1, since or time.monotonic()
-                    self._wait_for(answer, busy, time.monotonic() - since)
-                elif failed + 1 < ATTEMPTS and _may_be_unfinished(answer):
-                    failed += 1
-                    time.sleep(patience.pause(failed))
-                else:
-                    if busy:
-                        progress.report(self._thing, State.done)
-                    self._gave_up = False
-                    return answer
+        so_far = _SoFar()
+        answer = retry(lambda: self._attempted(attempt, so_far), _Again, pause=lambda _: so_far.pause)
+        if so_far.busy:
+            progress.report(self._thing, State.done)
+        self._gave_up = False
+        return answer
+
+    def _attempted(self, attempt: Callable[[], Answer], so_far: _SoFar) -> Answer:
+        """Attempt once.
+
+        Raises:
+            _Again: it failed, or the registry is busy; another attempt has a point.
+        """
+        try:
+            answer = attempt()
+        except outside.TooSlow as error:
+            raise self._silent(f"{error}, as a whole") from None
+        except httpx.TransportError as error:
+            if so_far.failed + 1 >= ATTEMPTS:
+                self._give_up(error)
+            self._distrust(error)
+            raise so_far.failure() from None
+        except (httpx.RequestError, httpx.InvalidURL) as error:
+            raise self.garbage(str(error)) from None
+        if answer.status in BUSY:
+            waited = so_far.busy_for()
+            self._wait_for(answer, so_far.busy, waited)
+            raise _Again
+        if so_far.failed + 1 < ATTEMPTS and _may_be_unfinished(answer):
+            raise so_far.failure()
+        return answer
 
     @property
     def _thing(self) -> str:
@@ -242,9 +249,7 @@ class RegistryConnection:
         if seconds >= _WORTH_TELLING:
             logger.warning("%s answers %d: asking again in %.0f s", self._thing, answer.status, seconds)
             progress.report(self._thing, State.waiting, f"it answers {answer.status}; asking again in {seconds:.0f} s")
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not command.is_over():
-            time.sleep(min(left, 1.0))
+        rest(seconds, command.is_over)
 
     def _distrust(self, error: httpx.TransportError) -> None:
         if _UNTRUSTED.search(str(error)):
@@ -337,6 +342,31 @@ class RegistryConnection:
             hint="check `registry`, `registry_port` and `registry_tls` in settings.yaml: maybe something else listens "
             "there.",
         )
+
+
+class _Again(Exception):
+    """The registry is asked once more."""
+
+
+@dataclass
+class _SoFar:
+    """The attempts so far: how many failed, how many found the registry busy, and since when."""
+
+    failed: int = 0
+    busy: int = 0
+    since: float = 0.0
+    pause: float = 0.0
+
+    def failure(self) -> _Again:
+        """Note that one has failed: the next comes after a pause (seconds)."""
+        self.failed += 1
+        self.pause = patience.pause(self.failed)
+        return _Again()
+
+    def busy_for(self) -> float:
+        """Note that the registry is busy; returns for how long it has been (seconds)."""
+        self.busy, self.since, self.pause = self.busy + 1, self.since or time.monotonic(), 0.0
+        return time.monotonic() - self.since
 
 
 def _may_be_unfinished(answer: Answer) -> bool:

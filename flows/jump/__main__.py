@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from flows.core.database import open_database
 from flows.core.settings import load
+from flows.core.waiting import forever
 from flows.jump.doors import Door
 from flows.jump.guests import Guests
 from flows.jump.keeper import LOOK_SECONDS, Keeper
@@ -39,13 +40,14 @@ class Repeated:
         threading.Thread(target=self._go_on, daemon=True).start()
 
     def _go_on(self) -> None:
-        while True:
-            try:
-                self._work()
-                self.done = time.monotonic()
-            except Exception:
-                logger.exception("a look failed")
-            time.sleep(self._seconds)
+        def look() -> None:
+            self._work()
+            self.done = time.monotonic()
+
+        def tell(error: Exception) -> None:
+            logger.error("a look failed", exc_info=error)
+
+        forever(look, tell, pause=self._seconds, longest=self._seconds)
 
 
 def main() -> None:

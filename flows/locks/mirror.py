@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 
 import httpx
 
@@ -14,9 +13,10 @@ from flows.core.authorities import authorities
 from flows.core.errors import RefitError
 from flows.core.outside import Bounds, Client, TooSlow
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 
 _BOUNDS = Bounds(size=16 << 20, seconds=60.0)
-_PAUSES = (0.0, 1.0, 4.0)  # seconds before each try
+_PAUSES = (1.0, 4.0)  # seconds before another try
 _BUSY = (408, 425, 429)  # and all from 500 on: another time the answer may be different
 
 Explain = Callable[[str], RefitError]
@@ -52,19 +52,26 @@ def missing(base: Base, packages: Iterable[str]) -> RefitError:
 
 
 def _hash(client: Client, url: str, sign: str, explain: Explain) -> str:
-    problem = ""
-    for pause in _PAUSES:
-        sleep(pause)
+    def attempt() -> str:
         try:
             answer = client.fetch("GET", url, _BOUNDS)
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            problem = str(error) or type(error).__name__
-            if isinstance(error, httpx.TransportError) and not isinstance(error, TooSlow):
-                continue
-            break
+            passing = isinstance(error, httpx.TransportError) and not isinstance(error, TooSlow)
+            raise (_Again if passing else _Refused)(str(error) or type(error).__name__) from None
         if answer.status == 200 and sign in answer.text:
             return hashlib.sha256(answer.content).hexdigest()
-        problem = f"it answers {answer.status} and {answer.said[:60]!r}"
-        if answer.status < 500 and answer.status not in _BUSY:
-            break
-    raise explain(f"{url}: {problem}")
+        busy = answer.status >= 500 or answer.status in _BUSY
+        raise (_Again if busy else _Refused)(f"it answers {answer.status} and {answer.said[:60]!r}")
+
+    try:
+        return retry(attempt, _Again, attempts=len(_PAUSES) + 1, pause=lambda number: _PAUSES[number - 1])
+    except (_Again, _Refused) as error:
+        raise explain(f"{url}: {error}") from None
+
+
+class _Refused(Exception):
+    """A mirror doesn't give it."""
+
+
+class _Again(Exception):
+    """A mirror doesn't give it now, and may in a moment."""

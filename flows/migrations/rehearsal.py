@@ -26,6 +26,7 @@ from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
+from flows.core.waiting import rest
 from flows.host import containers, tools
 from flows.migrations import rehearsal_checks
 from flows.publishing.checks import Finding
@@ -289,7 +290,7 @@ class _Inside:
         return f"~/{hook.PROOF}, if there is one, has nothing against it"
 
     def steady(self) -> str:
-        time.sleep(STEADY_SECONDS)
+        rest(STEADY_SECONDS)
         asked = [*self._podman, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self._container]
         running, killed = command.run(asked, root=True, limit=QUICK).stdout.split()
         if running != "true":

@@ -3,8 +3,8 @@
 Each is a Prefect work pool. A run elsewhere, at a shell or as part of a whole release, bears the system as a tag.
 """
 
+import operator
 import platform
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from flows.core import progress
 from flows.core.database import now
 from flows.core.errors import RefitError, UnknownName
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.host import tools
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, POOL
 
@@ -229,17 +230,19 @@ def drain(system: str, limit: float) -> None:
         RefitError: something still runs after `limit` seconds.
     """
     pause(system)
-    deadline = time.monotonic() + limit
     with get_client(sync_client=True) as client, progress.reported(system, "paused"):
-        while names := [run.name for run in _unfinished(client, system)]:
-            progress.report(system, progress.State.running, f"paused; still running: {', '.join(names)}")
-            if time.monotonic() > deadline:
-                raise RefitError(
-                    f"{system} is paused, but not drained after {limit:g} s.",
-                    why=f"Still running: {', '.join(names)}.",
-                    hint=f"give it more time with --timeout, or cancel them; `refit queue resume {system}` reopens it.",
-                )
-            time.sleep(_POLL_SECONDS)
+
+        def unfinished() -> str:
+            if names := ", ".join(run.name for run in _unfinished(client, system)):
+                progress.report(system, progress.State.running, f"paused; still running: {names}")
+            return names
+
+        if names := wait_until(unfinished, enough=operator.not_, seconds=limit, pause=_POLL_SECONDS):
+            raise RefitError(
+                f"{system} is paused, but not drained after {limit:g} s.",
+                why=f"Still running: {names}.",
+                hint=f"give it more time with --timeout, or cancel them; `refit queue resume {system}` reopens it.",
+            )
 
 
 # --- Asking the server ----------------------------------------------------------------------------------------------

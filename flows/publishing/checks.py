@@ -23,6 +23,7 @@ from flows.core import command, fence, outside
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.host import containers, tools
 from flows.publishing import probe
 
@@ -277,30 +278,30 @@ def _answers(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
         return False, f"its command ended at once.\n{_last_words(name, settings)}"
     url = f"http://{published[0]}{access.health}"
     page = f"http://{published[0]}{access.page.replace('{token}', '')}"
-    limit, seen = settings.ready_timeout_seconds * access.patience, "nothing"
-    deadline = time.monotonic() + limit
+    limit, seen, ready = settings.ready_timeout_seconds * access.patience, "nothing", False
     with httpx.Client(trust_env=False, timeout=_ANSWER_SECONDS) as client:
         outside.keep_deadlines(client)
-        while time.monotonic() < deadline and _running(name, settings):
+
+        def is_over() -> bool:
+            nonlocal seen, ready
             try:
                 code = _code(client, url)
             except httpx.TransportError as error:
                 seen = str(error) or type(error).__name__
             else:
-                seen = f"{access.health} answers {code}"
-                if code == httpx.codes.OK:
-                    open_to_all = "{token}" in access.page and httpx.codes.is_success(_code(client, page))
-                    return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
-            time.sleep(0.1)
+                seen, ready = f"{access.health} answers {code}", code == httpx.codes.OK
+            return ready or not _running(name, settings)
+
+        wait_until(is_over, seconds=limit)
+        if ready:
+            open_to_all = "{token}" in access.page and httpx.codes.is_success(_code(client, page))
+            return not open_to_all, f"{access.page} opens without its token" if open_to_all else seen
     return False, f"{seen}, not 200 within {limit:g} s.\n{_last_words(name, settings)}"
 
 
 def _stays_up(name: str, access: Access, settings: Settings) -> tuple[bool, str]:
-    deadline = time.monotonic() + STEADY_SECONDS
-    while _running(name, settings):
-        if time.monotonic() > deadline:
-            return True, f"still runs after {STEADY_SECONDS:g} s"
-        time.sleep(0.1)
+    if not wait_until(lambda: not _running(name, settings), seconds=STEADY_SECONDS):
+        return True, f"still runs after {STEADY_SECONDS:g} s"
     return False, f"its command ended at once.\n{_last_words(name, settings)}"
 
 

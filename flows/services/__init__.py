@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from flows.core import command
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.services import privacy, process, systemd
 from flows.services.embedded import all_services
 from flows.services.prefect_services import prefect_environment, prefect_login
@@ -106,9 +106,12 @@ def require(settings: Settings) -> None:
     Raises:
         RefitError: one doesn't.
     """
-    deadline = time.monotonic() + process.ANSWER_SECONDS
-    while (silent := _silent(settings)) and all(state.running for state in silent) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+    silent = wait_until(
+        lambda: _silent(settings),
+        enough=lambda states: not states or not all(state.running for state in states),
+        seconds=process.ANSWER_SECONDS,
+        pause=_POLL_SECONDS,
+    )
     if silent:
         raise RefitError(
             f"{' and '.join(state.title for state in silent)} {'does' if len(silent) == 1 else 'do'} not answer.",

@@ -21,6 +21,7 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.host import sockets
 from flows.services.service import Service
 
@@ -189,13 +190,16 @@ def answers(service: Service) -> bool:
 
 def wait_until_answering(service: Service) -> None:
     """Return when it answers; RefitError if it ends before, or doesn't answer in time."""
-    deadline = time.monotonic() + START_SECONDS
-    while not answers(service):
+
+    def there() -> bool:
+        if answers(service):
+            return True
         if find(service) is None:
             raise _failed(service, "ended right after its start")
-        if time.monotonic() > deadline:
-            raise _failed(service, f"does not answer after {START_SECONDS:g} s")
-        time.sleep(0.1)
+        return False
+
+    if not wait_until(there, seconds=START_SECONDS):
+        raise _failed(service, f"does not answer after {START_SECONDS:g} s")
 
 
 def _failed(service: Service, problem: str) -> RefitError:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import psutil
 from sqlalchemy import Engine
@@ -22,6 +22,7 @@ from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.leases import held
 from flows.core.settings import Settings
+from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.migrations import previous_containers
 from flows.migrations.executor import MoveExecutor
@@ -165,16 +166,9 @@ def start_minding(waiting_page: WaitingPage) -> None:
         waiting_page.mind_former: FORMER_SECONDS,
     }
     for task, seconds in tasks.items():
-        threading.Thread(target=_again_and_again, args=(task, seconds), daemon=True).start()
+        minding = partial(forever, task, _tell_failure, pause=seconds, longest=LONGEST_SECONDS)
+        threading.Thread(target=minding, daemon=True).start()
 
 
-def _again_and_again(task: Callable[[], None], seconds: float) -> None:
-    pause = seconds
-    while True:
-        try:
-            task()
-            pause = seconds
-        except Exception:
-            logger.exception("the waiting page can't see to everything")
-            pause = max(seconds, min(2 * pause, LONGEST_SECONDS))
-        time.sleep(pause)
+def _tell_failure(error: Exception) -> None:
+    logger.error("the waiting page can't see to everything", exc_info=error)

@@ -6,8 +6,8 @@ local storage, where buildah fails with "layer not known" when images vanish und
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from sqlalchemy import Engine
@@ -16,6 +16,7 @@ from flows.core import progress
 from flows.core.leases import LeaseTaken, held, lease
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.images.builder.workspace import no_builds
 
 WAIT = 3 * 3600.0
@@ -32,17 +33,18 @@ def building(database: Engine, wait: float = WAIT) -> Iterator[None]:
     Raises:
         LeaseTaken: the prune still runs.
     """
-    deadline = time.monotonic() + wait
     with ExitStack() as stack:
-        while True:
+
+        def claim() -> bool:
             # First the claim, then the look: of two that begin at once, at least one sees the other.
             stack.enter_context(helping(database))
-            if not held(database, _PRUNING):
-                break
-            stack.close()
-            if time.monotonic() > deadline:
-                raise LeaseTaken(_PRUNING, wait)
-            time.sleep(_POLL_SECONDS)
+            if held(database, _PRUNING):
+                stack.close()
+                return False
+            return True
+
+        if not wait_until(claim, seconds=wait, pause=_POLL_SECONDS):
+            raise LeaseTaken(_PRUNING, wait)
         yield
 
 
@@ -53,13 +55,15 @@ def pruning(database: Engine, settings: Settings, wait: float = WAIT) -> Iterato
     Raises:
         LeaseTaken: somebody else still builds or prunes.
     """
-    deadline = time.monotonic() + wait
-    with lease(database, _PRUNING, wait=wait):
-        while builders := held(database, _BUILDING):
-            if time.monotonic() > deadline:
-                raise LeaseTaken(builders[0].strip(), wait)
+
+    def builders() -> Sequence[str]:
+        if holders := held(database, _BUILDING):
             progress.report("prune", State.waiting, "until nothing is built")
-            time.sleep(_POLL_SECONDS)
+        return holders
+
+    with lease(database, _PRUNING, wait=wait):
+        if left := wait_until(builders, enough=operator.not_, seconds=wait, pause=_POLL_SECONDS):
+            raise LeaseTaken(left[0].strip(), wait)
         with no_builds(settings):
             yield
 

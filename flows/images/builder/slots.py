@@ -6,7 +6,6 @@ A slot is a locked file, free at once when its holder dies.
 from __future__ import annotations
 
 import fcntl
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 
 # The first look again comes soon, because it is mostly another thread of this run that is about to take its own.
 _FIRST_PAUSE, _PAUSE = 0.001, 0.1
@@ -62,14 +62,20 @@ def _is_free(path: Path) -> bool:
 @contextmanager
 def _first_free(paths: Sequence[Path], on_wait: Callable[[], None]) -> Iterator[IO[str]]:
     """Lock the first of some files that nobody holds."""
-    pause = _FIRST_PAUSE
-    while (held := next(filter(None, map(_locked, paths)), None)) is None:
-        if command.is_over():
+
+    def take() -> IO[str] | None:
+        if (free := next(filter(None, map(_locked, paths)), None)) is None and command.is_over():
             raise RefitError("The run is over; nothing is built any more.")
-        time.sleep(pause)
-        if pause < _PAUSE <= 2 * pause:
+        return free
+
+    def pause(number: int) -> float:
+        seconds = _FIRST_PAUSE * 2.0 ** min(number - 1, 30)
+        if seconds / 2 < _PAUSE <= seconds:
             on_wait()
-        pause = min(2 * pause, _PAUSE)
+        return min(seconds, _PAUSE)
+
+    held = wait_until(take, enough=lambda free: free is not None, pause=pause)
+    assert held, "it is waited for without an end"
     with held:
         yield held
 

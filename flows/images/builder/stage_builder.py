@@ -14,7 +14,6 @@ import shlex
 import shutil
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from flows.core.errors import RefitError, Vanished
 from flows.core.file_locks import one_at_a_time
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 from flows.host import tools
 from flows.images.builder.cache import take_back
 from flows.images.builder.context import BUILT, MOUNT, own_things, uv_program, write_files
@@ -270,20 +270,25 @@ def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: No
         ProgramFailed: of the last attempt, or at once where it ran out of time or nothing is to be started any more.
         RegistryError: as `look` says.
     """
-    for pause in _PAUSES:
+    left = len(_PAUSES)
+
+    def attempt_and_look() -> None:
+        nonlocal left
         try:
             attempt()
-        except command.CommandTimeout:
-            raise
         except command.ProgramFailed as error:
-            if command.is_over():
+            if isinstance(error, command.CommandTimeout) or command.is_over() or not left:
                 raise
+            left -= 1
             look()
             logger.warning("%s failed; it is tried again", Path(error.argv[0]).name)
-            time.sleep(pause * (1 + random()))
-        else:
-            return
-    attempt()
+            raise _Again from error
+
+    retry(attempt_and_look, _Again, pause=lambda number: _PAUSES[number - 1] * (1 + random()))
+
+
+class _Again(Exception):
+    """A program has failed, and is tried once more."""
 
 
 def bootstrap(stage: Stage, tar: str, sources: str, *hooks: str) -> list[str]:

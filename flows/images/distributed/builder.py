@@ -19,6 +19,7 @@ from flows.core.leases import LeaseLost, LeaseTaken
 from flows.core.progress import Report
 from flows.core.progress import State as Progress
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.host import tools
 from flows.images.build import Builder
 from flows.images.builder.build_lock import helping
@@ -92,16 +93,19 @@ class BuildWorker:
     def _work(self, pool: ThreadPoolExecutor, at_once: int) -> None:
         running: dict[str, Future[None]] = {}
         heard = time.monotonic()
-        while True:
+
+        def is_over() -> bool:
+            nonlocal heard
             try:
                 if not self._jobs.is_wanted:
-                    break
+                    return True
                 self._look(pool, running, at_once)
                 heard = time.monotonic()
             except OperationalError:  # the database may be back in a moment
-                if time.monotonic() > heard + SILENCE:
-                    break
-            time.sleep(POLL)
+                return time.monotonic() > heard + SILENCE
+            return False
+
+        wait_until(is_over, pause=POLL)
         if running:
             raise _Over
 

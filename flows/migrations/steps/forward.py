@@ -5,7 +5,6 @@ Every one of them can be done again: it looks at what is there and does what is 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +16,7 @@ from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.policy import SessionPolicy
+from flows.core.waiting import rest
 from flows.images.registry_errors import NoAnswer
 from flows.migrations import previous_containers, shutdown_notice
 from flows.migrations.move import Consent, Entry, Move
@@ -212,11 +212,9 @@ class Forward:
         """A container that ends a while after it was ready hasn't proven itself either."""
         if not (seconds := self._settings.migration.watch_seconds):
             return
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(WATCH_PAUSE_SECONDS, left))
-            if not self._world.runs(session):
-                raise Unproven(f"It ended within {seconds:g} s after it was ready.")
+        rest(seconds, lambda: not self._world.runs(session), pause=WATCH_PAUSE_SECONDS)
+        if not self._world.runs(session):
+            raise Unproven(f"It ended within {seconds:g} s after it was ready.")
         self._sessions.wait_ready(session)
 
     def _check_gpus(self, session: Session) -> None:

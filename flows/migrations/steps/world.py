@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
-
 import psutil
 
 from flows.core import fence
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 from flows.migrations import shutdown_notice
 from flows.migrations.journal import Journal
 from flows.migrations.move import Move
@@ -41,12 +39,14 @@ class World:
 
         An engine that doesn't answer once must not leave a session where it is: half way, perhaps stopped.
         """
-        for _ in range(LISTED_AGAIN):
-            with suppress(RefitError):
-                return self.sessions.engine.containers(session)
+
+        def pause(_: int) -> float:
             fence.check()
-            time.sleep(LIST_PAUSE_SECONDS)
-        return self.sessions.engine.containers(session)
+            return LIST_PAUSE_SECONDS
+
+        return retry(
+            lambda: self.sessions.engine.containers(session), RefitError, attempts=LISTED_AGAIN + 1, pause=pause
+        )
 
     def runs(self, session: Session) -> bool:
         """Whether it runs, and has its home."""

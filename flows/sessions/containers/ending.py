@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.core import command, fence
+from flows.core.waiting import wait_until
 
 # Time for processes to go after SIGKILL, where SIGTERM didn't end them (seconds).
 KILLED_SECONDS = 10.0
@@ -73,8 +74,7 @@ def end(first: int, grace: float) -> bool:
         for process in others:
             if process.pid != main:
                 _tell(process.pid, space)
-        while time.monotonic() < until and waited_for(main, _others(first, space)):
-            time.sleep(_POLL_SECONDS)
+        wait_until(lambda: not waited_for(main, _others(first, space)), seconds=grace, pause=_POLL_SECONDS)
         _send(init, signal.SIGTERM)
         if _ends(init, until - time.monotonic()):
             return True
@@ -89,11 +89,12 @@ def end_marked(mark: str) -> None:
 
     The engine's client may be gone: what it began runs on in the container, and is copied for as long as it prints.
     """
-    until = time.monotonic() + KILLED_SECONDS
     with ExitStack() as opened:
         engines = list[int]()
-        while (found := _marked(mark)) and time.monotonic() < until:
-            for pid in found:
+
+        def kill_all() -> bool:
+            marked = _marked(mark)
+            for pid in marked:
                 with suppress(OSError):
                     parent = _read(Path("/proc", str(pid)), pid)
                     process = _open(pid, opened)
@@ -101,7 +102,9 @@ def end_marked(mark: str) -> None:
                         engines.append(_open(parent.parent, opened))
                     if pid in _marked(mark):  # else another process has this pid by now
                         _send(process, signal.SIGKILL)
-            time.sleep(_POLL_SECONDS)
+            return not marked
+
+        wait_until(kill_all, seconds=KILLED_SECONDS, pause=_POLL_SECONDS)
         for engine in engines:
             if not _ends(engine, _DRAIN_SECONDS):  # something that has lost its mark still prints
                 _send(engine, signal.SIGKILL)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
+from flows.core.waiting import retry, wait_until
 from flows.host import containers, mounts, tools
 from flows.sessions.model import Container, Running, Session, session_of
 
@@ -131,15 +131,17 @@ class Slots:
         Raises:
             RefitError: something in it still uses the home.
         """
-        until = time.monotonic() + _LINGER_SECONDS
-        while (place := self.path(container) / NAME) in self._places():
-            fence.check()
-            try:
+        place = self.path(container) / NAME
+
+        def unbind() -> None:
+            while place in self._places():
+                fence.check()
                 _unbind(place)
-            except (OSError, ProgramFailed) as error:
-                if time.monotonic() > until:
-                    raise RefitError(f"{container} doesn't give its home back.", why=str(error)) from error
-                time.sleep(_AT_ONCE_SECONDS)  # what its last process leaves is just taken down
+
+        try:  # what its last process leaves may just be taken down
+            retry(unbind, (OSError, ProgramFailed), seconds=_LINGER_SECONDS, pause=_AT_ONCE_SECONDS)
+        except (OSError, ProgramFailed) as error:
+            raise RefitError(f"{container} doesn't give its home back.", why=str(error)) from error
 
     def remove(self, container: str) -> None:
         """Remove a slot; it never removes what is in it."""
@@ -164,13 +166,11 @@ class Slots:
 
     def waits(self, pid: int, seconds: float) -> bool:
         """Whether what a container began waits for its home, or will within some seconds; `pid`: its first process."""
-        until, left = time.monotonic() + seconds, Path(f"/proc/{pid}/root/{WAITING}")
+        left = Path(f"/proc/{pid}/root/{WAITING}")
         if os.geteuid() != 0:
             looks = ["timeout", str(seconds), "sh", "-c", _UNTIL_THERE, "sh", str(left)]
             return command.run(looks, root=True, accepted=(0, _TIMED_OUT)).exit_code == 0
-        while not (waits := left.exists()) and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
-        return waits
+        return wait_until(left.exists, seconds=seconds, pause=_POLL_SECONDS)
 
     def works(self) -> bool:
         """Whether what is bound into a slot appears in a container that runs: tried out once for each boot."""

@@ -7,9 +7,9 @@ Connections that come while a session is in no container wait for `WAIT`.
 
 from __future__ import annotations
 
+import operator
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 
 WAIT = "5s"
 RELOAD_SECONDS = 10.0
@@ -172,15 +173,16 @@ def written(addresses: Mapping[int, str]) -> str:
 
 
 def _wait_for(ports: Iterable[int]) -> None:
-    until = time.monotonic() + RELOAD_SECONDS
-    while silent := [port for port in ports if not _listens(port)]:
-        if time.monotonic() > until:
-            raise RefitError(
-                f"The forwarder for ssh doesn't listen on port {silent[0]}.",
-                why="Another program may have taken the port.",
-                hint="`refit status` names its log.",
-            )
-        time.sleep(0.05)
+    ports = tuple(ports)
+    silent = wait_until(
+        lambda: [port for port in ports if not _listens(port)], enough=operator.not_, seconds=RELOAD_SECONDS, pause=0.05
+    )
+    if silent:
+        raise RefitError(
+            f"The forwarder for ssh doesn't listen on port {silent[0]}.",
+            why="Another program may have taken the port.",
+            hint="`refit status` names its log.",
+        )
 
 
 def _listens(port: int) -> bool:

@@ -8,8 +8,8 @@ its host key, and a port of the forwarder, with its first key, and keeps both un
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from flows.core import command
@@ -17,6 +17,7 @@ from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 from flows.sessions.engine import Engine
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import PublicKey, read_keys
@@ -156,16 +157,12 @@ class Ssh:
         alone = {"IdentitiesOnly": "yes", "IdentityAgent": "none", "BatchMode": "yes", "ControlPath": "none"}
         options = _options({**self.options(session.name), **own, **alone})
         call = ["ssh", "-F", "none", "-T", *options, "-s", _alias(session.name), "sftp"]
-        until = time.monotonic() + LOGIN_SECONDS
-        while True:
-            try:
-                command.run(call, root=True, limit=LOGIN_SECONDS)
-            except ProgramFailed as error:
-                if time.monotonic() > until:
-                    raise RefitError("Nobody can log in by ssh.", why=error.tail or error.what) from None
-                time.sleep(_POLL_SECONDS)  # it starts beside the IDE, not before it
-            else:
-                return "somebody can log in by ssh"
+        log_in = partial(command.run, call, root=True, limit=LOGIN_SECONDS)
+        try:  # it starts beside the IDE, not before it
+            retry(log_in, ProgramFailed, seconds=LOGIN_SECONDS, pause=_POLL_SECONDS)
+        except ProgramFailed as error:
+            raise RefitError("Nobody can log in by ssh.", why=error.tail or error.what) from None
+        return "somebody can log in by ssh"
 
     def port(self, name: str) -> int:
         """The loopback port of a session that has or had keys.

@@ -5,7 +5,6 @@ The database guards that nobody has what another has: a GPU has as many seats as
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -22,6 +21,7 @@ from flows.core.documents import bounds, text_of
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import still_ours
 from flows.core.settings import Settings
+from flows.core.waiting import retry
 from flows.sessions.gpus.gpu import Gpu, NoGpu, Taken, choose, count_free, free_from, gpus_among, nodes_of, read_spec
 
 _ATTEMPTS, _LOOK_SECONDS, _FIND_SECONDS = 100, 0.5, 60.0
@@ -92,14 +92,7 @@ class GpuPool:
         Raises:
             NoGpu: there are not enough free ones; it has what it had.
         """
-        deadline = time.monotonic() + wait
-        while True:
-            try:
-                return self._take(session, wanted, had, by)
-            except NoGpu:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_LOOK_SECONDS)
+        return retry(lambda: self._take(session, wanted, had, by), NoGpu, seconds=wait, pause=_LOOK_SECONDS)
 
     def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
         """Keep a GPU from all sessions.

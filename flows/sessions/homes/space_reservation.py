@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from uuid import uuid4
 
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone, one_at_a_time
+from flows.core.waiting import wait_until
 
 SPARE = 250_000_000  # bytes
 _LOOK_SECONDS = 0.2
@@ -41,8 +41,8 @@ def reserved(notes: Path, where: Path, size: int) -> Iterator[None]:
     if not size:
         yield
         return
-    while (note := _note(notes, where, size)) is None:
-        time.sleep(_LOOK_SECONDS)
+    note = wait_until(lambda: _note(notes, where, size), enough=lambda note: note is not None, pause=_LOOK_SECONDS)
+    assert note, "it is waited for without an end"
     with note:
         try:
             yield

@@ -19,6 +19,7 @@ from websockets.sync.connection import Connection
 from flows.core import fence
 from flows.core.command import FOREIGN_OUTPUT
 from flows.core.errors import RefitError
+from flows.core.waiting import wait_until
 from flows.sessions.ide import asking
 from flows.sessions.ide.asking import ask
 from flows.sessions.ide.pages import PAUSE_SECONDS, OnPage, Pages
@@ -172,11 +173,14 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
     started = asked = time.monotonic()
     why = ""
     with asking.client(timeout=_within(limit), verify=_NOBODY) as client:
-        while (present := time.monotonic()) - started < limit:
+
+        def is_ready() -> bool:
+            nonlocal asked, why
+            present = time.monotonic()
             try:
                 answer = ask(client, "GET", url, seconds=limit - (present - started))
                 if answer.status_code == 200:
-                    return time.monotonic() - started
+                    return True
                 why = f"It answers {answer.status_code}."
             except httpx.TimeoutException as error:  # the last one ends with the limit, and says less than an answer
                 why = why or str(error)
@@ -188,7 +192,10 @@ def wait_answer(url: str, limit: float, alive: Callable[[], bool] = lambda: True
                     raise JupyterError(
                         f"Nothing is ready at {url}.", why="The program that should answer there has ended."
                     )
-            time.sleep(PAUSE_SECONDS)
+            return False
+
+        if wait_until(is_ready, seconds=limit - PAUSE_SECONDS, pause=PAUSE_SECONDS):
+            return time.monotonic() - started
     raise JupyterError(f"Nothing was ready at {url} within {limit:g} s.", why=why)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
+from flows.core.waiting import wait_until
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 
@@ -60,12 +60,12 @@ class Pages(ABC):
 
     def shown(self, id: str, limit: float) -> bool:
         """Whether a page has shown that notice; waits for it up to `limit` seconds."""
-        deadline = time.monotonic() + limit
-        while not (known := self.notices().get(id)) or not known.shown:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(PAUSE_SECONDS)
-        return True
+
+        def seen() -> bool:
+            notice = self.notices().get(id)
+            return notice is not None and notice.shown
+
+        return wait_until(seen, seconds=limit, pause=PAUSE_SECONDS)
 
 
 class Windows(Pages):

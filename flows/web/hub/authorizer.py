@@ -10,8 +10,8 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -24,6 +24,7 @@ from starlette.routing import Route
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import load
+from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.sessions.model import Session
 from flows.sessions.people.grants import Grants
@@ -115,25 +116,18 @@ def application(authorizer: Authorizer, admission: Admission) -> Starlette:
     )
 
 
-def _again_and_again(work: Callable[[], None], seconds: float) -> None:
-    pause = seconds
-    while True:
-        try:
-            work()
-            pause = seconds
-        except RefitError as error:
-            logger.warning("%s", error)
-            pause = min(max(2 * pause, 1.0), LONGEST_SECONDS)
-        except Exception:
-            logger.exception("the authorizer can't see to everything")
-            pause = min(max(2 * pause, 1.0), LONGEST_SECONDS)
-        time.sleep(pause)
+def _tell_failure(error: Exception) -> None:
+    if isinstance(error, RefitError):
+        logger.warning("%s", error)
+    else:
+        logger.error("the authorizer can't see to everything", exc_info=error)
 
 
 def _start_tasks(tasks: Mapping[Callable[[], None], float]) -> None:
     """Do each of them again and again, with so many seconds between; none waits for another."""
     for work, seconds in tasks.items():
-        threading.Thread(target=_again_and_again, args=(work, seconds), daemon=True).start()
+        doing = partial(forever, work, _tell_failure, pause=seconds, longest=LONGEST_SECONDS)
+        threading.Thread(target=doing, daemon=True).start()
 
 
 def _listening() -> socket.socket:

@@ -265,9 +265,9 @@ def test_nothing_is_started_beside_a_database_that_cant_be_opened(tmp_path: Path
 
 
 def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times, answers = iter([0, 300, 599, 601]), iter([False, False, True])
-    monkeypatch.setattr(process.time, "monotonic", lambda: next(times))
-    monkeypatch.setattr(process.time, "sleep", lambda _: None)
+    clock, answers = [0], iter([False, False, True])
+    monkeypatch.setattr(process.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(process.time, "sleep", lambda _: clock.append(clock.pop() + 299))
     monkeypatch.setattr(process, "answers", lambda _: next(answers))
     monkeypatch.setattr(process, "find", lambda _: "it runs")
     process.wait_until_answering(prefect_services.prefect(Settings(home=tmp_path)))
