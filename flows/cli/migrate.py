@@ -14,12 +14,12 @@ from flows.cli.console import Json, OfRelease, SessionName, err, out, running_fl
 from flows.core.errors import RefitError
 from flows.core.formatting import first_sentence, some
 from flows.core.lazily import lazily
-from flows.core.waiting import wait_until
 
 with lazily(globals()):
     from flows.cli import screen, session_tables
     from flows.core.database import open_database
     from flows.core.settings import load
+    from flows.core.waiting import wait_until
     from flows.migrations.journal import Journal
     from flows.migrations.notifications.fleet import Fleet
     from flows.migrations.rollout_control import steer

@@ -10,11 +10,11 @@ import typer
 from flows.cli.console import Json, Yes, out, show_data
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
-from flows.core.waiting import wait_until
 
 with lazily(globals()):
     from flows.cli import tables
     from flows.core.settings import Settings, load
+    from flows.core.waiting import wait_until
     from flows.gateway import routes
     from flows.sessions.preferences import read_duration
     from flows.web.hub import accounts

@@ -10,16 +10,20 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
 from flows.core import documents, program_output
 from flows.core.documents import Mistake, Mistakes
+from flows.core.lazily import lazily
 from flows.core.policy import RolloutPolicy
+
+with lazily(globals()):
+    from flows.core.settings_sources import gathered  # 0.1 s
 
 SHIPPED_CATALOG = Path(__file__).resolve().parents[2]
 
@@ -339,21 +343,15 @@ def load() -> Settings:
     Raises:
         Mistakes: `settings.yaml` or a `REFIT_…` variable has a value that can't be.
     """
-    file = default_home() / "settings.yaml"
-    written = documents.read(file, Settings) if file.exists() else Settings()
-    chosen = {name: _from_folder(getattr(written, name), file.parent) for name in written.model_fields_set}
-    if "ca_bundle" not in chosen and (bundle := os.environ.get("SSL_CERT_FILE")):
-        chosen["ca_bundle"] = Path(bundle).absolute()
-    try:
-        settings = Settings.model_validate({**chosen, **_variables()})
-    except ValidationError as error:
-        raise Mistakes(
-            Mistake(Path(f"REFIT_{str(detail['loc'][0]).upper()}"), 0, detail["msg"]) for detail in error.errors()
-        ) from None
-    if relative := tuple(_relative(settings)):
-        raise Mistakes(relative)
-    if settings.ca_bundle and not settings.ca_bundle.is_file():
-        raise Mistakes([Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there")])
+    file, others = default_home() / "settings.yaml", dict[str, object]()
+    if bundle := os.environ.get("SSL_CERT_FILE"):
+        others["ca_bundle"] = Path(bundle).absolute()
+    settings = gathered(Settings, file, partial(_from_folder, folder=file.parent), others, without="home")
+    mistakes = [*_relative(settings)]
+    if settings.ca_bundle and settings.ca_bundle.is_absolute() and not settings.ca_bundle.is_file():
+        mistakes.append(Mistake(settings.ca_bundle, 0, "`ca_bundle` names this file, which is not there"))
+    if mistakes:
+        raise Mistakes(mistakes)
     for secret in _secrets(settings):
         program_output.protect(secret.get_secret_value())
     program_output.protect(settings.registry_login[1])
@@ -387,22 +385,3 @@ def _relative(settings: Settings) -> Iterator[Mistake]:
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path) and not path.is_absolute():
                 yield Mistake(Path(f"REFIT_{name.upper()}"), 0, f"{str(path)!r} is relative", "write the whole path")
-
-
-def _variables() -> dict[str, object]:
-    """The fields that a `REFIT_…` variable sets; lists and ranges are written as YAML."""
-    found: dict[str, object] = {}
-    for name, field in Settings.model_fields.items():
-        text = os.environ.get(f"REFIT_{name.upper()}")
-        if text and name != "home":
-            plain = field.annotation in (str, Path, SecretStr)
-            found[name] = text if plain else _from_yaml(name, text)
-    return found
-
-
-def _from_yaml(name: str, text: str) -> object:
-    """Its text is not repeated, for a secret may be in it; a variable has no lines."""
-    try:
-        return documents.parse_plain(text, Path(f"REFIT_{name.upper()}"))
-    except Mistakes as found:
-        raise Mistakes(replace(mistake, line=0) for mistake in found.mistakes) from None

@@ -45,6 +45,30 @@ def test_mistakes_in_file_and_variables_are_named(home: Path, monkeypatch: pytes
     assert "REFIT_PREFECT_PORT" in str(found.value)
 
 
+def test_all_mistakes_of_file_and_variables_are_told_at_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "settings.yaml").write_text("registry_port: many\nprefect_prot: 4300\nhub: maybe\n")
+    for name, text in {"PREFECT_PORT": "0", "SSH_PORTS": "{first", "MIGRATION": "{bake_minutes: many}"}.items():
+        monkeypatch.setenv(f"REFIT_{name}", text)
+    with pytest.raises(Mistakes) as found:
+        settings.load()
+    told = [(str(mistake.file), mistake.line) for mistake in found.value.mistakes]
+    variables = [(f"REFIT_{name}", 0) for name in ("MIGRATION", "PREFECT_PORT", "SSH_PORTS")]
+    assert sorted(told) == sorted([*((f"{home}/settings.yaml", line) for line in (1, 2, 3)), *variables])
+    monkeypatch.setenv("REFIT_MIGRATION", "{bake_minutes: 8}")
+    monkeypatch.setenv("REFIT_REGISTRY", "")
+    chosen = settings.load()
+    assert chosen.migration.model_dump(exclude_unset=True) == {"bake_minutes": 8}
+    assert chosen.model_fields_set == {"migration", "registry_port", "registry"}, "also what is as it would be anyway"
+    assert type(chosen) is settings.Settings
+
+
+def test_a_mistake_does_not_repeat_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFIT_NOTIFY", "[{hunter2-password: 3}]")
+    with pytest.raises(Mistakes) as found:
+        settings.load()
+    assert "REFIT_NOTIFY" in str(found.value) and "hunter2" not in str(found.value)
+
+
 def test_a_foreign_registry_is_spoken_to_by_https(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFIT_REGISTRY", "registry.example.com")
     assert settings.load().registry_is_secure
