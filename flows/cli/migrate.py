@@ -24,7 +24,7 @@ with lazily(globals()):
     from flows.migrations.notifications.fleet import Fleet
     from flows.migrations.rollout_control import steer
     from flows.migrations.session_planner import SessionPlanner, plan_migration
-    from flows.migrations.switch_profile import go_back, switch_session
+    from flows.migrations.switch_profile import switch_session
     from flows.sessions.history import History
     from flows.sessions.wishes import caller
 
@@ -49,7 +49,6 @@ Image = Annotated[
 def add_to(session_app: typer.Typer) -> None:
     """Give the group of sessions its verbs that are moves."""
     session_app.command("change-profile")(change_profile)
-    session_app.command("rollback")(roll_back)
 
 
 def change_profile(
@@ -62,18 +61,7 @@ def change_profile(
     """Give a session another profile, at once: home, address and token stay, and what fails is undone."""
     with screen.showing(err):
         result = switch_session(load(), name, profile, release, force=force)
-    _show_moves([result], as_json)
-
-
-def roll_back(
-    name: SessionName,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Give a session the image back that it had before its last move, at once; it isn't moved again unasked."""
-    with screen.showing(err):
-        result = go_back(load(), name, force=force)
-    _show_moves([result], as_json)
+    show_moves([result], as_json)
 
 
 @app.command("run")
@@ -92,7 +80,7 @@ def migrate(
         from flows.migrate_sessions import migrate_sessions
 
         results = migrate_sessions(session, to, once=once)
-    _show_moves(results, as_json)
+    show_moves(results, as_json)
 
 
 @app.command("plan")
@@ -171,7 +159,7 @@ def recover(
         from flows.migrate_sessions import resume_migrations
 
         results = resume_migrations(session)
-    _show_moves(results, as_json)
+    show_moves(results, as_json)
 
 
 @app.command("history")
@@ -198,7 +186,8 @@ def show_history(
 app.command("rehearse")(home.rehearse_move)
 
 
-def _show_moves(results: Sequence[Result], as_json: bool) -> None:
+def show_moves(results: Sequence[Result], as_json: bool) -> None:
+    """Print what became of sessions; the command fails where one of them did."""
     alone = len(results) == 1
     show_data(as_json, results, session_tables.moves(results, whole=alone))
     cut = [] if alone else [result.session for result in results if first_sentence(result.reason) != result.reason]

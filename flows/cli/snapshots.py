@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from flows.cli import migrate
 from flows.cli.console import Json, SessionName, Yes, err, out, show_data, show_json
+from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line, some
 from flows.core.lazily import lazily
 
 with lazily(globals()):
     from flows.cli import screen, tables
     from flows.core.settings import load
+    from flows.migrations import roll_back as rolling_back
     from flows.migrations import session_snapshots
+    from flows.migrations.roll_back import Foreseen
     from flows.migrations.session_snapshots import Listed
+    from flows.migrations.switch_profile import go_back
     from flows.sessions.lifecycle import Sessions
     from flows.sessions.snapshots.model import Snapshot
     from flows.sessions.wishes import caller
@@ -30,6 +35,8 @@ def add_to(session_app: typer.Typer) -> None:
     session_app.command("snapshot")(take)
     session_app.command("snapshots")(list_all)
     session_app.command("remove-snapshot")(remove)
+    session_app.command("diff")(show_diff)
+    session_app.command("rollback")(roll_back)
 
 
 def take(
@@ -56,6 +63,7 @@ def take(
         out.print(f"{made.name} holds the home of {name}{_volumes(made)}.", highlight=False)
 
 
+SHOWN = 100
 ASKED = 1_000_000_000  # bytes: of a copy that takes more, a person is asked first
 
 
@@ -70,6 +78,105 @@ def remove(name: SessionName, snapshot: Chosen, yes: Yes = False) -> None:
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of {name} for good?", abort=True)
     session_snapshots.remove(Sessions.open(load()), name, snapshot, caller())
+
+
+def show_diff(
+    name: SessionName,
+    snapshot: Chosen,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="Read files of the same size and time, too; that takes longer.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what has changed in a session's home and volumes since a snapshot."""
+    with screen.showing(err):
+        found = session_snapshots.diff(Sessions.open(load()), name, snapshot, contents=contents)
+    if as_json:
+        show_json(found)
+    else:
+        _show_changes(found)
+
+
+def roll_back(
+    name: SessionName,
+    snapshot: Annotated[
+        str, typer.Argument(metavar="[SNAPSHOT]", help="As `refit session snapshots` names it; else its former image.")
+    ] = "",
+    with_image: Annotated[
+        bool, typer.Option("--with-image", help="Give it the image back, too, that it had then.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Bring only this file or folder back; nothing is stopped.")
+    ] = None,
+    to: Annotated[str, typer.Option(metavar="FOLDER", help="With --only: into this new folder of the home.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also if something works in it, or would break.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Let a session go back: its home to a snapshot, or, without one, to the image that it had before its last move.
+
+    It stops, and starts anew. Its home as it is until then becomes a snapshot itself; what fails is undone.
+    """
+    settings = load()
+    if not snapshot:
+        _refuse_without(with_image=with_image, dry_run=dry_run, only=bool(only), to=bool(to))
+        with screen.showing(err):
+            result = go_back(settings, name, force=force)
+    elif only:
+        _bring_back(name, snapshot, only, to)
+        return
+    else:
+        foreseen = rolling_back.foresee(settings, name, snapshot, with_image=with_image)
+        if dry_run:
+            _show_foreseen(foreseen, as_json)
+            return
+        agreed = as_json or yes or force or _agrees(foreseen)
+        force = force or (agreed and not as_json and not yes)
+        with screen.showing(err):
+            result = rolling_back.roll_back(settings, name, snapshot, caller(), with_image=with_image, force=force)
+    migrate.show_moves([result], as_json)
+
+
+def _agrees(foreseen: Foreseen) -> bool:
+    _show_foreseen(foreseen, as_json=False)
+    return typer.confirm("Go back?", abort=True)
+
+
+def _bring_back(name: str, snapshot: str, only: Sequence[str], to: str) -> None:
+    with screen.showing(err):
+        told = session_snapshots.bring_back(Sessions.open(load()), name, snapshot, only, caller(), to=to)
+    out.print(f"{some(only)} of {snapshot} is in {to or 'place'}.", highlight=False)
+    if told:
+        out.print(f"{told[0].upper()}{told[1:]}.", highlight=False)
+
+
+def _refuse_without(**options: bool) -> None:
+    if given := [f"--{option.replace('_', '-')}" for option, chosen in options.items() if chosen]:
+        raise RefitError(
+            f"{some(given)} needs the name of a snapshot.", hint="`refit session snapshots NAME` lists them."
+        )
+
+
+def _show_foreseen(found: Foreseen, as_json: bool) -> None:
+    if as_json:
+        show_json(found)
+        return
+    _show_changes(found.changed)
+    image = "keeps its image" if found.image == found.session.image else f"gets the image {tables.short(found.image)}"
+    told = f"{found.session.name} goes back to {found.snapshot.name}, and {image}."
+    out.print(f"{told} All that is listed becomes what it was; as it is now, the home becomes a snapshot.")
+    if found.work:
+        out.print(f"It is in use: {found.work}.", style="bold")
+
+
+def _show_changes(found: Sequence[str]) -> None:
+    for change in found[:SHOWN]:
+        out.print(change, highlight=False, soft_wrap=True)
+    if len(found) > SHOWN:
+        out.print(f"and {len(found) - SHOWN} more; `--json` has them all.")
+    if not found:
+        out.print("Nothing has changed since.")
 
 
 def _table(found: Iterable[Listed]) -> Table:

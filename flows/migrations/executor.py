@@ -62,7 +62,7 @@ from flows.sessions.wishes import caller
 logger = logging.getLogger("refit.migrations")
 
 # The steps after which the world is known for an instant.
-WHILE_AWAY = frozenset({StepName.look, StepName.stop, StepName.snapshot, StepName.start})
+WHILE_AWAY = frozenset({StepName.look, StepName.stop, StepName.snapshot, StepName.revert, StepName.start})
 LEFT = "its run was told to end"
 # A session is stopped only as long as the last look at it is younger than this.
 LOOK_AGE = timedelta(seconds=30)
@@ -87,7 +87,13 @@ class MoveExecutor:
         return cls(settings, Sessions.open(settings, database), Journal(database))
 
     def carry_out(
-        self, decision: Decision, packages: str = "", becomes: Callable[[Session], Session] = lambda after: after
+        self,
+        decision: Decision,
+        packages: str = "",
+        becomes: Callable[[Session], Session] = lambda after: after,
+        *,
+        back_to: str = "",
+        by: str = "",
     ) -> Result:
         """Move one session, or say why it isn't moved; a move that fails is undone.
 
@@ -95,11 +101,12 @@ class MoveExecutor:
             decision: the line of the plan.
             packages: what changes between the images, in words.
             becomes: what else than its image is another one afterwards: its profile, for instance.
+            back_to: id of the snapshot to which the home goes back; empty: it stays as it is.
+            by: the person who wants it; empty: who has typed the command.
 
         Raises:
             NotPublished: the new image doesn't count; nothing was begun.
-            RefitError: another run holds the session, the new image doesn't fit it, or registry or database don't do
-                their part; nothing was begun.
+            RefitError: another run holds the session, the image doesn't fit it, or a service fails; nothing was begun.
         """
         stays = Result(decision.session, decision.old, decision.new, packages, None, State.skipped, "")
         if decision.action is not Action.migrate:
@@ -110,16 +117,22 @@ class MoveExecutor:
             before, wanted = found
             if reason := self._outdated(decision, before):
                 return replace(stays, reason=reason)
-            self._publications.require(decision.new)
-            after = becomes(moved(before, decision.new, self._access(decision.new)))
+            after = becomes(self._moved(before, decision.new))
             try:
                 after = self.sessions.with_gpus(replace(after, late_home=self.sessions.binds_late(after)))
             except NoGpu as error:
                 return replace(stays, reason=f"{Reason.gpu.text}; {error.why}")
             after = self._had(after, before) or after
-            consent, wave = decision.consent, decision.wave
-            move = self.journal.begin(held, before, after, packages, consent=consent, wave=wave, by=caller())
+            begin = partial(self.journal.begin, consent=decision.consent, wave=decision.wave, by=by or caller())
+            move = begin(held, before, after, packages, back_to=back_to)
             return self._drive(held, move, (True, wanted))
+
+    def _moved(self, before: Session, image: str) -> Session:
+        """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
+        if image == before.image:
+            return moved(before, image, None)
+        self._publications.require(image)
+        return moved(before, image, self._access(image))
 
     def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
@@ -292,7 +305,8 @@ class MoveExecutor:
     def _end(self, held: Lease, move: Move, end: End) -> Result:
         kept = next((entry.note for entry in self.journal.entries(move) if entry.code is Code.home_kept), "")
         advice = self._advice(move) if end.state is State.held else ""
-        reason = "\n".join(filter(None, (end.reason, kept, advice)))
+        told = self._told(move) if end.state is State.cleaned else ""
+        reason = "\n".join(filter(None, (end.reason, kept, advice, told)))
         damaged = end.state is State.held or bool(kept)
         ended = self.journal.end(held, move, end.state, reason, code=end.code, damaged=damaged)
         if (move.before.gpus or move.after.gpus) and end.state is not State.held:
@@ -301,6 +315,11 @@ class MoveExecutor:
         told = f"{end.state}: {end.reason}" if self._leaves.is_set() and end.reason else end.state
         report(move.before.name, Shown.done if done else Shown.failed, told)
         return self.result(ended)
+
+    def _told(self, move: Move) -> str:
+        """Where a rollback has left the home as it was before."""
+        lines = (each.note for each in self.journal.entries(move) if each.step == StepName.revert and each.note)
+        return next(lines, "")
 
     def result(self, move: Move) -> Result:
         """The result of a move that has ended, by the journal."""
@@ -355,6 +374,7 @@ class MoveExecutor:
         fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
         old, new = (found[name].running if name in found else None for name in (before.container, after.container))
         seen = Seen(*recorded, old, new, fresh, starts=move.consent is Consent.starts, again=again)
+        seen = replace(seen, reverts=bool(move.back_to))
         if before.late_home:
             self._seen[move.id] = seen
         return seen

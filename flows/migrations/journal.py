@@ -49,6 +49,7 @@ class MoveRow(Table):
     wave: Mapped[int | None]
     damaged: Mapped[bool]
     ended: Mapped[datetime | None] = mapped_column(Instant)
+    back_to: Mapped[str] = mapped_column(default="", server_default="")
 
 
 class StepRow(Table):
@@ -108,10 +109,11 @@ class Journal:
         consent: Consent | None = None,
         wave: int | None = None,
         by: str = "",
+        back_to: str = "",
     ) -> Move:
-        """Write down that a session is to be moved, and who wants that."""
+        """Write down that a session is to be moved, and who wants that; see `Move`."""
         id, created = f"{after.name}-{after.generation}-{uuid4().hex[:8]}", now()
-        move = Move(id, before, after, packages, State.planned, "", created, consent, wave)
+        move = Move(id, before, after, packages, State.planned, "", created, consent, wave, back_to=back_to)
         told = "; ".join(filter(None, (f"from {before.image}", packages, consent.text if consent else "")))
         row = {**vars(move), "session": before.name, "before": before.to_json(), "after": after.to_json()}
 
@@ -290,4 +292,5 @@ def _move(row: MoveRow | Row[Any]) -> Move:
         damaged=row.damaged,
         ended=row.ended,
         code=Code(row.code) if row.code else None,
+        back_to=row.back_to,
     )

@@ -9,6 +9,9 @@ After any failure before the commit, the move is undone in reverse order, for th
 journal. The old container is proven before anything of the new one is removed. After the commit only the cleaning is
 left. A session in which the last look finds work is deferred: what was staged goes, and nothing of the session was
 touched.
+
+A rollback is a move, too: between the snapshot of the home as it is and the start of the new container, the home
+becomes what it was in an earlier snapshot.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from flows.migrations.move_steps import _LOOK, STEPS, Code, State, Step, StepName
+from flows.migrations.move_steps import _LOOK, REVERT, STEPS, Code, State, Step, StepName
 from flows.sessions.model import Running, Session
 
 ATTEMPTS = 3
@@ -93,6 +96,7 @@ class Seen:
         fresh: the last look at it is so young that it may be stopped.
         starts: its owner starts it just now, and it is moved before; so its old container doesn't run.
         again: somebody has started its old container since its stop began.
+        reverts: the move is a rollback to a snapshot of the home.
     """
 
     session: bool
@@ -102,6 +106,7 @@ class Seen:
     fresh: bool = True
     starts: bool = False
     again: bool = False
+    reverts: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,7 @@ def decide(entries: Sequence[Entry], seen: Seen) -> Next:
     if given_up(entries):
         return _back(entries, seen)
     done = {entry.step for entry in entries if entry.phase is Phase.done}
-    step = next(step for step in STEPS if step.name not in done)
+    step = next(step for step in STEPS if step.name not in done and (seen.reverts or step is not REVERT))
     if step.name is StepName.stop and not seen.fresh and not _has(entries, StepName.stop, Phase.intent):
         step = _LOOK  # whoever was killed between the look and the stop knows nothing any more
     return _obstacle(step, entries, seen) or Do(step)
@@ -211,9 +216,12 @@ def _back(entries: Sequence[Entry], seen: Seen) -> Next:
 def _to_be_undone(step: Step, undo: StepName, entries: Sequence[Entry], seen: Seen) -> bool:
     if not _has(entries, step.name, Phase.intent) or _has(entries, undo, Phase.done):
         return False
+    if undo is StepName.reinstate:
+        return seen.session
     if undo is StepName.restore:
-        # Without a start nothing new has touched the home, and the snapshot may be half made.
-        return seen.session and _has(entries, StepName.start, Phase.intent)
+        # Without a start nothing new has touched the home, and the snapshot may be half made; a rollback reinstates.
+        reverted = _has(entries, StepName.revert, Phase.intent)
+        return seen.session and _has(entries, StepName.start, Phase.intent) and not reverted
     return undo not in (StepName.rewarm, StepName.revive) or (seen.session and seen.wanted)
 
 
@@ -272,6 +280,7 @@ class Move:
         wave: the number of its wave; none: a person named it.
         damaged: it could not be undone, or the home isn't as it was.
         ended: when it ended; none: it has not.
+        back_to: id of the snapshot to which the home goes back; empty: it stays as it is.
     """
 
     id: str
@@ -286,6 +295,7 @@ class Move:
     damaged: bool = False
     ended: datetime | None = None
     code: Code | None = None
+    back_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class StepName(StrEnum):
     look = "look"
     stop = "stop"
     snapshot = "snapshot"
+    revert = "revert"
     start = "start"
     answer = "answer"
     verify = "verify"
@@ -54,6 +55,7 @@ class StepName(StrEnum):
     reopen = "reopen"
     revive = "revive"
     restore = "restore"
+    reinstate = "reinstate"
     halt = "halt"
     rewarm = "rewarm"
 
@@ -95,6 +97,8 @@ STEPS = (
     Step(StepName.look, State.locked, undo=StepName.reopen),
     Step(StepName.stop, State.stopped, undo=StepName.revive),
     Step(StepName.snapshot, State.snapshotted, undo=StepName.restore, codes=frozenset({Code.home_kept})),
+    # Of rollbacks alone.
+    Step(StepName.revert, State.snapshotted, undo=StepName.reinstate, codes=frozenset({Code.home_kept})),
     Step(StepName.start, State.snapshotted, undo=StepName.halt, codes=frozenset({Code.unused})),
     Step(StepName.answer, State.started, undo=StepName.rewarm),
     Step(StepName.verify, State.verified, codes=frozenset({Code.home_kept})),
@@ -107,7 +111,8 @@ STEPS = (
 _BY_NAME = {name: step for step in STEPS for name in (step.name, step.undo) if name}
 
 
-_LOOK = _BY_NAME[StepName.look]
+_LOOK, REVERT = _BY_NAME[StepName.look], _BY_NAME[StepName.revert]
+OF_EVERY_MOVE = tuple(step for step in STEPS if step is not REVERT)
 
 
 def require_complete(effects: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import FINAL
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+from flows.sessions.snapshots.records import SnapshotRecords
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def drop(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
     with sessions.alone(name):
         _check(sessions, journal, name, id)
         sessions.homes.forget(name, id)
+        SnapshotRecords(sessions.store.database).forget(id)
 
 
 def _check(sessions: Sessions, journal: Journal, name: str, id: str) -> None:

@@ -5,14 +5,20 @@ Whether that person may is the caller's to know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from flows.core.errors import RefitError
+from flows.core.database import now
+from flows.core.errors import RefitError, UnknownName
+from flows.core.formatting import some
 from flows.core.leases import LeaseTaken
 from flows.migrations.journal import Journal
+from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL
+from flows.sessions.events import Kind as Event
+from flows.sessions.history import History
+from flows.sessions.homes.volumes import parts
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.snapshots import take as taking
@@ -68,14 +74,113 @@ def listed(sessions: Sessions, name: str) -> tuple[Listed, ...]:
     Raises:
         UnknownName: there is no such session.
     """
-    session, records = sessions.store.session(name), SnapshotRecords(sessions.store.database)
-    found = [one for one in records.all(name) if sessions.homes.has_snapshot(name, one.id)]
+    session = sessions.store.session(name)
+    found = all_of(sessions, session)
     changed: dict[str, tuple[str, ...] | None] = {}
     with suppress(LeaseTaken, RefitError), sessions.alone(name, wait=0):  # somebody acts on it: later, then
         changed = {one.id: sessions.homes.touched(session, one.id) for one in found}
     homes = sessions.homes
     sizes = {one.id: one.size if one.size is not None else homes.own_size(session, one.id) for one in found}
     return tuple(Listed(one, sizes[one.id], changed.get(one.id)) for one in found)
+
+
+def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
+    """A snapshot of a session: one that is on record, or one that a move has kept.
+
+    Raises:
+        UnknownName: there is no such session, or no such snapshot of it.
+    """
+    session = sessions.store.session(name)
+    known = all_of(sessions, session)
+    if chosen := next((one for one in known if snapshot in (one.name, one.id)), None):
+        return chosen
+    raise UnknownName("snapshot", snapshot, [one.name for one in known], where=f"those of {name}")
+
+
+def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:
+    """The snapshots of a session that are there, oldest first; those that moves have kept are among them."""
+    database = sessions.store.database
+    recorded = [
+        one for one in SnapshotRecords(database).all(session.name) if sessions.homes.has_snapshot(session.name, one.id)
+    ]
+    ids = {one.id for one in recorded}
+    moves = [move for move in Journal(database).history(session.name) if move.state in FINAL and move.id not in ids]
+    kept = [_of_move(move) for move in moves if sessions.homes.has_snapshot(session.name, move.id)]
+    return tuple(sorted((*recorded, *kept), key=lambda one: (one.at, one.id)))
+
+
+def _of_move(move: Move) -> Snapshot:
+    before = move.before
+    volumes = tuple(part.volume for part in parts(before) if part.volume)
+    made_of = (before.image, before.profile, before.release, volumes)
+    return Snapshot(move.id, before.name, move.id, Kind.move, "", move.created, move.reason, *made_of)
+
+
+def require_whole(session: Session, snapshot: Snapshot) -> None:
+    """Find out whether a snapshot holds all that belongs to the session now: it goes back as one set.
+
+    Raises:
+        RefitError: it has volumes that aren't in the snapshot.
+    """
+    lacking = [part.volume for part in parts(session) if part.volume and part.volume not in snapshot.volumes]
+    if lacking:
+        raise RefitError(
+            f"The snapshot {snapshot.name!r} doesn't hold the volume {some(lacking)}.",
+            why=f"{session.name} got it later, and home and volumes go back together.",
+            hint=f"bring single files back: `refit session rollback {session.name} {snapshot.name} --only PATH`.",
+        )
+
+
+def diff(sessions: Sessions, name: str, snapshot: str, *, contents: bool = False) -> tuple[str, ...]:
+    """The differences of home and volumes from a snapshot, each in words.
+
+    Args:
+        sessions: those of this machine.
+        name: the session.
+        snapshot: its name.
+        contents: whether files of the same size and time are read, too.
+
+    Raises:
+        UnknownName: there is no such session, or no such snapshot of it.
+        RefitError: it doesn't hold all, somebody acts on the session, or it takes too long.
+    """
+    with _at_rest(sessions, name) as session:
+        chosen = find(sessions, name, snapshot)
+        require_whole(session, chosen)
+        return sessions.homes.differences(session, chosen.id, at_a_glance=not contents)
+
+
+def bring_back(sessions: Sessions, name: str, snapshot: str, paths: Sequence[str], by: str, *, to: str = "") -> str:
+    """Let single files and folders of a session be what they are in a snapshot; it may run, and nothing is stopped.
+
+    Args:
+        sessions: those of this machine.
+        name: the session.
+        snapshot: its name.
+        paths: as the session sees them, or from the top of its home.
+        by: the person who wants it.
+        to: a new folder in the home for them; empty: into place.
+
+    Returns:
+        where what was overwritten is now, in words; empty: nothing was.
+
+    Raises:
+        UnknownName: there is no such session, or no such snapshot of it.
+        RefitError: a path isn't in it, `to` is there already, or somebody acts on the session.
+    """
+    with _at_rest(sessions, name) as session:
+        chosen = find(sessions, name, snapshot)
+        suffix = told = ""
+        if not to and sessions.homes.snapshot_cost(session):
+            suffix = f".before-{now():%Y%m%d-%H%M%S}"
+            told = f"files that were overwritten are beside it, as *{suffix}"
+        elif not to:
+            safety = taking.take(sessions, session, Kind.safety, by)
+            told = f"the home as it was until now is the snapshot {safety.name}"
+        sessions.homes.bring_files(session, chosen.id, paths, to=to, suffix=suffix)
+        data = {"id": chosen.id, "name": chosen.name, "paths": list(paths), "to": to}
+        History(sessions.store.database).add(Event.files_restored, session=name, by=by, what=some(paths), data=data)
+        return told
 
 
 def remove(sessions: Sessions, name: str, snapshot: str, by: str) -> Snapshot:
@@ -86,7 +191,7 @@ def remove(sessions: Sessions, name: str, snapshot: str, by: str) -> Snapshot:
         RefitError: a move of the session is not finished.
     """
     with _at_rest(sessions, name):
-        chosen = SnapshotRecords(sessions.store.database).one(name, snapshot)
+        chosen = find(sessions, name, snapshot)
         taking.remove(sessions, chosen, by)
         return chosen
 

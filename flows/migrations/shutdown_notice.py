@@ -8,7 +8,7 @@ from contextlib import suppress
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.move import Entry, Phase
+from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State, StepName
 from flows.sessions.activity.probes import FINAL_PROBE, see
 from flows.sessions.activity.verdict import judge
@@ -19,15 +19,26 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 
 MOVES_NOW = "This session moves onto another image now. Its home stays as it is; programs that run in it end."
+GOES_BACK_NOW = (
+    "The home of this session goes back to a snapshot now, and as it is it becomes another one; programs that run end."
+)
 
 
-def warn(sessions: Sessions, session: Session) -> None:
+def warn(sessions: Sessions, move: Move) -> None:
     """Tell whoever is in a session that it moves now; it does so whether they can be told or not."""
+    session, notice = move.before, GOES_BACK_NOW if move.back_to else MOVES_NOW
     with suppress(RefitError):
-        terminals.write_to_all(sessions.engine, session, f"{MOVES_NOW} It can be reached again within a minute.")
+        terminals.write_to_all(sessions.engine, session, f"{notice} It can be reached again within a minute.")
     with suppress(RefitError):
         if pages := sessions.pages(session):
-            pages.leave_notice("moves", f"The session {session.name} moves", f"{MOVES_NOW} {pages.comes_back}")
+            pages.leave_notice("moves", f"The session {session.name} moves", f"{notice} {pages.comes_back}")
+
+
+def title_after(move: Move) -> str:
+    """The title of the notice of a move that has come to its end. Pure."""
+    if move.back_to:
+        return f"The home of the session {move.after.name} is as it was in a snapshot"
+    return f"The session {move.after.name} is on another image now"
 
 
 def open_in(settings: Settings, sessions: Sessions, session: Session) -> Opened:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from sqlalchemy import Engine
+
 from flows.catalog import load
 from flows.catalog.model import Profile
 from flows.compatibility.obstacles import obstacles
@@ -69,12 +71,16 @@ def go_back(settings: Settings, name: str, *, force: bool = False) -> Result:
     planning = SessionPlanner(settings)
     session = planning.sessions.store.session(name)
     moves = Journal(planning.database).history(name)
-    had = [one.before for one in moves if one.state is State.cleaned and one.after.image == session.image]
+    had = [
+        one.before
+        for one in moves
+        if one.state is State.cleaned and one.after.image == session.image != one.before.image
+    ]
     if not had:
         raise RefitError(f"The session {name!r} has the image that it was made with.")
     result = _move(settings, planning, session, had[-1].image, force, lambda after: as_before(after, had[-1]))
     if result.moved:
-        _leave_alone(planning, session)
+        leave_alone(planning.database, session, caller())
     return result
 
 
@@ -98,12 +104,10 @@ def _move(
     return MoveExecutor.open(settings).carry_out(decision, str(changes), becomes)
 
 
-def _leave_alone(planning: SessionPlanner, session: Session) -> None:
+def leave_alone(database: Engine, session: Session, by: str) -> None:
     """Let a session that went back from an image be moved there only if its owner says so, or a new deadline comes."""
-    by, wishes = caller(), PreferenceStore(planning.database)
-    History(planning.database).add(
-        Kind.withdrawn, session=session.name, image=session.image, by=by, what="it went back"
-    )
+    wishes = PreferenceStore(database)
+    History(database).add(Kind.withdrawn, session=session.name, image=session.image, by=by, what="it went back")
     if wishes.of(session.name).mode in (None, Mode.when_idle):
         wishes.change(session.name, by, mode=Mode.ask, agreed="")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -209,6 +209,20 @@ class Homes(Protocol):
 
         Raises:
             RefitError: the snapshot of one of them isn't there; all are as they were.
+        """
+
+    def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
+        """Let single files and folders be what they are in a snapshot, while the session runs or not.
+
+        Args:
+            session: whose home and volumes.
+            id: the snapshot.
+            paths: as the session sees them, or from the top of its home.
+            to: a new folder in the home for them; empty: into place.
+            suffix: what is appended to the names of files that are overwritten; empty: they go.
+
+        Raises:
+            RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
         """
 
     def forget(self, session: str, id: str) -> None:

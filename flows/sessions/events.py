@@ -32,6 +32,7 @@ class Kind(StrEnum):
     visited = "guest came in"
     snapshot_taken = "snapshot taken"
     snapshot_removed = "snapshot removed"
+    files_restored = "files restored"
 
 
 @dataclass(frozen=True)

@@ -101,14 +101,15 @@ def resume(settings: Settings) -> None:
     assert process.exitcode == 0
 
 
-def move_until_killed(settings: Settings, decision: Decision, step: str, phase: Phase) -> None:
+def move_until_killed(settings: Settings, decision: Decision, step: str, phase: Phase, back_to: str = "") -> None:
     """Move a session in a process that is killed there.
 
     On a machine that gets nothing done for a while it may be found busy, or not be seen: then it is tried again.
     """
 
     def work() -> None:
-        MoveExecutor(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase)).carry_out(decision)
+        carrier = MoveExecutor(settings, Sessions.open(settings), DeadlyJournal(settings, step, phase))
+        carrier.carry_out(decision, back_to=back_to)
 
     for _ in range(TRIES):
         process = in_a_process(work)

@@ -25,7 +25,7 @@ WORDS: dict[type[StrEnum], list[str]] = {
         *("owner reminded", "rollout begun", "rollout superseded", "rollout paused", "rollout resumed"),
         *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
         *("session shared", "share ended", "guest came in"),
-        *("snapshot taken", "snapshot removed"),
+        *("snapshot taken", "snapshot removed", "files restored"),
     ],
     State: [
         *("planned", "preflight", "staged", "locked", "stopped", "snapshotted", "started", "verified", "committed"),

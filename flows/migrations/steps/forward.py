@@ -5,7 +5,7 @@ Every one of them can be done again: it looks at what is there and does what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -32,11 +32,13 @@ from flows.migrations.steps.world import World, says_used, stays_cold
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import Watch
 from flows.sessions.activity.seen import Seen as Look
+from flows.sessions.activity.seen import work_in
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running, Session
 from flows.sessions.preferences import UpdatePreferences
+from flows.sessions.snapshots.model import Kind as SnapshotKind
 from flows.sessions.wishes import PreferenceStore
 
 # Which of these paths is no device that can be read and written.
@@ -60,11 +62,25 @@ class Forward:
         ):
             raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
-        if move.consent is not Consent.starts:
+        if move.back_to:
+            self._check_rollback(move)
+        elif move.consent is not Consent.starts:
             self._sessions.wait_ready(move.before)
             self._ask_hook(move)
         self._sessions.homes.check_room(move.before)
         return NOTHING
+
+    def _check_rollback(self, move: Move) -> None:
+        """One that is ill goes back all the same: what is in its home now may be why."""
+        if not self._sessions.homes.has_snapshot(move.before.name, move.back_to):
+            raise RefitError(f"There is no snapshot {move.back_to!r} of the session {move.before.name!r} any more.")
+        if move.consent is Consent.starts:
+            return
+        try:
+            self._sessions.wait_ready(move.before)
+        except RefitError:
+            return
+        self._ask_hook(move)
 
     def pull(self, move: Move) -> Outcome:
         """Bring the new image here."""
@@ -78,6 +94,8 @@ class Forward:
         """The next rehearsal removes the remains of a killed one."""
         if not self._settings.migration.rehearse:
             return Outcome("the settings want none")
+        if move.back_to:
+            return Outcome("not rehearsed: this home was on this image")
         if move.consent is Consent.starts:
             return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
         try:
@@ -129,18 +147,22 @@ class Forward:
             raise Deferred(why)
         ends = shutdown_notice.open_in(self._settings, self._sessions, move.before).to_json()
         if move.consent:
-            shutdown_notice.warn(self._sessions, move.before)
+            shutdown_notice.warn(self._sessions, move)
             return Outcome(move.consent.text, data=ends)
 
-        candidate = self._candidate(move)  # the catalog is read for it: before anybody waits
+        if why := self._watch.look_last(move.before, work_in if move.back_to else self._objection(move)):
+            raise Deferred(why)
+        return Outcome("nobody works in it", data=ends)
+
+    def _objection(self, move: Move) -> Callable[[Look], str]:
+        """The objections of a last look to the stop; the catalog is read for it, before anybody waits."""
+        candidate = self._candidate(move)
 
         def objection_to(seen: Look) -> str:
             known = replace(candidate, seen=seen, wish=self._wish(move.before.name))
             return objection(known, move.after.image, self._rollout())
 
-        if why := self._watch.look_last(move.before, objection_to):
-            raise Deferred(why)
-        return Outcome("nobody works in it", data=ends)
+        return objection_to
 
     def _candidate(self, move: Move) -> Candidate:
         policy = self._policies.get((move.before.profile, move.before.release), self._settings.migration.sessions)
@@ -168,6 +190,12 @@ class Forward:
         """Bring what has changed since the copy into the snapshot."""
         self._sessions.homes.delta(move.before, move.id)
         return NOTHING
+
+    def revert(self, move: Move) -> Outcome:
+        """The home as it is becomes a snapshot of the session's own, then it goes back to an earlier one."""
+        safety = self._world.keep_snapshot(move, SnapshotKind.safety)
+        self._sessions.homes.restore(move.before, move.back_to)
+        return Outcome(f"the home as it was until now is the snapshot {safety}")
 
     def start(self, move: Move) -> Outcome:
         """Start the new container."""
@@ -226,10 +254,17 @@ class Forward:
     def clean(self, move: Move) -> Outcome:
         """Remove what the move no longer needs, and tell people that the session is open again."""
         self._part_with_former(move)
-        title = f"The session {move.after.name} is on another image now"
+        title = shutdown_notice.title_after(move)
         told = shutdown_notice.reopen(self._sessions, move.after, self._world.ended(move), title)
-        forgotten = forget(self._world, move)
-        return replace(forgotten, note="\n".join(filter(None, (told, forgotten.note))))
+        rest = self._part_with_snapshot(move)
+        return replace(rest, note="\n".join(filter(None, (told, rest.note))))
+
+    def _part_with_snapshot(self, move: Move) -> Outcome:
+        """The home as it was before stays after a rollback, and if the settings say so."""
+        if not move.back_to and not self._settings.migration.keep_hours:
+            return forget(self._world, move)
+        name = self._world.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
+        return Outcome(f"the home as it was before is the snapshot {name}")
 
     def _part_with_former(self, move: Move) -> None:
         """The old container goes, or is kept for a while; then those from before it go."""

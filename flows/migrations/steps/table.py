@@ -24,6 +24,7 @@ _FORWARD: Mapping[StepName, Callable[[Forward, Move], Outcome]] = {
     StepName.look: Forward.look,
     StepName.stop: Forward.stop,
     StepName.snapshot: Forward.snapshot,
+    StepName.revert: Forward.revert,
     StepName.start: Forward.start,
     StepName.answer: Forward.answer,
     StepName.verify: Forward.verify,
@@ -37,6 +38,7 @@ _BACK: Mapping[StepName, Callable[[WayBack, Move], Outcome]] = {
     StepName.reopen: WayBack.reopen,
     StepName.revive: WayBack.revive,
     StepName.restore: WayBack.restore,
+    StepName.reinstate: WayBack.reinstate,
     StepName.halt: WayBack.halt,
     StepName.rewarm: WayBack.rewarm,
 }

@@ -16,6 +16,7 @@ from flows.migrations.results import NOTHING, Outcome
 from flows.migrations.steps.world import World, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running
+from flows.sessions.snapshots.model import Kind
 
 # On the way back somebody waits: so long a failed container may take to say whether anybody has used it, and, where
 # nobody has and there is nothing to be saved, to end.
@@ -62,6 +63,23 @@ class WayBack:
         self._sessions.homes.restore(move.before, move.id)
         return Outcome(f"restored: {some(changed)}")
 
+    def reinstate(self, move: Move) -> Outcome:
+        """Let the home be again what it was at the stop, unless somebody may have worked in what it went back to."""
+        runs, entries = self._world.runs(move.before), self._world.journal.entries(move)
+        started = any(entry.step == StepName.start for entry in entries)
+        if runs or (started and not has_code(entries, Code.unused)):
+            try:
+                changed = self._world.changes(move)
+            except NobodyKnows as error:
+                changed = (error.what,)
+            if runs and not changed:
+                changed = ("its old container was started by somebody else, with the home of the snapshot",)
+            if changed:
+                self._world.keep_snapshot(move, Kind.safety)
+                return self._world.keep_home(move, changed)
+        self._sessions.homes.restore(move.before, move.id)
+        return Outcome("the home is as it was at the stop")
+
     def revive(self, move: Move) -> Outcome:
         """Bring the old container back, and wait until it is ready."""
         self._sessions.engine.create(move.before)
@@ -106,7 +124,7 @@ def forget(world: World, move: Move) -> Outcome:
     there = world.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
     if there and _left_unrestored(entries) and (changed := world.changes(move)):
         return world.keep_home(move, changed)
-    homes.forget(name, move.id)
+    world.drop_snapshot(move)
     return NOTHING
 
 
@@ -114,4 +132,5 @@ def _left_unrestored(entries: Sequence[Entry]) -> bool:
     """Whether a new container may have touched a home that nobody compares any more: its session was deleted."""
     begun = {entry.step for entry in entries if entry.phase is Phase.intent}
     done = {entry.step for entry in entries if entry.phase is Phase.done}
-    return StepName.start in begun and not {StepName.commit, StepName.restore} & done
+    undone = {StepName.commit, StepName.restore, StepName.reinstate} & done
+    return bool({StepName.start, StepName.revert} & begun) and not undone

@@ -14,9 +14,12 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Move
 from flows.migrations.move_steps import Code
 from flows.migrations.results import Outcome
+from flows.sessions.homes.volumes import parts
 from flows.sessions.ide.reopening import Opened
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
+from flows.sessions.snapshots.model import Kind, Snapshot, name_for
+from flows.sessions.snapshots.records import SnapshotRecords
 
 # How often the engine is asked again what there is, and how long it is given to recover in between.
 LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
@@ -54,9 +57,28 @@ class World:
         return bool(found and found.running is Running.running and not found.warm)
 
     def changes(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
-        """Paths of the home that are otherwise than in its snapshot, besides those that the IDE writes by itself."""
-        own = move.after.access.own_paths
-        return self.sessions.homes.differences(move.before, move.id, own, at_a_glance=at_a_glance)
+        """Paths of the home that are otherwise than the new image found them, besides those that the IDE itself writes.
+
+        It found the home of the snapshot to which a rollback goes back, else that of the stop.
+        """
+        own, found = move.after.access.own_paths, move.back_to or move.id
+        return self.sessions.homes.differences(move.before, found, own, at_a_glance=at_a_glance)
+
+    def keep_snapshot(self, move: Move, kind: Kind) -> str:
+        """Let the snapshot of a move be one of the session's; returns its name."""
+        records, before = SnapshotRecords(self.sessions.store.database), move.before
+        if there := next((one for one in records.all(before.name) if one.id == move.id), None):
+            return there.name
+        name = name_for(kind, move.created, {one.name for one in records.all(before.name)})
+        volumes = tuple(part.volume for part in parts(before) if part.volume)
+        made_of = (before.image, before.profile, before.release, volumes)
+        records.adopt(Snapshot(move.id, before.name, name, kind, "", move.created, "", *made_of))
+        return name
+
+    def drop_snapshot(self, move: Move) -> None:
+        """Remove the snapshot of a move, and its record, if it has one."""
+        self.sessions.homes.forget(move.before.name, move.id)
+        SnapshotRecords(self.sessions.store.database).forget(move.id)
 
     def keep_home(self, move: Move, changed: tuple[str, ...]) -> Outcome:
         """Leave a home as somebody may have changed it, with its snapshot."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from flows.core.formatting import some
 from flows.sessions.activity.evidence import Evidence, Verdict
 
 
@@ -17,3 +18,11 @@ class Seen:
     since: datetime
     may_interrupt: bool
     evidence: tuple[Evidence, ...]
+
+
+def work_in(seen: Seen) -> str:
+    """The work that a stop would interrupt, or the state that it would lose; empty: none. Pure."""
+    if seen.verdict is Verdict.idle:
+        return ""
+    told = [one.text for one in seen.evidence if one.says is seen.verdict]
+    return some(told, between="; ") or f"it is {seen.verdict}"

@@ -13,7 +13,7 @@ from flows.core import command
 from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.sessions.homes import copying, enclosed
+from flows.sessions.homes import copying, enclosed, files_back
 from flows.sessions.homes.btrfs_send import only_within
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, mb, reserved
@@ -232,6 +232,33 @@ class HomeSnapshots:
         for source, folder in ways:
             if folder not in self.pool:
                 copying.give_back(source, folder, self._copy_seconds)
+
+    def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
+        """Let single files and folders be what they are in a snapshot; the session may run.
+
+        Args:
+            session: whose home and volumes.
+            id: the snapshot.
+            paths: as the session sees them, or from the top of its home.
+            to: a new folder in the home for them; empty: into place.
+            suffix: what is appended to the names of files that are overwritten; empty: they go.
+
+        Raises:
+            RefitError: one isn't in the snapshot, or `to` can't be made: nothing was brought.
+        """
+        snapshot, chosen = self.snapshot(session.name, id), files_back.chosen(session, paths)
+        for one in chosen:
+            files_back.look(one.part.beside(snapshot), one.paths)
+        beside = self._beside(session, to) if to else None
+        for one in chosen:
+            source, target = one.part.beside(snapshot), beside or one.part.folder
+            files_back.bring(source, target, one.paths, self._copy_seconds, suffix=suffix)
+
+    def _beside(self, session: Session, to: str) -> Path:
+        (one,) = files_back.chosen(session, [to])
+        if one.part.volume:
+            raise RefitError(f"{to!r} isn't in the home.", hint="choose a folder in the home.")
+        return files_back.make_beside(session.home, one.paths[0], session.uid, self._copy_seconds)
 
     def forget(self, session: str, id: str) -> None:
         """Remove one snapshot, of the home and of the volumes."""

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
 from flows.core.database import Instant, Table, write
-from flows.core.errors import RefitError, UnknownName
+from flows.core.errors import RefitError
 from flows.core.leases import still_ours
 from flows.sessions import events
 from flows.sessions.history import append
@@ -62,17 +62,6 @@ class SnapshotRecords:
         """The snapshots of one session, or of all, oldest first; none of those that are half made or half removed."""
         return tuple(_snapshot(row) for row in self._rows(session) if row.complete)
 
-    def one(self, session: str, name: str) -> Snapshot:
-        """The snapshot of that name, or of that id.
-
-        Raises:
-            UnknownName: there is none.
-        """
-        known = self.all(session)
-        if chosen := next((each for each in known if name in (each.name, each.id)), None):
-            return chosen
-        raise UnknownName("snapshot", name, [each.name for each in known], where=f"those of {session}")
-
     def left(self, session: str) -> tuple[str, ...]:
         """The ids of those that somebody was killed over: half made, or half removed."""
         return tuple(row.id for row in self._rows(session) if not row.complete)
@@ -101,6 +90,17 @@ class SnapshotRecords:
             chosen = update(SnapshotRow).where(SnapshotRow.id == snapshot.id)
             connection.execute(chosen.values(complete=True, size=snapshot.size))
             _tell(connection, events.Kind.snapshot_taken, snapshot, snapshot.by)
+
+        write(self._database, work)
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Write down a snapshot that is there and whole; one that is on record stays as it is."""
+
+        def work(connection: Connection) -> None:
+            still_ours(connection)
+            if connection.execute(select(SnapshotRow.id).where(SnapshotRow.id == snapshot.id)).first() is None:
+                connection.execute(insert(SnapshotRow).values(complete=True, **_values(snapshot)))
+                _tell(connection, events.Kind.snapshot_taken, snapshot, snapshot.by)
 
         write(self._database, work)
 

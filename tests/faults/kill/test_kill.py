@@ -11,7 +11,7 @@ import pytest
 from flows.core.process_records import ProcessId
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Phase, unsettled
-from flows.migrations.move_steps import STEPS, State
+from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from tests.support.killing import (
     BEFORE_AND_AFTER,
     NAME,
@@ -28,8 +28,8 @@ from tests.support.moving import to
 from tests.support.processes import in_a_process
 from tests.support.waiting import some_long, wait_until
 
-FORWARD = [step.name for step in STEPS]
-BACKWARD = [step.undo for step in reversed(STEPS) if step.undo]
+FORWARD = [step.name for step in OF_EVERY_MOVE]
+BACKWARD = [step.undo for step in reversed(OF_EVERY_MOVE) if step.undo]
 # Those that run programs; `stop`, `commit` and `answer` do without, or run none that change something.
 PROGRAMS = ["pull", "create", "copy", "snapshot", "start", "clean"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -244,6 +244,17 @@ class SimulatedHomes:
         if any(part.volume not in taken for part in parts(session)):
             raise RefitError(f"There is no snapshot {id!r} of the session {session.name!r}.")
         return {part: taken[part.volume] for part in parts(session)}
+
+    def bring_files(self, session: Session, id: str, paths: Iterable[str], *, to: str = "", suffix: str = "") -> None:
+        self._world.at("bring", session.name)
+        content, home = self._world.snapshots[session.name, id][""], self._world.homes[str(session.home)]
+        chosen = {path: [one for one in content if f"{one}/".startswith(f"{path}/")] for path in paths}
+        if missing := [path for path in paths if not chosen[path]]:
+            raise RefitError(f"{missing[0]!r} isn't in the snapshot.")
+        for path in (one for some in chosen.values() for one in some):
+            if suffix and path in home:
+                home[path + suffix] = home[path]
+            home[f"{to}/{path}" if to else path] = content[path]
 
     def forget(self, session: str, id: str) -> None:
         self._world.at("forget", session)

@@ -43,11 +43,12 @@ class World:
     looked: bool = False
     shut: bool = False
     again: bool = False
+    reverts: bool = False
     journal: list[Entry] = field(default_factory=list)
 
     @property
     def seen(self) -> Seen:
-        return Seen(self.session, self.wanted, self.old, self.new, self.looked, again=self.again)
+        return Seen(self.session, self.wanted, self.old, self.new, self.looked, again=self.again, reverts=self.reverts)
 
     def act(self, name: str) -> None:
         getattr(self, f"do_{name}")()
@@ -90,9 +91,19 @@ class World:
         assert self.old is not Running.running, "a snapshot of a home in use"
         self.saved = self.home
 
+    def do_revert(self) -> None:
+        assert self.reverts and self.snapshot and self.saved == "old", "what is brought back must not be lost"
+        assert self.old is not Running.running and not self.new_has_home, "a home in use goes back"
+        self.home = "then"
+
+    def do_reinstate(self) -> None:
+        assert self.new is not Running.running
+        if self.old is not Running.running or not self.old_has_home:
+            self.home = self.saved
+
     def do_start(self) -> None:
         assert self.old is not Running.running, "I1: two containers with one home"
-        assert self.snapshot
+        assert self.snapshot and not (self.reverts and self.home == "old"), "started with the home as it was"
         self.new, self.new_has_home, self.home = Running.running, True, "touched by new"
 
     def do_verify(self) -> None:

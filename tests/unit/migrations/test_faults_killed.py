@@ -10,7 +10,7 @@ import pytest
 from flows.core.database import now
 from flows.core.leases import lease
 from flows.migrations.executor import LOOK_AGE
-from flows.migrations.move_steps import STEPS, State
+from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.sessions.model import Session
 from tests.support.simulated.faults import fail, happening, healthy, kill, move
@@ -91,9 +91,9 @@ def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
     assert healthy(sessions, ada)
 
 
-@pytest.mark.parametrize("step", [step.name for step in STEPS])
+@pytest.mark.parametrize("step", [step.name for step in OF_EVERY_MOVE])
 def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, ada: Session, step: str) -> None:
-    steps = iter(STEPS)
+    steps = iter(OF_EVERY_MOVE)
 
     def reboot() -> None:
         for box in sessions.world.of(""):

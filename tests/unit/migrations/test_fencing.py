@@ -28,7 +28,7 @@ from flows.images.manifests import MANIFEST
 from flows.images.registry import Registry
 from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
-from flows.migrations.move_steps import STEPS, State
+from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.rehearsal import _named, sweep
 from flows.migrations.results import NotResumed
 from flows.sessions.entry.forwarder import Forwarder
@@ -138,7 +138,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [step.name for step in STEPS])
+@pytest.mark.parametrize("step", [step.name for step in OF_EVERY_MOVE])
 def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step: str) -> None:
     session = sessions.add(1, sessions.image("old"), LATE)
     carrier, stands, told = sessions.carrier(), Event(), Event()
@@ -158,7 +158,7 @@ def test_a_run_that_is_told_to_end_begins_no_further_step(sessions: Fleet, step:
         result = run.result()
     [move] = sessions.journal.history(session.name)
     begun = [entry.step for entry in sessions.journal.entries(move) if entry.phase is Phase.intent]
-    forward = [one for one in begun if one in {known.name for known in STEPS}]
+    forward = [one for one in begun if one in {known.name for known in OF_EVERY_MOVE}]
     if step in ("commit", "clean"):
         assert result.moved and forward[-1] == "clean"
     else:

@@ -13,7 +13,7 @@ from flows.core.leases import LeaseLost, lease
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Phase, state
-from flows.migrations.move_steps import STEPS, State
+from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.planning.plan import moved
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -26,7 +26,7 @@ def test_a_move_is_unfinished_until_the_history_tells_of_its_end(settings: Setti
     journal = Journal(open_database(settings.database))
     with lease(journal.database, "session ada") as held:
         move = journal.begin(held, ADA, moved(ADA, "sha256:new", None), "")
-        for step in STEPS:
+        for step in OF_EVERY_MOVE:
             journal.write(held, move, Entry(step.name, Phase.intent))
             journal.write(held, move, Entry(step.name, Phase.done))
         assert [found.id for found in journal.unfinished()] == [move.id]
@@ -82,7 +82,7 @@ def test_everybody_sees_the_state_that_the_lines_lead_to_also_after_a_move_was_h
 
     with lease(journal.database, "session ada") as held:
         move = journal.begin(held, ADA, moved(ADA, "sha256:new", None), "")
-        for step in STEPS[:-1] if stuck == "clean" else STEPS[:10]:
+        for step in OF_EVERY_MOVE[:-1] if stuck == "clean" else OF_EVERY_MOVE[:10]:
             journal.write(held, move, Entry(step.name, Phase.intent))
             look()
             journal.note(held, move, Entry(step.name, Phase.done))

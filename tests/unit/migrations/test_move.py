@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.migrations.move import ATTEMPTS, Do, End, Entry, GiveUp, Next, Phase, Seen, Undo, decide, leads_to, state
-from flows.migrations.move_steps import FINAL, STEPS, Code, State, Step, StepName, may_say, require_complete
+from flows.migrations.move_steps import FINAL, REVERT, STEPS, Code, State, Step, StepName, may_say, require_complete
 from flows.sessions.model import Running
 from tests.support.simulated.steps import BY_NAME, CRASHES, PEOPLE, World, turn, undoing
 
 QUIET = Seen(session=True, wanted=True, old=Running.running, new=None)
-FORWARD = [step.name for step in STEPS]
+FORWARD = [step.name for step in STEPS if step is not REVERT]
 MOST_STEPS = 2 * len(STEPS) * (ATTEMPTS + 1) * 2
 
 
@@ -36,9 +36,9 @@ UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies", 
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
-@given(st.lists(UPSETS, max_size=40))
-def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str]) -> None:
-    world, end = World(), None
+@given(st.lists(UPSETS, max_size=40), st.booleans())
+def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str], reverts: bool) -> None:
+    world, end = World(reverts=reverts), None
     for number in range(MOST_STEPS):
         end = turn(world, upsets[number] if number < len(upsets) else "none")
         if end:
@@ -87,10 +87,10 @@ def test_the_straight_way() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("name", [*FORWARD, REVERT.name])
 @pytest.mark.parametrize("when", ["crash before", "crash after"])
 def test_a_crash_around_any_step_does_not_stop_it(name: str, when: str) -> None:
-    world = World()
+    world = World(reverts=name == REVERT.name)
     while not (end := turn(world, when if about_to(world) == name and not begun(world, name) else "none")):
         pass
     assert end.state is State.cleaned
@@ -108,6 +108,7 @@ def begun(world: World, name: str) -> bool:
 STAGED = ("check", "pull", "rehearse", "create", "warm", "copy")
 LOOKED = (*STAGED, "look")
 STARTED = (*LOOKED, "stop", "snapshot", "start")
+REVERTED = (*LOOKED, "stop", "snapshot")
 BACK = ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]
 
 
@@ -127,6 +128,9 @@ BACK = ["halt", "restore", "revive", "reopen", "forget", "cool", "discard"]
         (entries(*STARTED, "answer-"), ["rewarm", *BACK]),
         (entries(*STARTED, "answer", "verify-"), ["rewarm", *BACK]),
         (entries(*STARTED, "answer", "verify", "commit-"), ["rewarm", *BACK]),
+        (entries(*REVERTED, "revert-"), ["reinstate", *BACK[2:]]),
+        (entries(*REVERTED, "revert", "start-"), ["halt", "reinstate", *BACK[2:]]),
+        (entries(*REVERTED, "revert", "start", "answer", "verify-"), ["rewarm", "halt", "reinstate", *BACK[2:]]),
     ],
     ids=lambda value: value[-1].step if value and isinstance(value[-1], Entry) else "",
 )
@@ -170,7 +174,7 @@ def test_an_old_container_that_somebody_started_again_wins() -> None:
     assert gives_up(decide(entries(*LOOKED, "stop!"), replace(running, again=True)), Phase.failed)
 
 
-@pytest.mark.parametrize("step", STEPS[:-1], ids=lambda step: step.name)
+@pytest.mark.parametrize("step", [step for step in STEPS[:-1] if step is not REVERT], ids=lambda step: step.name)
 def test_a_step_that_is_always_interrupted_is_given_up(step: Step) -> None:
     before = FORWARD[: FORWARD.index(step.name)]
     old = Running.stopped if "stop" in before else Running.running

@@ -4,53 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from flows.catalog.model import Access
 from flows.core import command
-from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.migrations import session_snapshots
-from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
-from flows.sessions.store import Store
-from tests.support.simulated.engine import SimulatedEngine
-from tests.support.simulated.world import World
-
-UID = 234_571
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
-    settings = Settings(home=tmp_path / "refit")
-    yield settings
-    command.run(["umount", Pool(settings).folder], root=True, accepted=(0, 1, 32))
-
-
-def opened(settings: Settings) -> Sessions:
-    """Sessions whose homes are real and whose containers nobody asks for."""
-    store = Store(open_database(settings.database))
-    return Sessions(settings, SimulatedEngine(World()), LocalHomes(settings), store)
-
-
-def added(sessions: Sessions, name: str = "ada") -> Session:
-    def make(uid: int) -> Session:
-        return Session(name, "p", "2026a", "sha256:0", uid, sessions.homes.make(name, uid), Path("/token"), Access())
-
-    return sessions.store.add(name, make, uids=sessions._settings.session_uids)
-
-
-@pytest.fixture(params=["pool", "folder"])
-def sessions(settings: Settings, request: pytest.FixtureRequest) -> Sessions:
-    if request.param == "pool":
-        Pool(settings).create(LEAST)
-    return opened(settings)
+from tests.support.homes_alone import added, opened
 
 
 def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:

@@ -1,0 +1,114 @@
+"""The process that brings a home back to a snapshot is killed around every side effect.
+
+Afterwards a new process resumes. Whatever it was: the session runs, with the home of before or with the home of then,
+in the pool and in folders; and the home of before is there, as itself or as a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from flows.core import command
+from flows.core.settings import Settings
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.migrations import session_snapshots
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import STEPS, State
+from flows.migrations.planning.rollout import Action, Decision
+from flows.sessions.homes.pool import LEAST, Pool
+from flows.sessions.snapshots.model import Kind, Snapshot
+from tests.support.killing import NAME, Scene, furnished, move_until_killed, resume
+from tests.support.machine import RegistryServer
+from tests.support.moving import check_no_gap, manifest
+from tests.support.variants import LIGHT, light
+from tests.support.waiting import some_long
+
+FORWARD = [step.name for step in STEPS]
+BACKWARD = [step.undo for step in reversed(STEPS) if step.undo and step.undo != "restore"]
+BEFORE_AND_AFTER = [Phase.intent, Phase.done]
+
+
+@pytest.fixture(scope="module", params=some_long(["folder", "pool"], short="pool"))
+def scene(
+    request: pytest.FixtureRequest,
+    registry: Registry,
+    base: Built,
+    shared: Settings,
+    registry_server: RegistryServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Scene]:
+    folder, image = tmp_path_factory.mktemp("rollback"), partial(light, shared, registry, base)
+    pool = Pool(Settings(home=folder / "home"))
+    if request.param == "pool":
+        pool.create(LEAST)
+    try:
+        with furnished(folder, registry_server.port, image, LIGHT) as scene:
+            yield scene
+    finally:
+        command.run(["umount", pool.folder], root=True, accepted=(0, 1, 32))
+
+
+@pytest.fixture
+def then(scene: Scene) -> Iterator[Snapshot]:
+    """A snapshot, since which people have worked in the session."""
+    scene.sessions.execute(NAME, ["sh", "-c", "rm -rf project/since; echo then >project/state"])
+    made = session_snapshots.take(scene.sessions, NAME, "ada", called="then")
+    script = "echo now >project/state; mkdir -p project/since; head -c 300000 /dev/urandom >project/since/more"
+    scene.sessions.execute(NAME, ["sh", "-c", script])
+    yield made
+    for one in session_snapshots.all_of(scene.sessions, scene.sessions.store.session(NAME)):
+        session_snapshots.remove(scene.sessions, NAME, one.id, "ada")
+
+
+def home_of(scene: Scene) -> object:
+    return manifest(scene.sessions.store.session(NAME).home)
+
+
+def content_of(scene: Scene, snapshot: str) -> object:
+    return manifest(scene.sessions.homes.snapshot(NAME, snapshot))
+
+
+def back(scene: Scene, image: str = "") -> Decision:
+    old = scene.sessions.store.session(NAME).image
+    return Decision(NAME, Action.migrate, old, image or old)
+
+
+def check(scene: Scene, expected: State) -> None:
+    move = scene.journal.latest()[NAME]
+    assert move.state is expected, move.reason
+    check_no_gap(scene.journal.entries(move))
+    session = scene.sessions.store.session(NAME)
+    (container,) = scene.sessions.engine.containers(NAME)
+    assert container.made_from == session
+    scene.sessions.wait_ready(session)
+    assert not scene.journal.unfinished()
+
+
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
+@pytest.mark.parametrize("step", some_long(FORWARD, short=("snapshot", "revert", "start")))
+def test_killed_on_the_way_it_arrives(scene: Scene, then: Snapshot, step: str, phase: Phase) -> None:
+    before = home_of(scene)
+    move_until_killed(scene.settings, back(scene), step, phase, then.id)
+    resume(scene.settings)
+    check(scene, State.cleaned)
+    assert home_of(scene) == content_of(scene, then.id) != before
+    session = scene.sessions.store.session(NAME)
+    [safety] = [one for one in session_snapshots.all_of(scene.sessions, session) if one.kind is Kind.safety]
+    assert content_of(scene, safety.id) == before
+
+
+@pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
+@pytest.mark.parametrize("step", some_long(BACKWARD, short="reinstate"))
+def test_killed_on_the_way_back_the_home_is_as_it_was(scene: Scene, then: Snapshot, step: str, phase: Phase) -> None:
+    """The image spoils the home that it gets, and ends at once."""
+    before = home_of(scene)
+    move_until_killed(scene.settings, back(scene, scene.bad), step, phase, then.id)
+    resume(scene.settings)
+    check(scene, State.rolled_back)
+    assert home_of(scene) == before
+    session = scene.sessions.store.session(NAME)
+    assert session_snapshots.all_of(scene.sessions, session) == (then,)
