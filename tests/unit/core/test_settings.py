@@ -54,6 +54,12 @@ def test_all_mistakes_of_file_and_variables_are_told_at_once(home: Path, monkeyp
     told = [(str(mistake.file), mistake.line) for mistake in found.value.mistakes]
     variables = [(f"REFIT_{name}", 0) for name in ("MIGRATION", "PREFECT_PORT", "SSH_PORTS")]
     assert sorted(told) == sorted([*((f"{home}/settings.yaml", line) for line in (1, 2, 3)), *variables])
+    assert "REFIT_MIGRATION: bake_minutes: " in str(found.value)
+
+
+def test_a_variable_takes_the_place_of_a_whole_table(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = "migration: {bake_minutes: 7, keep_hours: 3}\nregistry_port: 5000\nregistry: ''\n"
+    (home / "settings.yaml").write_text(written)
     monkeypatch.setenv("REFIT_MIGRATION", "{bake_minutes: 8}")
     monkeypatch.setenv("REFIT_REGISTRY", "")
     chosen = settings.load()
