@@ -62,6 +62,7 @@ def test_a_variable_takes_the_place_of_a_whole_table(home: Path, monkeypatch: py
     (home / "settings.yaml").write_text(written)
     monkeypatch.setenv("REFIT_MIGRATION", "{bake_minutes: 8}")
     monkeypatch.setenv("REFIT_REGISTRY", "")
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     chosen = settings.load()
     assert chosen.migration.model_dump(exclude_unset=True) == {"bake_minutes": 8}
     assert chosen.model_fields_set == {"migration", "registry_port", "registry"}, "also what is as it would be anyway"
