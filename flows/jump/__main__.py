@@ -53,6 +53,7 @@ class Repeated:
 def main() -> None:
     """Serve until this process is told to end, or its sshd ends."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("refit.command").setLevel(logging.WARNING)
     settings = load()
     database, sandbox = open_database(settings.database), Sandbox(settings)
     sandbox.prepare()
@@ -71,8 +72,13 @@ def main() -> None:
 
     threading.Thread(target=end_with_sshd, daemon=True).start()
 
+    listening = threading.Event()
+
     def health(_: Request) -> Response:
-        works = time.monotonic() - looks.done < STALE_SECONDS and _listens(settings.bind_address, settings.jump_port)
+        # Asked once: sshd writes a line about each connection that doesn't log in. If it ends, so does this process.
+        if not listening.is_set() and _listens(settings.bind_address, settings.jump_port):
+            listening.set()
+        works = listening.is_set() and time.monotonic() - looks.done < STALE_SECONDS
         return Response("ok" if works else "not yet", 200 if works else 503, media_type="text/plain")
 
     config = uvicorn.Config(

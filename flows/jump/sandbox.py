@@ -22,7 +22,7 @@ PYTHON = "/usr/bin/python3"
 # How long somebody may take to log in, in seconds.
 LOGIN_SECONDS = 20
 # Logins under way: from so many on some are refused, from the last number on all; and so many from one address.
-_LOGINS, _LOGINS_OF_ONE = "20:50:40", 20
+_LOGINS, _LOGINS_OF_ONE = "40:30:60", 15
 _FILES, _PROCESSES = 256, 4096
 _SHARED, _SOCKET = "/refit", "keeper"
 _HINT = "This port leads to sessions. Connect to one by its name, like: ssh NAME.refit"

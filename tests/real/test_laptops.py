@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,16 @@ from flows import services
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations.executor import MoveExecutor
+from flows.sessions.entry.keys import added, read_keys, without
+from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import PersonKeys
-from tests.support.laptops import Laptop, hear
+from flows.sessions.reconfigure import change_keys
+from tests.support.laptops import SECONDS, Laptop, hear
 from tests.support.machine import RegistryServer, private_home
+from tests.support.moving import to
 from tests.support.variants import LIGHT, light
 from tests.support.waiting import free_port, free_span, wait_until
 
@@ -102,12 +106,6 @@ def ready(office: Office, person: str, session: str = "") -> Laptop:
     return laptop
 
 
-def seconds_until(ended: Callable[[], bool]) -> float:
-    begun = time.monotonic()
-    wait_until(ended)
-    return time.monotonic() - begun
-
-
 def test_every_program_of_ssh_gets_into_a_session_by_its_name(ada: Laptop) -> None:
     said = ada.run("ada", 'whoami; echo "$REFIT_SESSION"')
     assert said.stdout == "dev\nada\n", said.stderr
@@ -133,3 +131,46 @@ def test_the_jump_host_has_no_shell_and_leads_nowhere_else(office: Office, ada: 
     back = ada.call(*ada.ssh.split(), "-N", "-R", f"{free_port()}:ada.refit:2222", "-o", EXITS, "jump.host.refit")
     assert back.returncode != 0 and "forwarding failed" in back.stderr
     assert "keeper" not in ada.call(*ada.ssh.split(), "-s", "jump.host.refit", "sftp").stdout
+
+
+def test_an_open_connection_ends_with_a_move_and_the_next_one_needs_nothing_new(office: Office, ada: Laptop) -> None:
+    open_one = ada.open("ada.refit", "echo here; exec sleep 1000")
+    assert open_one.stdout and open_one.stdout.readline() == "here\n"
+    session = office.sessions.store.session("ada")
+    other = next(image for image in office.images if image != session.image)
+    move = to(office.sessions, "ada", other)
+    deferred = MoveExecutor.open(office.settings).carry_out(move)
+    assert not deferred.moved and "an ssh connection" in deferred.reason  # somebody works there
+    moved = MoveExecutor.open(office.settings).carry_out(replace(move, forced=True))
+    assert moved.moved, moved.reason
+    assert open_one.wait(SECONDS) != 0
+    open_one.communicate()
+    wait_until(lambda: ada.run("ada", "true").returncode == 0)
+    assert ada.run("ada", "echo $REFIT_SESSION").stdout == "ada\n"
+
+
+def test_a_guest_comes_in_by_ssh_and_is_out_when_the_share_ends(office: Office, ada: Laptop) -> None:
+    office.say(TO_BOB)
+    bob = ready(office, "bob", "ada")
+    assert bob.run("ada", "whoami").stdout == "dev\n"
+    history = History(office.sessions.store.database)
+    wait_until(lambda: [event for event in history.events("ada") if event.by == "bob"])
+    stays = bob.open("ada.refit", "echo here; exec sleep 1000")
+    assert stays.stdout and stays.stdout.readline() == "here\n"
+    office.say()
+    stays.wait(SECONDS)
+    stays.communicate()
+    wait_until(lambda: not office.knows("ada", bob))
+    assert office.knows("ada", ada) and ada.run("ada", "true").returncode == 0
+    assert bob.run("ada", "true").returncode != 0
+
+
+def test_keys_of_a_session_of_its_own_stay_beside_those_of_people(office: Office, ada: Laptop) -> None:
+    eve = office.stranger("eve")
+    public = read_keys(eve.key.with_suffix(".pub").read_text(), "eve")
+    change_keys(office.sessions, "ada", lambda known: added(known, public))
+    assert office.sessions.ssh.keys("ada") == public and office.knows("ada", ada)
+    later = ready(office, "ada")
+    assert office.sessions.ssh.keys("ada") == public and office.knows("ada", later)
+    change_keys(office.sessions, "ada", lambda known: without(known, [public[0].fingerprint]))
+    assert not office.sessions.ssh.keys("ada") and office.knows("ada", later)

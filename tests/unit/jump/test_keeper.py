@@ -1,0 +1,77 @@
+"""The keeper's bound on connections of one person, and answers in the face of odd questions."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.jump import keeper as module
+from flows.jump.keeper import Keeper
+from flows.jump.sandbox import Sandbox
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.people.person_keys import PersonKeys
+from tests.support.laptops import hear
+from tests.unit.jump.test_rules import ADAS, BOBS
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Keeper:
+    """The keeper of a host where Ada and Bob have keys, and Ada has an account."""
+    settings = Settings(home=tmp_path, hub=True)
+    database = open_database(settings.database)
+    keys = PersonKeys(database)
+    keys.add("ada", [ADAS])
+    keys.add("bob", [BOBS])
+    hear(settings, ["ada"])
+    return Keeper(settings, database, Sessions.open(settings, database).ssh, Sandbox(settings))
+
+
+@pytest.fixture
+def processes() -> Iterator[list[psutil.Process]]:
+    """Some processes that could be those of connections."""
+    with ExitStack() as stack:
+        found = []
+        for _ in range(4):
+            one = stack.enter_context(subprocess.Popen(["sleep", "1000"]))
+            stack.callback(one.kill)
+            found.append(psutil.Process(one.pid))
+        yield found
+
+
+def test_a_person_has_so_many_connections_and_those_that_ended_dont_count(
+    keeper: Keeper, processes: list[psutil.Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 2)
+    first, second, third, fourth = processes
+    assert keeper.answer(ADAS.fingerprint, first).startswith("restrict ssh-ed25519")
+    assert keeper.answer(ADAS.fingerprint, second)
+    assert keeper.answer(ADAS.fingerprint, second)  # asked again about the same connection
+    assert not keeper.answer(ADAS.fingerprint, third)
+    assert len(keeper.connections()) == 2
+    first.kill()
+    first.wait()
+    assert keeper.answer(ADAS.fingerprint, fourth)
+
+
+def test_a_key_of_somebody_without_an_account_and_one_that_is_nobodys_let_nobody_in(
+    keeper: Keeper, processes: list[psutil.Process]
+) -> None:
+    assert not keeper.answer(BOBS.fingerprint, processes[0])
+    assert not keeper.answer("SHA256:" + 43 * "A", processes[0])
+    assert not keeper.connections()
+
+
+def test_the_last_key_that_a_connection_asks_about_is_its_own(
+    keeper: Keeper, processes: list[psutil.Process], tmp_path: Path
+) -> None:
+    hear(Settings(home=tmp_path, hub=True), ["ada", "bob"])
+    keeper.answer(ADAS.fingerprint, processes[0])
+    keeper.answer(BOBS.fingerprint, processes[0])
+    assert [login.person for login in keeper.connections()] == ["bob"]
