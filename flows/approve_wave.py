@@ -74,13 +74,13 @@ def ask(questions: Collection[Question]) -> None:
             deployment = client.read_deployment_by_name(DEPLOYMENT)
         except ObjectNotFound:
             return
-        wanted = FlowRunFilter(
+        runs_of_flow = FlowRunFilter(
             deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]),
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*_ASKING])),
         )
         settled: State[str] = Cancelled(message="It was answered elsewhere, or isn't asked any more in this way.")
         asked = set[Question]()
-        for run in client.read_flow_runs(flow_run_filter=wanted):
+        for run in client.read_flow_runs(flow_run_filter=runs_of_flow):
             about = Question(**run.parameters)
             if about in questions:
                 asked.add(about)

@@ -54,8 +54,8 @@ def create_session(
     chosen = load.profile(recipes, release or load.newest_release(recipes.root), profile)
     if gpus is not None:
         chosen = replace(chosen, resources=chosen.resources.model_copy(update={"gpus": gpus}))
-    wanted = read_wanted((*chosen.volumes, *volumes))
-    session = start(name, chosen, find_image(chosen, settings), settings, wanted)
+    mounts = read_wanted((*chosen.volumes, *volumes))
+    session = start(name, chosen, find_image(chosen, settings), settings, mounts)
     url = Sessions.open(settings).url(session)
     get_run_logger().info("session %s runs at %s", name, url)
     if url:

@@ -148,16 +148,18 @@ def lock_requirements(
     release = release or load.newest_release(recipes.root)
     chosen = load.release(recipes, release)
     refuse_expired(chosen, recipes.root, now().date())
-    wanted = targets([chosen], bundles)
+    chosen_targets = targets([chosen], bundles)
     with building(open_database(settings.database)), command.terminating_children():
-        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, settings)
-        outcomes = carry_out(wanted, looks, recipes, settings, thorough=True)
-    write_down(chosen, wanted, outcomes, recipes.root)
+        looks = freshness.look_at_locks({target.folder: target.terms for target in chosen_targets}, settings)
+        outcomes = carry_out(chosen_targets, looks, recipes, settings, thorough=True)
+    write_down(chosen, chosen_targets, outcomes, recipes.root)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
     done = [outcome for outcome in outcomes if isinstance(outcome, Lock)]
-    locks = tuple(replace(lock, unmended=bad) for lock, bad in zip(done, unmended(wanted, settings), strict=True))
+    locks = tuple(
+        replace(lock, unmended=bad) for lock, bad in zip(done, unmended(chosen_targets, settings), strict=True)
+    )
     _show(locks, release)
     return locks
 
@@ -172,23 +174,23 @@ def check_locks(release: str, bundles: list[str] | None = None, catalog: Path | 
     recipes = load.load_catalog(catalog or load_settings().catalog)
     chosen = load.release(recipes, release)
     refuse_expired(chosen, recipes.root, now().date())
-    wanted = targets([chosen], bundles)
+    chosen_targets = targets([chosen], bundles)
     mistakes: list[Mistake] = []
-    for target in wanted:
+    for target in chosen_targets:
         try:
             python.verify(target.folder)
         except Mistakes as error:
             mistakes.extend(error.mistakes)
     if mistakes:
         raise Mistakes(mistakes)
-    for target in wanted:
+    for target in chosen_targets:
         if target.bounds:
             policy.check(target.bounds, python.locked(target.folder))
-    return tuple(wanted)
+    return tuple(chosen_targets)
 
 
 def carry_out(
-    wanted: Sequence[Target],
+    asked: Sequence[Target],
     looks: Mapping[Path, LockLook],
     recipes: Catalog,
     settings: Settings,
@@ -198,33 +200,33 @@ def carry_out(
     """Lock all at once, each in its base; what came out of each, in their order. One that fails stops no other.
 
     Args:
-        wanted: what is locked.
+        asked: what is locked.
         looks: folder → what was seen of the indexes just before.
         recipes: the catalog that they are in.
         settings: where the registry is, and what locks need.
         thorough: as in `lock_bundle`.
     """
-    lockers = {(t.base.name, t.python): build_locker.submit(t.base, t.python, recipes, settings) for t in wanted}
+    lockers = {(t.base.name, t.python): build_locker.submit(t.base, t.python, recipes, settings) for t in asked}
     images = {key: future.result(raise_on_failure=False) for key, future in lockers.items()}
     futures = [
         image
         if isinstance(image := images[target.base.name, target.python], BaseException)
         else lock_bundle.submit(target, image, looks[target.folder], settings, thorough)
-        for target in wanted
+        for target in asked
     ]
     return [f if isinstance(f, BaseException) else f.result(raise_on_failure=False) for f in futures]
 
 
-def unmended(wanted: Sequence[Target], settings: Settings) -> list[tuple[Vulnerability, ...]]:
+def unmended(asked: Sequence[Target], settings: Settings) -> list[tuple[Vulnerability, ...]]:
     """For each lock: its known vulnerabilities that only a move would mend that its release forbids.
 
     Raises:
         Mistakes: the file that the settings name can't be read.
     """
     nowhere = not settings.osv_file and not settings.osv_service
-    if nowhere or not any(target.bounds for target in wanted):
-        return [() for _ in wanted]
-    packages = [python.locked(target.folder) for target in wanted]
+    if nowhere or not any(target.bounds for target in asked):
+        return [() for _ in asked]
+    packages = [python.locked(target.folder) for target in asked]
     if settings.osv_file:
         records = vulnerabilities.read(settings.osv_file, {name for locked in packages for name in locked})
     else:
@@ -233,7 +235,7 @@ def unmended(wanted: Sequence[Target], settings: Settings) -> list[tuple[Vulnera
         tuple(vulnerabilities.unmended(vulnerabilities.affecting(records, locked), target.bounds))
         if target.bounds
         else ()
-        for target, locked in zip(wanted, packages, strict=True)
+        for target, locked in zip(asked, packages, strict=True)
     ]
 
 
@@ -254,16 +256,16 @@ def targets(releases: Iterable[Release], bundles: Sequence[str] | None = None) -
         RefitError: two of them hold the same lock.
     """
     shipped = [(release, profile) for release in releases for profile in release.profiles]
-    known = {profile.bundle.name for _, profile in shipped}
+    bundles_shipped = {profile.bundle.name for _, profile in shipped}
     for name in bundles or ():
-        if name not in known:
-            raise UnknownName("bundle", name, known)
-    found: dict[tuple[str, str], Target] = {}
+        if name not in bundles_shipped:
+            raise UnknownName("bundle", name, bundles_shipped)
+    chosen: dict[tuple[str, str], Target] = {}
     for release, p in shipped:
         if p.python in p.bundle.pythons and (not bundles or p.bundle.name in bundles):
             target = Target(p.bundle, p.base, p.python, policy.bounds(release, p.bundle.name, p.python), release.cutoff)
-            found[p.bundle.name, p.python] = _stricter(found.get((p.bundle.name, p.python), target), target)
-    return list(found.values())
+            chosen[p.bundle.name, p.python] = _stricter(chosen.get((p.bundle.name, p.python), target), target)
+    return list(chosen.values())
 
 
 def _stricter(one: Target, other: Target) -> Target:
@@ -289,20 +291,18 @@ def refuse_expired(release: Release, root: Path, on: datetime.date) -> None:
         raise Mistakes(mistakes)
 
 
-def write_down(
-    release: Release, wanted: Sequence[Target], outcomes: Sequence[Lock | BaseException], root: Path
-) -> None:
+def write_down(release: Release, asked: Sequence[Target], outcomes: Sequence[Lock | BaseException], root: Path) -> None:
     """Add to the first lock of a release that is cut what it doesn't have yet: all of it at first, then new bundles."""
     pins, new = release.pins, dict[str, dict[str, dict[str, dict[str, str]]]]()
     shipped = {(profile.bundle.name, profile.python) for profile in release.profiles}
-    for target, outcome in zip(wanted, outcomes, strict=True):
+    for target, outcome in zip(asked, outcomes, strict=True):
         key = (target.bundle.name, target.python)
         if key in shipped and isinstance(outcome, Lock) and not pins.began_with(*key):
             new.setdefault(target.bundle.name, {})[target.python] = python.by_category(target.folder)
     if pins.first is None or not new:
         return
-    known = pins.first.model_dump()["bundles"]
-    bundles = {name: {**known.get(name, {}), **new.get(name, {})} for name in {*known, *new}}
+    first = pins.first.model_dump()["bundles"]
+    bundles = {name: {**first.get(name, {}), **new.get(name, {})} for name in {*first, *new}}
     content = json.dumps({"bundles": bundles}, indent=1, sort_keys=True) + "\n"
     write_whole(first_lock_file(root, release.name), content)
 

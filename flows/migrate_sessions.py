@@ -217,8 +217,8 @@ class _Migration:
 def _reasons(decisions: Iterable[Decision]) -> str:
     """For what it is waited, in words."""
     waiting = [line.reason for line in decisions if line.action is not Action.skip]
-    found = Counter(reason.text if reason else "its turn" for reason in waiting)
-    return ", ".join(f"{number} × {reason}" for reason, number in found.most_common())
+    reasons = Counter(reason.text if reason else "its turn" for reason in waiting)
+    return ", ".join(f"{number} × {reason}" for reason, number in reasons.most_common())
 
 
 @contextmanager
@@ -309,11 +309,11 @@ class _Differences:
         return evidence.packages(self._registry, digest)
 
 
-def _show_fleet(found: Fleet, history: History) -> None:
+def _show_fleet(fleet: Fleet, history: History) -> None:
     """How the rollouts go, with a picture, and who is on what image."""
-    told = chart.markdown(found, history.events(kinds=[Kind.move_ended]), now())
+    told = chart.markdown(fleet, history.events(kinds=[Kind.move_ended]), now())
     create_markdown_artifact(told, key="rollouts", description="Rollouts of images")
-    rows = [{name: str(value or "") for name, value in vars(line).items()} for line in found.sessions]
+    rows = [{name: str(value or "") for name, value in vars(line).items()} for line in fleet.sessions]
     create_table_artifact(
         as_cells(rows), key="fleet", description="Sessions with their images, those that are behind, and why"
     )

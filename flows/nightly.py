@@ -114,10 +114,10 @@ def spend(names: Sequence[str], catalog: Path, run: Run) -> Night:
         UnknownName: there is no such release.
     """
     started = monotonic()
-    known = {found.release: found for found in branches.releases(catalog)}
-    if unknown := [name for name in names if name not in known]:
-        raise UnknownName("release", unknown[0], known, where=str(catalog / "releases"))
-    chosen = [known[name] for name in names or sorted(known)]
+    branched = {branch.release: branch for branch in branches.releases(catalog)}
+    if unknown := [name for name in names if name not in branched]:
+        raise UnknownName("release", unknown[0], branched, where=str(catalog / "releases"))
+    chosen = [branched[name] for name in names or sorted(branched)]
     supported = [release for release in chosen if release.is_supported(run.date)]
     alone = [release.release for release in supported if not release.branch]
     parts = [_night_of_unbranched(alone, catalog, run)] if alone else []
@@ -137,13 +137,13 @@ def _night_of_unbranched(releases: Sequence[str], catalog: Path, run: Run) -> Pa
     started = monotonic()
     try:
         recipes = load.load_catalog(catalog)
-        wanted = [load.release(recipes, name) for name in releases]
-        looked_at, locks = refresh_locks(wanted, recipes, run)
+        chosen = [load.release(recipes, name) for name in releases]
+        looked_at, locks = refresh_locks(chosen, recipes, run)
     except Exception as error:  # a bug, too: releases with branches are to have their night
         get_run_logger().exception("The releases of %s came to nothing", catalog)
         seconds = monotonic() - started
         return 0, (), tuple(ReleaseNight(name, None, problem=str(error), seconds=seconds) for name in releases)
-    return looked_at, locks, tuple(_release_night(release, recipes, run) for release in wanted)
+    return looked_at, locks, tuple(_release_night(release, recipes, run) for release in chosen)
 
 
 def _night_of_branch(branch: ReleaseBranch, catalog: Path, run: Run) -> Part:
@@ -188,7 +188,7 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
     """Make the locks anew that could come out otherwise now; how many were looked at, and what became of those."""
     overdue = [(release, _overdue(release, recipes.root)) for release in releases]
     try:
-        wanted = lock_requirements.targets(release for release, why in overdue if not why)
+        asked = lock_requirements.targets(release for release, why in overdue if not why)
     except RefitError as error:  # two releases hold the same lock
         return 0, (LockNews("every", "bundle", "", problem=str(error)),)
     # Another night waits here, and then sees that there is nothing left to be done.
@@ -196,8 +196,8 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
         lease(run.database, f"locks {recipes.root}", wait=LOCK_SECONDS),
         progress.reported("locks", "looking at indexes"),
     ):
-        looks = freshness.look_at_locks({target.folder: target.terms for target in wanted}, run.settings)
-        moved = [target for target in wanted if looks[target.folder].finding.verdict is not Verdict.same]
+        looks = freshness.look_at_locks({target.folder: target.terms for target in asked}, run.settings)
+        moved = [target for target in asked if looks[target.folder].finding.verdict is not Verdict.same]
         outcomes = lock_requirements.carry_out(moved, looks, recipes, run.settings)
         for release, _ in overdue:
             lock_requirements.write_down(release, moved, outcomes, recipes.root)
@@ -208,7 +208,7 @@ def refresh_locks(releases: Iterable[Release], recipes: Catalog, run: Run) -> tu
     for release, why in overdue:
         if why:
             news += [LockNews(t.bundle.name, t.python, "", problem=why) for t in lock_requirements.targets([release])]
-    return len(wanted), tuple(news)
+    return len(asked), tuple(news)
 
 
 def _overdue(release: Release, root: Path) -> str:
@@ -274,11 +274,11 @@ def _prove(attempt: Attempt, run: Run) -> GraftProof | None:
     try:
         stage = graph.stages[grafted.stage]
         parent = next(built for built in report.stages if built.stage == stage.parent)
-        found = compare_graft(stage, parent, grafted, run)
+        differences = compare_graft(stage, parent, grafted, run)
     except Exception as error:  # a bug, too
         get_run_logger().exception("The graft of %s can't be made again", grafted.stage)
         return GraftProof(grafted.stage, problem=str(error) or repr(error))
-    return GraftProof(grafted.stage, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in found))
+    return GraftProof(grafted.stage, tuple(f"{one.sort} {one.name}: {one.old} → {one.new}" for one in differences))
 
 
 @task(task_run_name="make {stage.name} again", cache_policy=NO_CACHE)
@@ -293,8 +293,8 @@ def _image_news(image: Published, before: str | None, registry: Registry) -> Ima
         old = registry.find(registry.repository, before) if before else None
         if old is None:
             return ImageNews(image)
-        found = [evidence.packages(registry, digest) for digest in (old.digest, image.digest)]
-        return ImageNews(image, image.size - old.size, str(evidence.changes(*found)))
+        packages = [evidence.packages(registry, digest) for digest in (old.digest, image.digest)]
+        return ImageNews(image, image.size - old.size, str(evidence.changes(*packages)))
     except Exception as error:  # a bug, too
         get_run_logger().exception("%s can't be compared with the image before it", image.tag)
         return ImageNews(image, problem=str(error) or repr(error))

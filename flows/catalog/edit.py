@@ -54,12 +54,12 @@ def supported(text: str, until: date | None) -> str:
 def with_reach(text: str, packages: Sequence[str]) -> str:
     """A release file's text that lets these packages move as they like, too, because their versions are dates."""
     reach = _value(_root(text), "reach")
-    known = {name.value for name, _ in reach.value} if isinstance(reach, yaml.MappingNode) else set()
-    new = [name for name in packages if name not in known]
+    keys = {name.value for name, _ in reach.value} if isinstance(reach, yaml.MappingNode) else set()
+    new = [name for name in packages if name not in keys]
     lines = text.rstrip().splitlines()
     if not new:
         return text
-    if isinstance(reach, yaml.MappingNode) and known and not reach.flow_style:
+    if isinstance(reach, yaml.MappingNode) and keys and not reach.flow_style:
         at, indent = _last_line(reach) + 1, " " * reach.start_mark.column
         return _joined([*lines[:at], *(f"{indent}{name}: any" for name in new), *lines[at:]])
     comment = "# Their versions are dates: no number of them says what has changed."

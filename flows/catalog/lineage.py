@@ -22,11 +22,11 @@ def lineage(folder: Path) -> tuple[Path, ...]:
     """
     line = [folder]
     while parent := config(line[0]).extends:
-        found = _sibling(line[0], parent)
-        if found in line:
-            circle = " → ".join(_name(part) for part in reversed([found, *line[: line.index(found) + 1]]))
+        sibling = _sibling(line[0], parent)
+        if sibling in line:
+            circle = " → ".join(_name(part) for part in reversed([sibling, *line[: line.index(sibling) + 1]]))
             raise _wrong(line[0], f"it extends itself: {circle}", "let one of them stand alone")
-        line.insert(0, found)
+        line.insert(0, sibling)
     return tuple(line)
 
 

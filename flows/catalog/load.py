@@ -52,21 +52,21 @@ def load_catalog(root: Path) -> Catalog:
         tree.require(root)
     if odd := list(tree.mistakes(root)):
         raise Mistakes(odd)  # what follows walks and reads
-    found = _Finder()
-    bases = found.recipes(_named(root / "base", without=CUDA), found.base)
-    bundles = found.recipes(found.numbered(root / "bundles"), found.bundle)
-    ides = found.recipes(found.numbered(root / "ides"), found.ide)
-    found.categories(_whole(bundles), ides)
-    bundles = found.extended(bundles)
+    finder = _Finder()
+    bases = finder.recipes(_named(root / "base", without=CUDA), finder.base)
+    bundles = finder.recipes(finder.numbered(root / "bundles"), finder.bundle)
+    ides = finder.recipes(finder.numbered(root / "ides"), finder.ide)
+    finder.categories(_whole(bundles), ides)
+    bundles = finder.extended(bundles)
     catalog = Catalog(
-        root, _whole(bases), _whole(bundles), _whole(ides), releases={}, cuda=found.cuda(root / "base" / CUDA)
+        root, _whole(bases), _whole(bundles), _whole(ides), releases={}, cuda=finder.cuda(root / "base" / CUDA)
     )
     names: dict[str, Collection[str]] = {"ide": ides, "bundle": bundles, "os": bases}
-    found.rules(catalog, names)
-    files = found.releases(root / "releases", catalog, names)
-    firsts = {file.release: found.first_lock(root, file.release) for file in files if tag.is_release(file.release)}
-    if found.mistakes:
-        raise Mistakes(found.mistakes)
+    finder.rules(catalog, names)
+    files = finder.releases(root / "releases", catalog, names)
+    firsts = {file.release: finder.first_lock(root, file.release) for file in files if tag.is_release(file.release)}
+    if finder.mistakes:
+        raise Mistakes(finder.mistakes)
     return replace(catalog, releases={f.release: releases.assemble(f, catalog, firsts[f.release]) for f in files})
 
 
@@ -139,30 +139,30 @@ class _Finder:
 
     def numbered(self, path: Path) -> list[tuple[str, Path]]:
         """The recipes of a folder in the order of their numbers, which are no part of their names."""
-        found: list[tuple[int, str, Path]] = []
+        numbered: list[tuple[int, str, Path]] = []
         for folder in _folders(path):
             if match := lineage.NUMBERED.fullmatch(folder.name):
-                found.append((int(match[1]), match[2], folder))
+                numbered.append((int(match[1]), match[2], folder))
             else:
                 self.wrong(folder, 0, "this folder has no number", f"call it 1-{folder.name}: its place in menus")
-        return [(name, folder) for _, name, folder in sorted(found)]
+        return [(name, folder) for _, name, folder in sorted(numbered)]
 
     def recipes(
         self, folders: Iterable[tuple[str, Path]], read: Callable[[str, Path], Recipe | None]
     ) -> dict[str, Recipe | None]:
         """Name → recipe, in the order of menus; none in the place of one that has mistakes."""
-        found: dict[str, Recipe | None] = {}
+        recipes: dict[str, Recipe | None] = {}
         for name, folder in folders:
             if not tag.is_name(name):
                 what = f"the name {name!r} has something other than a-z and 0-9, or more than 30 of these"
                 self.wrong(folder, 0, what, "rename the folder")
-            elif name in found:
+            elif name in recipes:
                 self.wrong(folder, 0, f"there is another recipe {name!r} beside this one", "rename one of the two")
             else:
                 before = len(self.mistakes)
                 recipe = read(name, folder)
-                found[name] = recipe if len(self.mistakes) == before else None
-        return found
+                recipes[name] = recipe if len(self.mistakes) == before else None
+        return recipes
 
     def base(self, name: str, folder: Path) -> Base | None:
         self.entries(folder, {"base.yaml", "base.snippet.j2", "display.txt", "files", "os-packages.txt"})
@@ -227,15 +227,15 @@ class _Finder:
 
     def categories(self, bundles: Mapping[str, Bundle], ides: Mapping[str, Ide | None]) -> None:
         """Refuses a category that no IDE has: its packages would never be installed, and nobody would know."""
-        known = [*_OF_BUNDLES, *(ide.config.category for ide in _whole(ides).values() if ide.config.category)]
+        categories = [*_OF_BUNDLES, *(ide.config.category for ide in _whole(ides).values() if ide.config.category)]
         if not all(ides.values()):
             return  # it may be that of one with mistakes
         for bundle in bundles.values():
             for python, names in bundle.categories.items():
                 file = bundle.pythons[python] / "Pipfile"
-                for name in (name for name in names if name not in known):
+                for name in (name for name in names if name not in categories):
                     line = _line(self.text(file), f"[{name}]")
-                    self.wrong(file, line, f"no IDE has the category {name!r}", nearest(name, known))
+                    self.wrong(file, line, f"no IDE has the category {name!r}", nearest(name, categories))
 
     def rules(self, catalog: Catalog, names: Mapping[str, Collection[str]]) -> None:
         """Refuses a rule that names what isn't there: it would forbid more than its author meant."""
@@ -244,10 +244,10 @@ class _Finder:
         for file, only in written:
             node = documents.compose(self.text(file), file) if only else None
             for index, rule in enumerate(only):
-                for kind, known in names.items():
-                    for name in sorted(set(getattr(rule, kind)) - set(known)):
+                for kind, members in names.items():
+                    for name in sorted(set(getattr(rule, kind)) - set(members)):
                         line = documents.line_of(node, ("only", index, kind))
-                        self.wrong(file, line, f"there is no {kind} {name!r}", nearest(name, known))
+                        self.wrong(file, line, f"there is no {kind} {name!r}", nearest(name, members))
 
     def ide(self, name: str, folder: Path) -> Ide | None:
         self.entries(folder, {"display.txt", "files", "ide.yaml", "npm", "os", f"{name}.snippet.j2"})
@@ -281,11 +281,11 @@ class _Finder:
         path = first_lock_file(root, release)
         return self.document(path, FirstLock) if path.exists() else None
 
-    def entries(self, folder: Path, known: Collection[str]) -> None:
+    def entries(self, folder: Path, allowed: Collection[str]) -> None:
         """Refuses what nothing reads: it is a misspelt name, and would be missed in silence."""
         for path in folder.iterdir():
-            if path.name not in known and not path.name.startswith("."):
-                self.wrong(path, 0, "nothing reads this", nearest(path.name, sorted(known)))
+            if path.name not in allowed and not path.name.startswith("."):
+                self.wrong(path, 0, "nothing reads this", nearest(path.name, sorted(allowed)))
 
     def present(self, path: Path) -> bool:
         if not path.is_file():
@@ -342,8 +342,10 @@ class _Finder:
         required = content.get("requires")
         if there and (not isinstance(required, dict) or required.get("python_version") != python_version(python)):
             line = _line(text, "python_version")
-            wanted = f'python_version = "{python_version(python)}"'
-            self.wrong(path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {wanted}")
+            line_of_python = f'python_version = "{python_version(python)}"'
+            self.wrong(
+                path, line, f"it must require the Python of its folder, {python}", f"below [requires]: {line_of_python}"
+            )
         if there and "source" not in content and not (path.parents[1] / lineage.CONFIG).exists():
             self.wrong(path, 1, "it has no [[source]]", "say where packages come from")
         return tuple(name for name in content if name not in _NO_CATEGORY)

@@ -179,7 +179,7 @@ def _unfit(choice: Choice, owner: str, rules: Iterable[Only]) -> Iterator[tuple[
                 yield kind, f"{owner} goes only with {kind} {words}: {rule.because}", ""
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, choices: Collection[str]) -> str:
     """How to mend a name that is not known."""
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    near = get_close_matches(name, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(choices) or 'none'}"

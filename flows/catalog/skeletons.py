@@ -136,8 +136,8 @@ def skeleton(kind: str, name: str, catalog: Catalog) -> dict[str, str]:
         raise RefitError(
             f"{name!r} can't be the name of a recipe.", hint="take small letters and digits alone, 30 at most."
         )
-    known: Iterable[str] = {"bundle": catalog.bundles, "ide": catalog.ides, "base": catalog.bases}[kind]
-    if name in known:
+    names: Iterable[str] = {"bundle": catalog.bundles, "ide": catalog.ides, "base": catalog.bases}[kind]
+    if name in names:
         raise RefitError(f"There is a {kind} {name!r} already.", hint="take another name.")
     return KINDS[kind](name, catalog)
 

@@ -88,7 +88,7 @@ def read_files(folder: Path, root: Path) -> dict[str, bytes]:
     Raises:
         Mistakes: those that can't be read, are none, lie elsewhere, or are too large.
     """
-    top, found, wrong = os.path.realpath(root), dict[str, bytes](), list[Mistake]()
+    top, contents, wrong = os.path.realpath(root), dict[str, bytes](), list[Mistake]()
     left = TOGETHER
     for file in sorted(folder.rglob("*")):
         if file.is_dir():
@@ -98,11 +98,11 @@ def read_files(folder: Path, root: Path) -> dict[str, bytes]:
         except OSError as error:
             wrong.append(unreadable(file, error))
         else:
-            found[file.relative_to(folder.parent).as_posix()] = content
+            contents[file.relative_to(folder.parent).as_posix()] = content
             left -= len(content)
     if wrong:
         raise Mistakes(wrong)
-    return found
+    return contents
 
 
 def copy(source: Path, target: Path, root: Path) -> None:

@@ -67,8 +67,8 @@ def lock(
     if check:
         from flows.lock_requirements import check_locks
 
-        found = [(target.bundle.name, target.base.name, target.python) for target in check_locks(release, bundle)]
-        show_data(as_json, found, tables.table("Locks that are in order", ("bundle", "base", "python"), found))
+        targets = [(target.bundle.name, target.base.name, target.python) for target in check_locks(release, bundle)]
+        show_data(as_json, targets, tables.table("Locks that are in order", ("bundle", "base", "python"), targets))
         return
     with running_flows(quiet=as_json):
         from flows.lock_requirements import lock_requirements
@@ -240,10 +240,10 @@ def compare_images(
 ) -> None:
     """Show what differs between two images: packages, layers, and what a host must pull that has the first."""
     registry = Registry(load())
-    found = evidence.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
-    show_data(as_json, found, tables.changes(found.packages))
+    comparison = evidence.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
+    show_data(as_json, comparison, tables.changes(comparison.packages))
     if not as_json:
-        out.print(tables.layers(found))
+        out.print(tables.layers(comparison))
 
 
 def prune(
@@ -274,8 +274,8 @@ def prune(
 def show_caches(context: typer.Context, as_json: Json = False) -> None:
     """Show the caches of what builds download: size, limit, last use."""
     if context.invoked_subcommand is None:
-        found = cache.caches(load())
-        show_data(as_json, found, tables.caches(found))
+        caches = cache.caches(load())
+        show_data(as_json, caches, tables.caches(caches))
 
 
 @cache_app.command("prune")

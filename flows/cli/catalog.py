@@ -50,8 +50,8 @@ release_app = typer.Typer(no_args_is_help=True)
 @release_app.command("list")
 def list_releases(as_json: Json = False) -> None:
     """List all releases, newest first: where they are, until when they are supported, when their nights are."""
-    found = branches.releases(load().catalog)
-    show_data(as_json, found, tables.releases(found, now().date()))
+    branches_there = branches.releases(load().catalog)
+    show_data(as_json, branches_there, tables.releases(branches_there, now().date()))
 
 
 @release_app.command("table")
@@ -111,12 +111,12 @@ def wizard(
     pick = _pick if sys.stdin.isatty() and out.is_terminal else None
     given = {"os": system, "python": python, "cuda": cuda, "bundle": bundle, "ide": ide}
     name = release or questions.choose_release(recipes, pick)
-    wanted = catalogs.release(recipes, name)
+    file = catalogs.release(recipes, name)
     given = {question: text for question, text in given.items() if text}
-    answers = questions.answer(recipes, given, pick, questions.sizes(wanted, settings) if pick else {})
+    answers = questions.answer(recipes, given, pick, questions.sizes(file, settings) if pick else {})
     profile = questions.profile(recipes, name, answers)
     _show_image(profile, recipes)
-    there = questions.stands_in(wanted, profile)
+    there = questions.stands_in(file, profile)
     writing = not there and _decided(write, f"Add {profile.stem} to {name}?", pick is not None)
     building = (there or writing) and _decided(build, "Build it?", pick is not None)
     line = questions.command_line(name, answers, writing=writing, building=building)

@@ -73,11 +73,11 @@ def play(settings: Settings, step: Step) -> Story:
 
 def _start(sessions: Sessions, catalog: Path) -> None:
     try:
-        found = sessions.show(SESSION)
+        session = sessions.show(SESSION)
     except UnknownName:
         create_session(SESSION, PROFILE, RELEASE, catalog)
     else:
-        if found.running is not Running.running:
+        if session.running is not Running.running:
             sessions.start(SESSION)
 
 

@@ -38,12 +38,12 @@ def list_gpus(as_json: Json = False) -> None:
     """List the GPUs of this machine, and who has them."""
     pool = Sessions.open(load()).gpus
     taken = pool.taken()
-    found = [
+    gpus = [
         Listed(gpu.name, tuple(gpu.nodes.values()), tuple(one for one in taken if one.gpu == gpu.name))
         for gpu in pool.gpus()
     ]
-    rows = ((one.gpu, ", ".join(one.nodes), "\n".join(map(_holder, one.taken)) or "free") for one in found)
-    show_data(as_json, found, tables.table("GPUs", ("GPU", "devices", "who has it"), rows))
+    rows = ((one.gpu, ", ".join(one.nodes), "\n".join(map(_holder, one.taken)) or "free") for one in gpus)
+    show_data(as_json, gpus, tables.table("GPUs", ("GPU", "devices", "who has it"), rows))
 
 
 @app.command("hold")

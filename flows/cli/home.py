@@ -68,12 +68,12 @@ def scan_home(name: SessionName, to: To = "", as_json: Json = False) -> None:
     """Show what in a session's home would break on another image, and how to mend it (experimental)."""
     settings = load()
     session = Sessions.open(settings).store.session(name)
-    found = scan(settings, session, _target(settings, session, to))
+    result = scan(settings, session, _target(settings, session, to))
     if as_json:
-        show_json(found)
+        show_json(result)
     else:
-        _show_scan(found)
-    if found.verdict is Verdict.blocked:
+        _show_scan(result)
+    if result.verdict is Verdict.blocked:
         raise typer.Exit(1)
 
 
@@ -91,11 +91,11 @@ def show_drift(
         PreferenceStore(open_database(settings.database)).change(name, caller(), replay=replay)
     sessions = Sessions.open(settings)
     session = sessions.that_runs(name)
-    found = hand_made(settings, sessions.engine, session)
+    changes = hand_made(settings, sessions.engine, session)
     if as_json:
-        show_json(found)
+        show_json(changes)
         return
-    _show_changes(found)
+    _show_changes(changes)
     for change in sessions.engine.by_hand(session):
         out.print(f"Because of this it isn't moved: {change}.", highlight=False)
 
@@ -107,11 +107,11 @@ def rehearse_move(name: SessionName, to: To = "", as_json: Json = False) -> None
     session = sessions.store.session(name)
     image = _target(settings, session, to)
     with screen.showing(err):
-        found = rehearse(settings, sessions.homes, moved(session, image, access_of(image, Registry(settings))))
-    show_data(as_json, found, tables.findings(map(asdict, found.findings)))
-    if found.skipped and not as_json:
-        err.print(f"It was not rehearsed: {found.skipped}.", highlight=False)
-    if found.failed:
+        result = rehearse(settings, sessions.homes, moved(session, image, access_of(image, Registry(settings))))
+    show_data(as_json, result, tables.findings(map(asdict, result.findings)))
+    if result.skipped and not as_json:
+        err.print(f"It was not rehearsed: {result.skipped}.", highlight=False)
+    if result.failed:
         raise typer.Exit(1)
 
 
@@ -135,9 +135,11 @@ def list_homes(as_json: Json = False) -> None:
     settings = load()
     sessions = Sessions.open(settings)
     homes, used = LocalHomes(settings), {session.name for session in sessions.store.sessions()}
-    found = [Home(name, uid, homes.path(name), name in used) for name, uid in sessions.store.homes().items()]
-    rows = ((h.name, h.uid, "yes" if h.used else "kept", "yes" if h.path in homes.pool else "", h.path) for h in found)
-    show_data(as_json, found, tables.table("Homes", ("home", "uid", "session", "pool", "folder"), rows))
+    homes_there = [Home(name, uid, homes.path(name), name in used) for name, uid in sessions.store.homes().items()]
+    rows = (
+        (h.name, h.uid, "yes" if h.used else "kept", "yes" if h.path in homes.pool else "", h.path) for h in homes_there
+    )
+    show_data(as_json, homes_there, tables.table("Homes", ("home", "uid", "session", "pool", "folder"), rows))
 
 
 @snapshot_app.command("list")
@@ -146,9 +148,9 @@ def list_kept(
 ) -> None:
     """List the snapshots of homes that moves have kept, because a person may have worked there since."""
     sessions = Sessions.open(load())
-    found = retained_snapshots.kept(sessions, Journal(sessions.store.database), name)
-    rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in found)
-    show_data(as_json, found, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
+    snapshots = retained_snapshots.kept(sessions, Journal(sessions.store.database), name)
+    rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in snapshots)
+    show_data(as_json, snapshots, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
 
 
 @snapshot_app.command("restore")
@@ -176,8 +178,8 @@ def show_pool(context: typer.Context, as_json: Json = False) -> None:
     """Show the pool of homes: its size, and how much of it is free."""
     if context.invoked_subcommand is None:
         pool = Pool(load())
-        found = [pool.room()] if pool.ready() else []
-        _show_pool(pool, found, as_json)
+        rooms = [pool.room()] if pool.ready() else []
+        _show_pool(pool, rooms, as_json)
 
 
 @pool_app.command("create")
@@ -211,9 +213,9 @@ def add_to_pool(name: SessionName) -> None:
     out.print(f"The home of {name} is {session.home} now.", highlight=False, soft_wrap=True)
 
 
-def _show_pool(pool: Pool, found: Sequence[Room], as_json: bool) -> None:
-    rows = ((f"{room.size / 1e9:.1f} GB", f"{room.free / 1e9:.1f} GB", pool.folder) for room in found)
-    show_data(as_json, found, tables.table("Pool", ("size", "free", "folder"), rows))
+def _show_pool(pool: Pool, rooms: Sequence[Room], as_json: bool) -> None:
+    rows = ((f"{room.size / 1e9:.1f} GB", f"{room.free / 1e9:.1f} GB", pool.folder) for room in rooms)
+    show_data(as_json, rooms, tables.table("Pool", ("size", "free", "folder"), rows))
 
 
 def _target(settings: Settings, session: Session, to: str) -> str:
@@ -228,27 +230,27 @@ def _target(settings: Settings, session: Session, to: str) -> str:
     return digest
 
 
-def _show_scan(found: Scan) -> None:
-    rows = ((finding.verdict, finding.path or "the home", finding.what) for finding in found.findings)
+def _show_scan(scanned: Scan) -> None:
+    rows = ((finding.verdict, finding.path or "the home", finding.what) for finding in scanned.findings)
     show(tables.table("Findings", ("verdict", "path", "what"), rows))
     out.print(
-        f"{found.files} files of {found.session} were looked at. On {tables.short(found.new)}: {found.verdict}.",
+        f"{scanned.files} files of {scanned.session} were read. On {tables.short(scanned.new)}: {scanned.verdict}.",
         highlight=False,
     )
-    _show_recipe("To run in the session after the move:", [line for one in found.findings for line in one.recipe])
+    _show_recipe("To run in the session after the move:", [line for one in scanned.findings for line in one.recipe])
 
 
-def _show_changes(found: HandMade) -> None:
-    for title, changes in (("System packages", found.system), ("Python packages", found.python)):
+def _show_changes(report: HandMade) -> None:
+    for title, changes in (("System packages", report.system), ("Python packages", report.python)):
         if changes.added or changes.removed or changes.changed:
             show(tables.changes(changes, title))
-    if found.files:
-        show(tables.table("Files", ("path",), ((path,) for path in found.files)))
-    if not found:
-        out.print(f"The container of {found.session} is as its image was.")
-    _show_recipe("To make the same packages anew, as root in the next container:", found.recipe)
-    if found.recipe:
-        out.print(f"`refit session drift {found.session} --replay` lets moves do so with those of the system.")
+    if report.files:
+        show(tables.table("Files", ("path",), ((path,) for path in report.files)))
+    if not report:
+        out.print(f"The container of {report.session} is as its image was.")
+    _show_recipe("To make the same packages anew, as root in the next container:", report.recipe)
+    if report.recipe:
+        out.print(f"`refit session drift {report.session} --replay` lets moves do so with those of the system.")
 
 
 def _show_recipe(title: str, lines: Sequence[str]) -> None:

@@ -34,9 +34,11 @@ def list_images(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
     registry = Registry(load())
-    found = registry.digests(registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))])
-    rows = ((tag, tables.short(digest)) for tag, digest in sorted(found.items()))
-    show_data(as_json, found, tables.table("Images", ("tag", "digest"), rows))
+    digests = registry.digests(
+        registry.repository, [str(tag) for tag in tags_among(registry.tags(registry.repository))]
+    )
+    rows = ((tag, tables.short(digest)) for tag, digest in sorted(digests.items()))
+    show_data(as_json, digests, tables.table("Images", ("tag", "digest"), rows))
 
 
 @images_app.command("sign")
@@ -52,20 +54,20 @@ def sign_images(
     settings = load()
     registry = Registry(settings)
     publications = Publications(settings, registry=registry)
-    found = candidates(registry, publications, image or (), profile or (), dated=everything)
+    images = candidates(registry, publications, image or (), profile or (), dated=everything)
     rows = (
         (", ".join(one.tags), tables.short(one.digest), one.profile, one.refusal.doubt, "yes" if one.tested else "no")
-        for one in found
+        for one in images
     )
-    show_data(as_json, found, tables.table("To be signed", ("tags", "digest", "profile", "is", "tested"), rows))
-    if dry_run or not found or (not yes and (as_json or not sys.stdin.isatty())):
+    show_data(as_json, images, tables.table("To be signed", ("tags", "digest", "profile", "is", "tested"), rows))
+    if dry_run or not images or (not yes and (as_json or not sys.stdin.isatty())):
         return
     if not yes:
         typer.confirm("Sign them? Sessions can be made from them and moved to them then.", abort=True)
-    for one in found:
+    for one in images:
         vouch(registry, publications, one)
     if not as_json:
-        out.print(f"{len(found)} images are signed.")
+        out.print(f"{len(images)} images are signed.")
 
 
 @images_app.command("revoke")
@@ -93,9 +95,9 @@ def restore(what: What) -> None:
 def list_revoked(as_json: Json = False) -> None:
     """List the images and keys that were revoked."""
     settings = load()
-    found = Trust(settings, open_database(settings.database)).revocations()
-    rows = ((one.what, one.why, one.by, f"{one.at:%Y-%m-%d %H:%M} UTC") for one in found)
-    show_data(as_json, found, tables.table("Revoked", ("what", "why", "by", "at"), rows))
+    revocations = Trust(settings, open_database(settings.database)).revocations()
+    rows = ((one.what, one.why, one.by, f"{one.at:%Y-%m-%d %H:%M} UTC") for one in revocations)
+    show_data(as_json, revocations, tables.table("Revoked", ("what", "why", "by", "at"), rows))
 
 
 @images_app.command("keys")
@@ -111,8 +113,8 @@ def show_keys(
         keys.renew()
     signing = keys.signer().public_key
     rows = ((id, key.scheme, "yes" if id == signing.keyid else "") for id, key in keys.trusted().items())
-    found = {"signing": signing.keyid, "public": pem_of(signing), "trusted": sorted(keys.trusted())}
-    show_data(as_json, found, tables.table("Keys", ("id", "kind", "signs"), rows))
+    listing = {"signing": signing.keyid, "public": pem_of(signing), "trusted": sorted(keys.trusted())}
+    show_data(as_json, listing, tables.table("Keys", ("id", "kind", "signs"), rows))
     if not as_json:
         out.print(pem_of(signing), end="", highlight=False, soft_wrap=True)
 

@@ -97,8 +97,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(asked: bool) -> None:
+    if asked:
         from importlib.metadata import version
 
         out.print(f"refit {version('refit')}", highlight=False)

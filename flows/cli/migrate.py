@@ -177,8 +177,8 @@ def show_history(
         moves = Journal(database).history(session)[::-1]
         show_data(as_json, moves, session_tables.past_moves(moves, whole=bool(session)))
         return
-    found = History(database).events(session)[::-1]
-    show_data(as_json, found, session_tables.events(found))
+    history = History(database).events(session)[::-1]
+    show_data(as_json, history, session_tables.events(history))
     if broken := History(database).broken():
         raise RefitError("The history isn't as Refit wrote it.", why=f"Its chain of digests breaks: {broken}.")
 

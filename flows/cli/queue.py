@@ -34,8 +34,8 @@ def list_queues(as_json: Json = False) -> None:
     with running_flows(quiet=True):
         from flows.orchestration.queues import queues
 
-        found = queues()
-    show_data(as_json, found, tables.queues(found))
+        states = queues()
+    show_data(as_json, states, tables.queues(states))
 
 
 @app.command("pause")

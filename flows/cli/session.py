@@ -73,10 +73,10 @@ def create_session(
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
     sessions = Sessions.open(load())
-    found = sessions.all()
-    urls = sessions.urls(status.session for status in found)
-    rows = (session_tables.session_row(status, urls[status.session.name]) for status in found)
-    show_data(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+    statuses = sessions.all()
+    urls = sessions.urls(status.session for status in statuses)
+    rows = (session_tables.session_row(status, urls[status.session.name]) for status in statuses)
+    show_data(as_json, statuses, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
 
 
 @app.command("show")
@@ -113,9 +113,9 @@ def stop_session(name: SessionName) -> None:
 def recover_sessions(as_json: Json = False) -> None:
     """Record sessions again whose records were lost with the database, by what their containers say; all go on."""
     with screen.showing(err):
-        found = recovery.recover(Sessions.open(load()))
-    show_data(as_json, found, session_tables.recovered(found))
-    if any(one.problem for one in found):
+        results = recovery.recover(Sessions.open(load()))
+    show_data(as_json, results, session_tables.recovered(results))
+    if any(one.problem for one in results):
         raise typer.Exit(1)
 
 
@@ -147,8 +147,8 @@ def execute_in_session(
 @updates_app.command("show")
 def show_wish(name: SessionName, as_json: Json = False) -> None:
     """Show what a session's owner wants of migrations, and who said so."""
-    known = PreferenceStore(open_database(load().database))
-    wish, changes = known.all().get(name, UpdatePreferences()), known.changes(name)
+    store = PreferenceStore(open_database(load().database))
+    wish, changes = store.all().get(name, UpdatePreferences()), store.changes(name)
     show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
 
 
@@ -222,9 +222,9 @@ snapshots.add_to(app)
 
 
 def _wish(name: str, **changes: Any) -> None:
-    known = PreferenceStore(open_database(load().database))
-    known.change(name, wishes.caller(), **changes)
-    show(session_tables.wish_changes(known.changes(name)[-1:]))
+    store = PreferenceStore(open_database(load().database))
+    store.change(name, wishes.caller(), **changes)
+    show(session_tables.wish_changes(store.changes(name)[-1:]))
 
 
 def _show_session(sessions: Sessions, name: str) -> None:

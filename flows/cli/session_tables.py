@@ -63,12 +63,12 @@ def migration(decisions: Iterable[Decision]) -> Table:
     return table("Plan", ("session", "action", "from", "to", "wave", "earliest", "to pull", "why"), rows)
 
 
-def of_fleet(found: Fleet) -> tuple[Table, Table]:
+def of_fleet(lines: Fleet) -> tuple[Table, Table]:
     """How the rollouts go, and where the sessions stand."""
-    return rollouts(found.rollouts), fleet(found.sessions)
+    return rollouts(lines.rollouts), fleet(lines.sessions)
 
 
-def rollouts(found: Iterable[RolloutLine]) -> Table:
+def rollouts(rollouts: Iterable[RolloutLine]) -> Table:
     """How rollouts go, a line for each wave."""
     rows = (
         (
@@ -82,14 +82,14 @@ def rollouts(found: Iterable[RolloutLine]) -> Table:
             wave.left,
             wave.health.text if wave.health else "",
         )
-        for one in found
+        for one in rollouts
         for wave in one.waves
     )
     columns = ("image", "profile", "state", "begun", "wave", "moved", "failed", "left", "what it says")
     return table("Rollouts", columns, rows)
 
 
-def fleet(found: Iterable[SessionLine]) -> Table:
+def fleet(sessions: Iterable[SessionLine]) -> Table:
     """Sessions with their images, those that are behind, and why."""
     rows = (
         (
@@ -101,7 +101,7 @@ def fleet(found: Iterable[SessionLine]) -> Table:
             one.deadline and f"{one.deadline:%Y-%m-%d %H:%M} UTC",
             one.why,
         )
-        for one in found
+        for one in sessions
     )
     return table("Sessions", ("session", "on", "newest", "", "moves", "deadline", "why"), rows)
 
@@ -155,7 +155,7 @@ def session_row(status: Status, url: str) -> tuple[object, ...]:
     return session.name, status.running or "no container", session.profile, short(session.image), url
 
 
-def recovered(found: Iterable[Recovered]) -> Table:
+def recovered(results: Iterable[Recovered]) -> Table:
     """Sessions that had lost their records."""
     rows = (
         (
@@ -164,7 +164,7 @@ def recovered(found: Iterable[Recovered]) -> Table:
             "runs" if one.runs else "stopped" if one.container else "",
             one.problem or (f"beside it, stopped: {', '.join(one.others)}, from moves" if one.others else ""),
         )
-        for one in found
+        for one in results
     )
     return table("Sessions that are on record again", ("session", "container", "state", "what"), rows)
 

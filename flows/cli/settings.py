@@ -58,11 +58,12 @@ def show_settings(
     if markdown:
         show_text(page())
         return
-    found = [line for line in lines(settings.load()) if name in line.name]
+    chosen = [line for line in lines(settings.load()) if name in line.name]
     rows = (
-        (one.name, _text(one.here) if one.here != one.default else "", _text(one.default), one.meaning) for one in found
+        (one.name, _text(one.here) if one.here != one.default else "", _text(one.default), one.meaning)
+        for one in chosen
     )
-    show_data(as_json, found, tables.table("Settings", ("setting", "here", "default", "meaning"), rows))
+    show_data(as_json, chosen, tables.table("Settings", ("setting", "here", "default", "meaning"), rows))
 
 
 def page() -> str:
@@ -71,10 +72,10 @@ def page() -> str:
     return _PAGE + "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
 
 
-def lines(found: settings.Settings | type[settings.Settings]) -> tuple[Line, ...]:
+def lines(values: settings.Settings | type[settings.Settings]) -> tuple[Line, ...]:
     """Every setting, in the order of the model; of the model alone nothing is known but its defaults."""
-    kind = found if isinstance(found, type) else type(found)
-    return tuple(_lines(kind, None if isinstance(found, type) else found))
+    kind = values if isinstance(values, type) else type(values)
+    return tuple(_lines(kind, None if isinstance(values, type) else values))
 
 
 def _lines(kind: type[BaseModel], value: BaseModel | None, prefix: str = "") -> Iterator[Line]:

@@ -69,8 +69,8 @@ ASKED = 1_000_000_000  # bytes: of a copy that takes more, a person is asked fir
 
 def list_all(name: SessionName, as_json: Json = False) -> None:
     """List the snapshots of a session: when, by whom, of what image, how large by itself, what has changed since."""
-    found = session_snapshots.listed(Sessions.open(load()), name)
-    show_data(as_json, found, _table(found))
+    snapshots = session_snapshots.listed(Sessions.open(load()), name)
+    show_data(as_json, snapshots, _table(snapshots))
 
 
 def remove(name: SessionName, snapshot: Chosen, yes: Yes = False) -> None:
@@ -90,11 +90,11 @@ def show_diff(
 ) -> None:
     """Show what has changed in a session's home and volumes since a snapshot."""
     with screen.showing(err):
-        found = session_snapshots.diff(Sessions.open(load()), name, snapshot, contents=contents)
+        changes = session_snapshots.diff(Sessions.open(load()), name, snapshot, contents=contents)
     if as_json:
-        show_json(found)
+        show_json(changes)
     else:
-        _show_changes(found)
+        _show_changes(changes)
 
 
 def roll_back(
@@ -158,28 +158,32 @@ def _refuse_without(**options: bool) -> None:
         )
 
 
-def _show_foreseen(found: Foreseen, as_json: bool) -> None:
+def _show_foreseen(foreseen: Foreseen, as_json: bool) -> None:
     if as_json:
-        show_json(found)
+        show_json(foreseen)
         return
-    _show_changes(found.changed)
-    image = "keeps its image" if found.image == found.session.image else f"gets the image {tables.short(found.image)}"
-    told = f"{found.session.name} goes back to {found.snapshot.name}, and {image}."
+    _show_changes(foreseen.changed)
+    image = (
+        "keeps its image"
+        if foreseen.image == foreseen.session.image
+        else f"gets the image {tables.short(foreseen.image)}"
+    )
+    told = f"{foreseen.session.name} goes back to {foreseen.snapshot.name}, and {image}."
     out.print(f"{told} All that is listed becomes what it was; as it is now, the home becomes a snapshot.")
-    if found.work:
-        out.print(f"It is in use: {found.work}.", style="bold")
+    if foreseen.work:
+        out.print(f"It is in use: {foreseen.work}.", style="bold")
 
 
-def _show_changes(found: Sequence[str]) -> None:
-    for change in found[:SHOWN]:
+def _show_changes(changes: Sequence[str]) -> None:
+    for change in changes[:SHOWN]:
         out.print(change, highlight=False, soft_wrap=True)
-    if len(found) > SHOWN:
-        out.print(f"and {len(found) - SHOWN} more; `--json` has them all.")
-    if not found:
+    if len(changes) > SHOWN:
+        out.print(f"and {len(changes) - SHOWN} more; `--json` has them all.")
+    if not changes:
         out.print("Nothing has changed since.")
 
 
-def _table(found: Iterable[Listed]) -> Table:
+def _table(snapshots: Iterable[Listed]) -> Table:
     rows = (
         (
             one.snapshot.name,
@@ -190,7 +194,7 @@ def _table(found: Iterable[Listed]) -> Table:
             in_few_words(one.changed),
             one.snapshot.note,
         )
-        for one in found
+        for one in snapshots
     )
     return tables.table("Snapshots", ("snapshot", "from", "by", "image", "size", "changed since", "note"), rows)
 

@@ -94,7 +94,7 @@ def exchange_keys(
     gone: Sequence[str] = (),
 ) -> None:
     """Change who may log in to a session, and see to it that the forwarder runs."""
-    reconfigure.change_keys(sessions, name, lambda known: without(added(known, new), gone))
+    reconfigure.change_keys(sessions, name, lambda keys: without(added(keys, new), gone))
     services.up(settings, only=["forwarder"])
 
 

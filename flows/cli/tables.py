@@ -125,7 +125,7 @@ def held_back(locks: Iterable[Lock]) -> Table:
     return table("Held back by the release", ("bundle", "python", "change", "what"), rows)
 
 
-def releases(found: Iterable[ReleaseBranch], today: date) -> Table:
+def releases(branches: Iterable[ReleaseBranch], today: date) -> Table:
     """Releases, and how long they are supported."""
     rows = (
         (
@@ -137,7 +137,7 @@ def releases(found: Iterable[ReleaseBranch], today: date) -> Table:
             one.file and len(one.file.profiles),
             one.problem,
         )
-        for one in found
+        for one in branches
     )
     columns = ("release", "in", "state", "supported until", "nights (UTC)", "profiles", "what")
     return table("Releases", columns, rows)
@@ -152,8 +152,8 @@ def evidence(digest: str, files: Iterable[File]) -> Table:
 def findings(findings: Iterable[Mapping[str, object]]) -> Table:
     """The results of an image's checks."""
     rows = (
-        (found["check"], "passed" if found["passed"] else "failed", found["seen"], f"{found['seconds']} s")
-        for found in findings
+        (finding["check"], "passed" if finding["passed"] else "failed", finding["seen"], f"{finding['seconds']} s")
+        for finding in findings
     )
     return table("Checks", ("check", "", "seen", "took"), rows)
 
@@ -168,11 +168,12 @@ def changes(changes: Changes, title: str = "Packages") -> Table:
     return table(title, ("package", "old", "new", ""), rows)
 
 
-def layers(found: Comparison) -> str:
+def layers(comparison: Comparison) -> str:
     """The part of a newer image that a host with the older one has, in a sentence."""
     return (
-        f"{found.layers_shared} of {found.layers} layers are shared ({found.bytes_shared / 1e6:.1f} MB); "
-        f"a host that has the first image pulls {found.bytes_to_pull / 1e6:.1f} MB."
+        f"{comparison.layers_shared} of {comparison.layers} layers are shared "
+        f"({comparison.bytes_shared / 1e6:.1f} MB); "
+        f"a host that has the first image pulls {comparison.bytes_to_pull / 1e6:.1f} MB."
     )
 
 
@@ -230,7 +231,7 @@ def pruned(report: PruneReport) -> str:
     return f"{counts} Freed: {freed}. {report.left}".strip()
 
 
-def caches(found: Iterable[Cache]) -> Table:
+def caches(caches: Iterable[Cache]) -> Table:
     """The caches of downloads."""
     rows = (
         (
@@ -240,14 +241,14 @@ def caches(found: Iterable[Cache]) -> Table:
             c.used and f"{c.used:%Y-%m-%d %H:%M} UTC",
             c.folder,
         )
-        for c in found
+        for c in caches
     )
     return table("Caches", ("cache", "size", "limit", "last used", "folder"), rows)
 
 
 def shortened(text: str) -> str:
     """A text in which digests are short."""
-    return _DIGEST.sub(lambda found: short(found[0]), text)
+    return _DIGEST.sub(lambda match: short(match[0]), text)
 
 
 def short(digest: str) -> str:

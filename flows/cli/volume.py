@@ -42,12 +42,12 @@ class Listed:
 def list_volumes(as_json: Json = False) -> None:
     """List all volumes, those that were kept of sessions that are gone as well."""
     settings = load()
-    found = list(_all(Sessions.open(settings), LocalHomes(settings)))
+    volumes = list(_all(Sessions.open(settings), LocalHomes(settings)))
     rows = (
         (v.name, ", ".join(v.sessions) or ("" if v.shared else "kept"), "yes" if v.shared else "", v.folder)
-        for v in found
+        for v in volumes
     )
-    show_data(as_json, found, tables.table("Volumes", ("volume", "session", "shared", "folder"), rows))
+    show_data(as_json, volumes, tables.table("Volumes", ("volume", "session", "shared", "folder"), rows))
 
 
 @app.command("create")
@@ -81,18 +81,18 @@ def remove_volume(name: VolumeName, yes: Yes = False) -> None:
     """Remove a volume that no session has, with everything in it."""
     settings = load()
     sessions = Sessions.open(settings)
-    known = {volume.name: volume for volume in _all(sessions, LocalHomes(settings))}
-    if name not in known:
-        raise UnknownName("volume", name, known)
-    check_unused(name, known[name].sessions)
-    if yes or typer.confirm(f"Remove {known[name].folder} with everything in it?", abort=True):
-        reconfigure.remove_volume(sessions, name, known[name].folder)
+    volumes = {volume.name: volume for volume in _all(sessions, LocalHomes(settings))}
+    if name not in volumes:
+        raise UnknownName("volume", name, volumes)
+    check_unused(name, volumes[name].sessions)
+    if yes or typer.confirm(f"Remove {volumes[name].folder} with everything in it?", abort=True):
+        reconfigure.remove_volume(sessions, name, volumes[name].folder)
 
 
 def _all(sessions: Sessions, homes: LocalHomes) -> Iterator[Listed]:
-    known = sessions.store.sessions()
+    sessions_there = sessions.store.sessions()
     for name, folder in homes.shared().items():
-        yield Listed(name, users(known, folder), True, folder)
+        yield Listed(name, users(sessions_there, folder), True, folder)
     for session in sessions.store.homes():
         for name, folder in homes.volumes(session).items():
-            yield Listed(f"{session}/{name}", users(known, folder), False, folder)
+            yield Listed(f"{session}/{name}", users(sessions_there, folder), False, folder)

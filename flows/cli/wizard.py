@@ -55,12 +55,12 @@ def answer(
 
 def _smallest(recipes: Catalog, answers: Mapping[str, str], question: str, sizes: Sizes) -> dict[str, int]:
     """Possible answer → how large the smallest image is that it leaves (bytes), of those of which that is known."""
-    known = [
+    measured = [
         (one[question], sizes[stem])
         for one in choices.possible(recipes, answers)
         if (stem := choices.choice(one).stem) in sizes
     ]
-    return dict(sorted(known, key=lambda pair: pair[1], reverse=True))
+    return dict(sorted(measured, key=lambda pair: pair[1], reverse=True))
 
 
 def sizes(release: Release, settings: Settings) -> Sizes:
@@ -70,11 +70,11 @@ def sizes(release: Release, settings: Settings) -> Sizes:
         registry.ping()
     except RefitError:
         return {}
-    found = {
+    sizes = {
         profile.stem: registry.find(registry.repository, f"{profile.stem}_{release.name}")
         for profile in release.profiles
     }
-    return {stem: image.size for stem, image in found.items() if image}
+    return {stem: image.size for stem, image in sizes.items() if image}
 
 
 def choose_release(recipes: Catalog, pick: Pick | None) -> str:

@@ -74,15 +74,15 @@ def of_system(system: evidence.Changes, manager: str) -> tuple[str, ...]:
         rpms = [f"{name}-{version}" for name, version in _there(system).items()]
         install = "dnf install --assumeyes --setopt=install_weak_deps=False"
         return _calls((install, rpms), ("dnf remove --assumeyes", [*system.removed]))
-    wanted = [f"{name}={version}" for name, version in _there(system).items()]
+    packages = [f"{name}={version}" for name, version in _there(system).items()]
     install = "apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades"
-    return _calls((install, wanted), ("apt-get remove --yes", [*system.removed]))
+    return _calls((install, packages), ("apt-get remove --yes", [*system.removed]))
 
 
 def of_python(python: evidence.Changes) -> tuple[str, ...]:
     """The commands that make the same changes to Python packages again. Pure."""
-    wanted = [f"{name}=={version}" for name, version in _there(python).items()]
-    return _calls(("python3 -m pip install", wanted), ("python3 -m pip uninstall --yes", [*python.removed]))
+    packages = [f"{name}=={version}" for name, version in _there(python).items()]
+    return _calls(("python3 -m pip install", packages), ("python3 -m pip uninstall --yes", [*python.removed]))
 
 
 def _calls(*calls: tuple[str, Collection[str]]) -> tuple[str, ...]:
@@ -121,5 +121,5 @@ def _brought(engine: Engine, session: Session, manager: str, packages: Iterable[
 
 def _different(settings: Settings, container: str) -> Mapping[str, Collection[str]]:
     call = [*tools.podman(settings), "diff", "--format", "json", container]
-    found: Mapping[str, Collection[str]] = json.loads(command.run(call, root=True, limit=LOOK_SECONDS).stdout)
-    return found
+    paths: Mapping[str, Collection[str]] = json.loads(command.run(call, root=True, limit=LOOK_SECONDS).stdout)
+    return paths

@@ -47,17 +47,17 @@ class Finding:
 
 def judge(home: Home, old: Image, new: Image) -> tuple[Finding, ...]:
     """Everything in a home that a move from one image to another concerns, worst first."""
-    found = [
+    findings = [
         *(finding for group in home.groups for finding in _group(group, home, old, new)),
         *(finding for kernel in home.kernels for finding in _kernel(kernel, home, old, new)),
         *(finding for script in home.scripts for finding in _script(script, old, new)),
         *_shadows(home, old, new),
         *(Finding(Verdict.ok, "", f"not everything was looked at: {why}") for why in home.missed),
     ]
-    return together(found)
+    return together(findings)
 
 
-def as_volume(found: Home, path: str) -> Home:
+def as_volume(home: Home, path: str) -> Home:
     """The facts about a volume that is at `path` in the session, to be judged as a home is.
 
     Nothing in a volume is in PATH, and Jupyter looks for no kernels there.
@@ -67,10 +67,10 @@ def as_volume(found: Home, path: str) -> Home:
         return posixpath.normpath(posixpath.join(path, relative))
 
     return replace(
-        found,
-        groups=tuple(replace(g, path=there(g.path), source=g.source and there(g.source)) for g in found.groups),
-        scripts=tuple(replace(script, path=there(script.path)) for script in found.scripts),
-        missed=tuple(f"{path}: {why}" for why in found.missed),
+        home,
+        groups=tuple(replace(g, path=there(g.path), source=g.source and there(g.source)) for g in home.groups),
+        scripts=tuple(replace(script, path=there(script.path)) for script in home.scripts),
+        missed=tuple(f"{path}: {why}" for why in home.missed),
         kernels=(),
         programs={},
         first=(),
@@ -94,12 +94,12 @@ _RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
 def _group(group: Group, home: Home, old: Image, new: Image) -> Iterator[Finding]:
-    reasons, known = [*_python(group, old, new), *_native(group, home, old, new)], _broken(group, home, old)
+    reasons, broken = [*_python(group, old, new), *_native(group, home, old, new)], _broken(group, home, old)
     if reasons:
         recipe = _recipe(group, new)
         yield Finding(Verdict.rebuild if recipe else Verdict.blocked, group.path, "; ".join(reasons), recipe)
-    elif known:
-        yield Finding(Verdict.ok, group.path, f"doesn't work on the old image either: {'; '.join(known)}")
+    elif broken:
+        yield Finding(Verdict.ok, group.path, f"doesn't work on the old image either: {'; '.join(broken)}")
 
 
 def _python(group: Group, old: Image, new: Image) -> Iterator[str]:
@@ -144,13 +144,13 @@ def _native(group: Group, home: Home, old: Image, new: Image) -> Iterator[str]:
 
 def _broken(group: Group, home: Home, old: Image) -> list[str]:
     """Reasons for which a group doesn't work as it is."""
-    found = []
+    reasons = []
     if group.kind is Kind.venv and not _runs(group.interpreter, group.python, old):
-        found.append("its Python is not there" if group.interpreter else "its Python leads nowhere")
+        reasons.append("its Python is not there" if group.interpreter else "its Python leads nowhere")
     for interface, (version, example) in group.native.versions.items():
         if not _has(old, interface, version):
-            found.append(f"{example} needs {interface} {version}")
-    return found
+            reasons.append(f"{example} needs {interface} {version}")
+    return reasons
 
 
 def _recipe(group: Group, new: Image) -> tuple[str, ...]:
@@ -254,8 +254,8 @@ def _script(script: Starter, old: Image, new: Image) -> Iterator[Finding]:
     program = posixpath.basename(script.program)
     what = f"its first line names {script.program}, which is not in the new image"
     if program in new.programs or program.startswith("python"):
-        found = program if program in new.programs else "python3"
-        recipe = (f"sed -i '1s|^#!.*|#!/usr/bin/env {found}|' {_at(script.path)}",)
+        interpreter = program if program in new.programs else "python3"
+        recipe = (f"sed -i '1s|^#!.*|#!/usr/bin/env {interpreter}|' {_at(script.path)}",)
         yield Finding(Verdict.rebuild, script.path, what, recipe)
     else:
         yield Finding(Verdict.blocked, script.path, what)

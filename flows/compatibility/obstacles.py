@@ -34,8 +34,8 @@ def obstacles(settings: Settings, moving: Mapping[str, tuple[Session, str]]) -> 
         moving: name → session, and the digest of the image that it is to have.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda one: _blocked(settings, *one), moving.values())
-        return {name: why for name, why in zip(moving, found, strict=True) if why}
+        results = pool.map(lambda one: _blocked(settings, *one), moving.values())
+        return {name: why for name, why in zip(moving, results, strict=True) if why}
 
 
 def _blocked(settings: Settings, session: Session, image: str) -> str:

@@ -113,7 +113,7 @@ class Reader:
         except OutOfBounds as error:
             self._missed[""] = str(error)
         return Home(
-            groups=tuple(self._whole(found) for _, found in sorted(self._groups.items()) if found.counts),
+            groups=tuple(self._whole(collected) for _, collected in sorted(self._groups.items()) if collected.counts),
             kernels=tuple(self._kernels),
             scripts=tuple(self._scripts),
             programs=self._programs,
@@ -169,12 +169,12 @@ class Reader:
         if time.monotonic() > self._until:
             raise OutOfBounds(f"it takes more than {self._bounds.seconds:g} s")
 
-    def _whole(self, found: _Found) -> Group:
+    def _whole(self, group: _Found) -> Group:
         folders = (
-            str(folder) for folder in (PurePosixPath(found.group.path), *PurePosixPath(found.group.path).parents)
+            str(folder) for folder in (PurePosixPath(group.group.path), *PurePosixPath(group.group.path).parents)
         )
         source = next((self._sources[folder] for folder in folders if folder in self._sources), "")
-        return replace(found.whole(), source=source if found.group.kind is Kind.loose else "")
+        return replace(group.whole(), source=source if group.group.kind is Kind.loose else "")
 
     # Finding groups.
 
@@ -209,15 +209,15 @@ class Reader:
     def _conda_python(self, path: str) -> str:
         with suppress(OSError), self._opened(f"{path}/conda-meta", os.O_DIRECTORY) as folder:
             for name, _ in self._listed(folder):
-                if found := _CONDA_PYTHON.fullmatch(name):
-                    return found["python"]
+                if match := _CONDA_PYTHON.fullmatch(name):
+                    return match["python"]
         return ""
 
-    def _read_distributions(self, path: str, names: dict[str, os.stat_result], found: _Found) -> None:
+    def _read_distributions(self, path: str, names: dict[str, os.stat_result], group: _Found) -> None:
         for name in names:
             if about := _DISTRIBUTION.fullmatch(name):
                 elsewhere = bool(self._text(f"{path}/{name}/direct_url.json"))
-                found.distributions[about["name"]] = Distribution(about["name"], about["version"], elsewhere)
+                group.distributions[about["name"]] = Distribution(about["name"], about["version"], elsewhere)
 
     # Single files.
 
@@ -237,13 +237,13 @@ class Reader:
             needs = elf.needs(lambda at, size: self._pread(file, at, size))
         if not needs.libraries and not needs.versions:
             return
-        found = self._groups[self._begin(Group(group, Kind.loose))]
+        loose = self._groups[self._begin(Group(group, Kind.loose))]
         if tagged := _EXTENSION.search(path):
-            found.tags.setdefault(tagged["tag"], path)
+            loose.tags.setdefault(tagged["tag"], path)
         for library in needs.libraries:
-            found.libraries.setdefault(library, path)
+            loose.libraries.setdefault(library, path)
         for interface, version in needs.versions.items():
-            found.versions[interface] = max(found.versions.get(interface, ((), "")), (version, path))
+            loose.versions[interface] = max(loose.versions.get(interface, ((), "")), (version, path))
 
     def _read_kernel(self, path: str) -> None:
         with suppress(ValueError, LookupError, TypeError, AttributeError):
@@ -271,7 +271,7 @@ class Reader:
         for file in STARTUP:
             for line in self._text(file).splitlines():
                 if re.match(r"\s*(export\s+)?PATH=", line):
-                    yield from (posixpath.normpath(found) for found in named.findall(line) if ".." not in found)
+                    yield from (posixpath.normpath(path) for path in named.findall(line) if ".." not in path)
 
     # The ways to the disk.
 
@@ -351,12 +351,12 @@ def become(uid: int) -> None:
 
 def main(asked: str) -> None:
     """Read the home that `asked` (JSON) names, and print what was found."""
-    wanted = json.loads(asked)
-    top = os.open(wanted["home"], _PLAIN | os.O_DIRECTORY)
+    request = json.loads(asked)
+    top = os.open(request["home"], _PLAIN | os.O_DIRECTORY)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     os.nice(10)
-    become(wanted["uid"])
-    home = Reader(top, wanted["seen_as"], Bounds(**wanted["bounds"])).read()
+    become(request["uid"])
+    home = Reader(top, request["seen_as"], Bounds(**request["bounds"])).read()
     json.dump(asdict(home), sys.stdout)
 
 

@@ -29,7 +29,7 @@ _SONAME = re.compile(r".+\.so(\.[\d.]+)?$")
 def facts() -> dict[str, object]:
     """Everything that is asked for."""
     path = os.environ.get("PATH", os.defpath).split(":")
-    folders = [*path, *(found for pattern in PROGRAMS for found in sorted(glob.glob(pattern)))]  # noqa: PTH207
+    folders = [*path, *(program for pattern in PROGRAMS for program in sorted(glob.glob(pattern)))]  # noqa: PTH207
     files = {str(file): file for folder in dict.fromkeys(folders) for file in _programs(Path(folder))}
     programs: dict[str, str] = {}
     for folder in path:
@@ -56,7 +56,10 @@ def facts() -> dict[str, object]:
 def _distributions() -> dict[str, str]:
     """Distributions that Python finds outside the home."""
     path = [folder for folder in sys.path if not Path(folder).is_relative_to(os.environ["HOME"])]
-    return {found.metadata["Name"]: found.version for found in importlib.metadata.distributions(path=path)}
+    return {
+        distribution.metadata["Name"]: distribution.version
+        for distribution in importlib.metadata.distributions(path=path)
+    }
 
 
 def _files(folder: Path, named: re.Pattern[str]) -> Iterator[Path]:
@@ -74,8 +77,8 @@ def _minor(file: Path) -> str:
     """The version of the Python that a path leads to; empty: it is another program."""
     if not _PYTHON.fullmatch(file.name):
         return ""
-    found = re.search(r"python(3\.\d+)$", str(file.resolve()))
-    return found[1] if found else ""
+    match = re.search(r"python(3\.\d+)$", str(file.resolve()))
+    return match[1] if match else ""
 
 
 def _library_folders() -> list[Path]:
@@ -94,10 +97,10 @@ def _glibc() -> str:
 
 def _interfaces(library: Path | None) -> dict[str, str]:
     content = library.read_bytes() if library else b""
-    found = {name: re.findall(name + rb"_(\d+(?:\.\d+)+)\0", content) for name in INTERFACES}
+    numbers = {name: re.findall(name + rb"_(\d+(?:\.\d+)+)\0", content) for name in INTERFACES}
     return {
         name.decode(): max(versions, key=lambda v: [int(part) for part in v.split(b".")]).decode()
-        for name, versions in found.items()
+        for name, versions in numbers.items()
         if versions
     }
 

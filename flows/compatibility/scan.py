@@ -119,11 +119,11 @@ def of_image(settings: Settings, digest: str) -> Image:
     """
     script = _SCRIPT.read_text(encoding="utf-8")
     asked = sha256(f"{digest} {script}".encode()).hexdigest()[:32]
-    known = settings.folder("cache", "compatibility") / f"{asked}.json"
-    if known.exists():
-        return _IMAGE.validate_json(known.read_bytes())
+    note = settings.folder("cache", "compatibility") / f"{asked}.json"
+    if note.exists():
+        return _IMAGE.validate_json(note.read_bytes())
     image = f"docker://{settings.registry_host}/{settings.repository}@{digest}"
     told = containers.run_once(settings, image, _PYTHON, stdin=script, most=MOST_TOLD).stdout
     facts = _IMAGE.validate_json(told)
-    write_whole(known, _IMAGE.dump_json(facts))
+    write_whole(note, _IMAGE.dump_json(facts))
     return facts

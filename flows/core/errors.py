@@ -46,8 +46,8 @@ class Vanished(RefitError):
 class UnknownName(RefitError):
     """A name that a person typed and that is not there."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
-        choices = sorted(known)
+    def __init__(self, kind: str, name: str, names: Iterable[str], *, where: str = "") -> None:
+        choices = sorted(names)
         near = get_close_matches(name, choices, n=1)
         super().__init__(
             f"There is no {kind} {name!r}{f' in {where}' if where else ''}.",

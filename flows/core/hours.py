@@ -150,9 +150,9 @@ def spans(hours: Iterable[Hours], day: date, zone: ZoneInfo, of: Callable[[Hours
     """
     begin, end = midnight(day, zone), midnight(day + timedelta(days=1), zone)
     yesterday = day - timedelta(days=1)
-    found = (of(each, began, zone) for each in hours for began in (yesterday, day) if began.weekday() in each.days)
+    openings = (of(each, began, zone) for each in hours for began in (yesterday, day) if began.weekday() in each.days)
     inside: list[Span] = []
-    for first, last in sorted((max(begin, first), min(end, last)) for first, last in found):
+    for first, last in sorted((max(begin, first), min(end, last)) for first, last in openings):
         if inside and first <= inside[-1][1]:
             inside[-1] = (inside[-1][0], max(last, inside[-1][1]))
         elif first < last:

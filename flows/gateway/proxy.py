@@ -61,8 +61,8 @@ class Gateway:
 
     def table(self) -> routes.Table | None:
         """Path → target, of all routes; none: it doesn't answer."""
-        known = self.all_routes()
-        return None if known is None else {path: str(route["target"]) for path, route in known.items()}
+        table = self.all_routes()
+        return None if table is None else {path: str(route["target"]) for path, route in table.items()}
 
     def all_routes(self) -> Mapping[str, Mapping[str, Any]] | None:
         """Path → all that the gateway knows of a route: `target`, `last_activity`, and what it was made with."""

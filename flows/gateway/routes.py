@@ -41,7 +41,7 @@ def leading(table: Table, name: str, target: str) -> Table:
     An address is given to another container when its own is gone. A route that still led there would meet somebody
     else.
     """
-    outlived = {other: WAITING_PAGE for other, known in table.items() if known == target and other != path(name)}
+    outlived = {other: WAITING_PAGE for other, address in table.items() if address == target and other != path(name)}
     return outlived if table.get(path(name)) == target else {**outlived, path(name): target}
 
 
@@ -63,4 +63,4 @@ def is_free(path: str) -> bool:
 
 def superfluous(table: Table, names: Collection[str]) -> tuple[str, ...]:
     """The paths of sessions that are gone."""
-    return tuple(known for known in table if known.startswith(BELOW) and session(known) not in names)
+    return tuple(route for route in table if route.startswith(BELOW) and session(route) not in names)

@@ -118,8 +118,8 @@ def pull(settings: Settings, image: str) -> str:
 def remove_orphans(settings: Settings) -> tuple[str, ...]:
     """Remove the one-off containers of processes that were killed; returns their names."""
     listing = [*tools.podman(settings), "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"]
-    found = json.loads(command.run(listing, root=True).stdout or "[]")
-    orphans = [entry["Names"][0] for entry in found if not _lives(entry["Labels"][LABEL])]
+    containers = json.loads(command.run(listing, root=True).stdout or "[]")
+    orphans = [entry["Names"][0] for entry in containers if not _lives(entry["Labels"][LABEL])]
     if orphans:
         _remove(settings, orphans)
     return tuple(orphans)

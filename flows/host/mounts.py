@@ -15,4 +15,4 @@ def mounts_below(folder: Path) -> tuple[Path, ...]:
 def mount_point(line: str) -> Path:
     """Where something is mounted, by a line of `/proc/<pid>/mountinfo`. Pure."""
     # Spaces, tabs, newlines and backslashes stand there as octal numbers: proc(5).
-    return Path(re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]))
+    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4]))

@@ -28,13 +28,13 @@ def listeners(address: str, port: int, rows: Iterable[str]) -> frozenset[int]:
 
     Of those who listen at this very address and at all addresses, the kernel chooses the former.
     """
-    found: dict[str, set[int]] = {}
+    sockets: dict[str, set[int]] = {}
     for words in map(str.split, rows):
         place, _, number = words[1].partition(":")
         if words[3] == _LISTENS and int(number, 16) == port:
-            found.setdefault(_address(place), set()).add(int(words[7]))
-    everywhere = found.get("0.0.0.0", set()) | found.get("::", set())
-    return frozenset(found.get(address) or everywhere)
+            sockets.setdefault(_address(place), set()).add(int(words[7]))
+    everywhere = sockets.get("0.0.0.0", set()) | sockets.get("::", set())
+    return frozenset(sockets.get(address) or everywhere)
 
 
 def _rows(table: Path) -> list[str]:
@@ -44,6 +44,6 @@ def _rows(table: Path) -> list[str]:
 def _address(digits: str) -> str:
     """An address as the kernel prints it: words of 32 bits, each in the machine's own order of bytes."""
     words = [bytes.fromhex(digits[start : start + 8]) for start in range(0, len(digits), 8)]
-    found = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(mapped or found)
+    address = ipaddress.ip_address(b"".join(word[::-1] if sys.byteorder == "little" else word for word in words))
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

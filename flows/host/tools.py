@@ -93,14 +93,14 @@ def podman(settings: Settings) -> list[str]:
     Raises:
         NothingWorks: no OCI runtime can start a container on this machine.
     """
-    found = facts(settings)
-    return _podman(settings, found.runtime, found.cgroup_manager)
+    machine = facts(settings)
+    return _podman(settings, machine.runtime, machine.cgroup_manager)
 
 
 def run_limits(settings: Settings) -> list[str]:
     """`--ulimit …` options for `podman run` and `podman create` that stay within this machine's hard limits."""
-    found = facts(settings)
-    return _limits(found.open_files, found.processes)
+    machine = facts(settings)
+    return _limits(machine.open_files, machine.processes)
 
 
 def session_memory(settings: Settings) -> int:
@@ -120,13 +120,13 @@ def resource_limits(memory: int, cpus: float) -> list[str]:
 
 def call_filter(settings: Settings) -> list[str]:
     """The option for `podman run` and `podman create` that keeps a session from making user namespaces, if any can."""
-    found = facts(settings)
-    if not found.seccomp:
+    machine = facts(settings)
+    if not machine.seccomp:
         logger.warning(
-            "sessions can make user namespaces, for their calls can't be filtered: %s", found.seccomp_problem
+            "sessions can make user namespaces, for their calls can't be filtered: %s", machine.seccomp_problem
         )
         return []
-    return [f"--security-opt=seccomp={found.seccomp}"]
+    return [f"--security-opt=seccomp={machine.seccomp}"]
 
 
 def buildah(settings: Settings) -> list[str]:
@@ -185,17 +185,17 @@ def facts(settings: Settings) -> Facts:
         NothingWorks: no OCI runtime can start a container, or no isolation can run a build step.
     """
     boot, asked = _boot(), _asked(settings)
-    if (known := _known(settings, boot, asked)) is not None:
-        return known
+    if (kept := _known(settings, boot, asked)) is not None:
+        return kept
     with one_at_a_time(settings.folder() / "host.lock"):
-        if (known := _known(settings, boot, asked)) is not None:
-            return known
+        if (kept := _known(settings, boot, asked)) is not None:
+            return kept
         _forget_earlier_boot(settings, boot)
-        found = _find_out(settings, boot, asked)
+        machine = _find_out(settings, boot, asked)
         draft = settings.home / "host.json.new"
-        draft.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+        draft.write_text(json.dumps(asdict(machine), indent=2) + "\n", encoding="utf-8")
         draft.replace(_file(settings))
-    return found
+    return machine
 
 
 def _file(settings: Settings) -> Path:
@@ -218,10 +218,10 @@ def _asked(settings: Settings) -> str:
 
 def _known(settings: Settings, boot: str, asked: str) -> Facts | None:
     try:
-        known = Facts(**json.loads(_file(settings).read_text(encoding="utf-8")))
+        kept = Facts(**json.loads(_file(settings).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):  # never asked, half written, or written by another version of Refit
         return None
-    return known if (known.boot, known.asked) == (boot, asked) else None
+    return kept if (kept.boot, kept.asked) == (boot, asked) else None
 
 
 def _forget_earlier_boot(settings: Settings, boot: str) -> None:

@@ -168,8 +168,8 @@ class Builder:
         """The digests of stages that would be reused though the registry has lost a part of them."""
         digests = {step.digest for step in planned.steps.values() if step.digest}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = pool.map(partial(self._registry.find, self._registry.stages), digests)
-            manifests = dict(zip(digests, found, strict=True))
+            stored = pool.map(partial(self._registry.find, self._registry.stages), digests)
+            manifests = dict(zip(digests, stored, strict=True))
             parts = {str(part["digest"]) for manifest in manifests.values() if manifest for part in manifest.parts}
             there = dict(
                 zip(parts, pool.map(partial(self._registry.has_blob, self._registry.stages), parts), strict=True)
@@ -278,7 +278,7 @@ class Builder:
     def _differing(self, before: Manifest, made: Manifest) -> str:
         """The differences between two images of one stage, in words."""
         try:
-            found = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made)]
+            differences = [f"{each.sort} {each.name}" for each in self._layers.differences(before, made)]
         except RefitError as error:  # the stage is there all the same
             return f"nobody knows what: {error.what}"
-        return some(found, _SHOWN)
+        return some(differences, _SHOWN)

@@ -105,25 +105,25 @@ class Ledger:
 
     def digests(self, keys: Collection[str]) -> dict[str, str]:
         """Key → the digest that counts for it, of those that were built with this database."""
-        wanted = sorted(keys)
-        found: dict[str, str] = {}
+        ordered = sorted(keys)
+        digests: dict[str, str] = {}
         with Session(self._database) as session:
-            for start in range(0, len(wanted), _AT_ONCE):
-                some = wanted[start : start + _AT_ONCE]
+            for start in range(0, len(ordered), _AT_ONCE):
+                some = ordered[start : start + _AT_ONCE]
                 rows = session.execute(select(StageRow.key, StageRow.digest).where(StageRow.key.in_(some)))
-                found |= dict(rows.tuples().all())
-        return found
+                digests |= dict(rows.tuples().all())
+        return digests
 
     def latest(self, names: Collection[str]) -> dict[str, Entry]:
         """The newest build of each of these stages that was ever built.
 
         Its seconds are the most that any build of the stage took: a graft says nothing of what making it takes.
         """
-        wanted = sorted(names)
-        found: dict[str, Entry] = {}
+        ordered = sorted(names)
+        entries: dict[str, Entry] = {}
         with Session(self._database) as session:
-            for start in range(0, len(wanted), _AT_ONCE):
-                some = wanted[start : start + _AT_ONCE]
+            for start in range(0, len(ordered), _AT_ONCE):
+                some = ordered[start : start + _AT_ONCE]
                 newest = (
                     select(
                         StageRow.name,
@@ -138,8 +138,8 @@ class Ledger:
                     newest, (StageRow.name == newest.c.name) & (StageRow.built == newest.c.built)
                 )
                 for row, seconds in session.execute(rows):
-                    found[row.name] = Entry(row.key, row.digest, json.loads(row.inputs), seconds)
-        return found
+                    entries[row.name] = Entry(row.key, row.digest, json.loads(row.inputs), seconds)
+        return entries
 
     def count(self, hows: Iterable[str]) -> None:
         """Count the stages of a run: each was `built`, `grafted` or `reused`."""

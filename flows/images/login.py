@@ -50,8 +50,8 @@ class Login:
 
     def headers(self, kind: Kind) -> dict[str, str]:
         """The headers of a request to the registry itself, as far as it has asked for a login before."""
-        known = self._known.get(kind, self._always)
-        return {"Authorization": known} if known else {}
+        authorization = self._known.get(kind, self._always)
+        return {"Authorization": authorization} if authorization else {}
 
     def heed(self, challenge: str, kind: Kind, ask: Ask) -> bool:
         """Have ready what the registry itself asks for; returns whether asking again has a point.

@@ -24,7 +24,7 @@ class Order(Generic[Job]):
         makes: Mapping[Job, str] | None = None,
     ) -> None:
         self._urgency, self._makes, self._making = urgency, dict(makes or {}), set[str]()
-        self._waiting = {job: wanted for job, names in needs.items() if (wanted := set(names) & needs.keys())}
+        self._waiting = {job: inputs for job, names in needs.items() if (inputs := set(names) & needs.keys())}
         self._ready = [job for job in needs if job not in self._waiting]
 
     def start(self, fits: Callable[[Job], bool] = lambda _: True) -> Job | None:

@@ -95,10 +95,10 @@ def make(
     level = [stage for stage in graph.stages.values() if stage.parent is None]
     while level:
         asked = [_ask(stage, steps[stage.parent] if stage.parent else None, inputs, layer_key) for stage in level]
-        found = find([question.key for question in asked if question.key])
+        digests = find([question.key for question in asked if question.key])
         for question in asked:
             name, layer = question.stage.name, question.own_layer
-            steps[name] = step = _step(question, found, layers, latest.get(name), makers.get(layer or ""))
+            steps[name] = step = _step(question, digests, layers, latest.get(name), makers.get(layer or ""))
             if layer and step.action is Action.build:
                 makers[layer] = name
         level = [child for stage in level for child in graph.children(stage.name)]
@@ -126,14 +126,14 @@ def together(graph: Graph, plan: Plan) -> Mapping[str, tuple[Stage, ...]]:
     All are grafted, and their layers are there.
     """
     unmade = {step.layer for step in plan.steps.values() if step.action is Action.build}
-    found: dict[str, list[Stage]] = {}
+    groups: dict[str, list[Stage]] = {}
     lowest: dict[str, str] = {}  # stage → the one with which it goes
     for stage in graph.stages.values():
         step = plan.steps[stage.name]
         if step.action is Action.graft and step.layer not in unmade:
             lowest[stage.name] = lowest.get(stage.parent or "", stage.name)
-            found.setdefault(lowest[stage.name], []).append(stage)
-    return {name: tuple(above) for name, (_, *above) in found.items()}
+            groups.setdefault(lowest[stage.name], []).append(stage)
+    return {name: tuple(above) for name, (_, *above) in groups.items()}
 
 
 def _wheels(
@@ -144,11 +144,11 @@ def _wheels(
     latest: Mapping[str, Entry],
 ) -> dict[str, Step]:
     """The steps of the wheels that the stages to be made need, or may need."""
-    wanted = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
+    wheels = {stage.wheels.name: stage.wheels for stage in made if stage.wheels}
     sure = {stage.wheels.name for stage in made if stage.wheels and steps[stage.name].action is Action.build}
-    asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wanted.values()]
-    found = find([question.key for question in asked if question.key]) if asked else {}
-    answers = [_step(question, found, (), latest.get(question.stage.name)) for question in asked]
+    asked = [_ask(stage, None, inputs, lambda *_: None) for stage in wheels.values()]
+    digests = find([question.key for question in asked if question.key]) if asked else {}
+    answers = [_step(question, digests, (), latest.get(question.stage.name)) for question in asked]
     return {step.stage: step if step.digest or step.stage in sure else _unsure(step) for step in answers}
 
 
@@ -218,14 +218,14 @@ def _differing_lines(old: str, new: str) -> tuple[str, str]:
 
 def _step(
     question: _Question,
-    found: Mapping[str, str],
+    digests: Mapping[str, str],
     layers: Collection[str],
     before: Entry | None,
     maker: str | None = None,
 ) -> Step:
     """The action on one stage; `maker` is another one that its layer is made with."""
     stage, key = question.stage, question.key
-    if digest := found.get(key or ""):
+    if digest := digests.get(key or ""):
         return Step(stage.name, Action.reuse, key=key, layer=question.layer, digest=digest)
     changes = differences(before.inputs, question.inputs) if before else ()
     if key is None:  # then the parent's digest is no input yet

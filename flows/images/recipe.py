@@ -297,8 +297,8 @@ class Assembler:
             requirements = locked if ide.config.keep_node else ()
             stage = Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
             # Nobody can tell the files that a catalog's own instructions read in the image below.
-            known = template != own or self._templates.texts[own] in shipped_texts("ides/*/npm/npm.snippet.j2")
-            return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if known else stage
+            shipped = template != own or self._templates.texts[own] in shipped_texts("ides/*/npm/npm.snippet.j2")
+            return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if shipped else stage
 
         return self._once("npm", f"{profile.stem}-npm", make)
 

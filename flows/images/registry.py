@@ -75,16 +75,16 @@ class Registry(Blobs):
     def digests(self, repository: str, references: Collection[str]) -> dict[str, str]:
         """Tag or digest → digest, of those manifests that the registry has; asked at once."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = pool.map(lambda reference: self.digest(repository, reference), references)
-            return {reference: digest for reference, digest in zip(references, found, strict=True) if digest}
+            digests = pool.map(lambda reference: self.digest(repository, reference), references)
+            return {reference: digest for reference, digest in zip(references, digests, strict=True) if digest}
 
     def find(self, repository: str, reference: str, *, recall: bool = False) -> Manifest | None:
         """The manifest that a tag or digest names; none if the registry has it not.
 
         With `recall` it isn't asked for one that it had before, and may have lost since: what it says is the same.
         """
-        if recall and (known := self._manifests.get(repository, reference)):
-            return known
+        if recall and (kept := self._manifests.get(repository, reference)):
+            return kept
         answer = self._ask("GET", f"{repository}/manifests/{reference}", size=MANIFEST_BYTES)
         if answer.status == 404:
             return None
@@ -92,11 +92,11 @@ class Registry(Blobs):
         media_type = answer.headers.get("content-type", "").partition(";")[0]
         manifest = Manifest(digest_of(answer.content), media_type, answer.content)
         said = answer.headers.get("docker-content-digest", manifest.digest)
-        wanted = reference if reference.startswith("sha256:") else said
-        if manifest.digest != wanted:
-            raise self.garbage(f"the content of {repository}@{shown(wanted)} has the digest {manifest.digest}")
-        if said != wanted:
-            raise self.garbage(f"it calls {repository}@{wanted} {shown(said)!r}")
+        digest = reference if reference.startswith("sha256:") else said
+        if manifest.digest != digest:
+            raise self.garbage(f"the content of {repository}@{shown(digest)} has the digest {manifest.digest}")
+        if said != digest:
+            raise self.garbage(f"it calls {repository}@{digest} {shown(said)!r}")
         if not is_manifest(self.document(answer)):
             raise self.garbage(f"{repository}@{reference} is no manifest")
         self._manifests.put(repository, manifest.digest, manifest, len(manifest.content))
@@ -117,17 +117,17 @@ class Registry(Blobs):
         """The configuration of an image, not to be changed; its `config` is an object. Asked for once."""
         named = manifest.document.get("config", {})
         digest = str(named.get("digest"))
-        if (known := self._configs.get(repository, digest)) is not None:
-            return known
+        if (kept := self._configs.get(repository, digest)) is not None:
+            return kept
         content = self.blob(repository, digest, min(int(named.get("size", 0)), CONFIG_BYTES))
         try:
-            found = parsed(content)
+            config = parsed(content)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+            config = None
+        if not isinstance(config, dict) or not isinstance(config.get("config"), dict):
             raise self.garbage(f"{digest} of {repository} is no configuration of an image")
-        self._configs.put(repository, digest, found, len(content))
-        return found
+        self._configs.put(repository, digest, config, len(content))
+        return config
 
     def put_config(self, repository: str, content: bytes) -> None:
         """Store the configuration of an image, which nobody has to ask for then."""
@@ -200,7 +200,7 @@ class Registry(Blobs):
         self, first: str, name: str, belongs: Callable[[object], bool], no_list: Collection[int] = (404,)
     ) -> list[Any] | None:
         """A list with all its pages; none if the registry answers that there is no such list."""
-        found: list[Any] = []
+        entries: list[Any] = []
         page, seen, left = httpx.URL(self._base + first), set[httpx.URL](), LIST_BYTES
         with outside.within(LONGER * self._seconds):
             while len(seen) < _MOST_PAGES:
@@ -213,11 +213,11 @@ class Registry(Blobs):
                 some = self._listed(answer, name, belongs)
                 following = _NEXT.search(answer.headers.get("link", ""))
                 if following is None:
-                    return [*found, *some]
+                    return [*entries, *some]
                 page = self._own(answer, following[1], "the next page")
-                if page in seen or all(item in found for item in some):
+                if page in seen or all(item in entries for item in some):
                     break
-                found += some
+                entries += some
         raise self.garbage(f"its list of {name} at {first} has no end")
 
     def credentials(self) -> bytes:
@@ -229,9 +229,9 @@ class Registry(Blobs):
         """A list in an object; registries write null for one that is empty."""
         document = self.document(answer)
         if isinstance(document, dict):
-            found = [] if document.get(name) is None else document[name]
-            if isinstance(found, list) and all(map(belongs, found)):
-                return found
+            entries = [] if document.get(name) is None else document[name]
+            if isinstance(entries, list) and all(map(belongs, entries)):
+                return entries
         raise self.garbage(f"its answer to {shown(answer.url.path)} has no list of {name}")
 
 

@@ -120,8 +120,8 @@ class Blobs(RegistryConnection):
         if answer.status == 404:
             raise self.lost(repository, digest)
         self.expect(answer, 200)
-        if (found := f"sha256:{seen.hexdigest()}") != digest:
-            raise self.garbage(f"the content of the blob {digest} has the digest {found}")
+        if (got := f"sha256:{seen.hexdigest()}") != digest:
+            raise self.garbage(f"the content of the blob {digest} has the digest {got}")
         target.seek(0)
 
     def see_where_uploads_go(self, repository: str) -> None:

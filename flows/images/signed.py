@@ -28,10 +28,14 @@ def is_signed(manifest: Manifest, name: str, trust: Trust) -> bool:
     if not isinstance(envelope, str):
         return False
     try:
-        found = trust.opened(envelope.encode())
+        statement = trust.opened(envelope.encode())
     except Distrusted:
         return False
-    return (found.kind, found.name, found.subject) == (_KIND, name, digest_of(canonical(_bare(manifest.document))))
+    return (statement.kind, statement.name, statement.subject) == (
+        _KIND,
+        name,
+        digest_of(canonical(_bare(manifest.document))),
+    )
 
 
 class Signatures:
@@ -57,10 +61,10 @@ class Signatures:
     def of(self, key: str) -> str:
         """The digest of the stage that somebody whose signature counts has made by this key; empty: nobody has."""
         name = signature_tag(key)
-        found = self._registry.find(self._registry.stages, name)
-        if found is None or not is_signed(found, name, self._trust):
+        manifest = self._registry.find(self._registry.stages, name)
+        if manifest is None or not is_signed(manifest, name, self._trust):
             return ""
-        return str(found.document.get("subject", {}).get("digest", ""))
+        return str(manifest.document.get("subject", {}).get("digest", ""))
 
     @cached_property
     def _empty(self) -> dict[str, object]:
@@ -77,10 +81,10 @@ def _bare(document: Mapping[str, object]) -> dict[str, object]:
     """All of a manifest but its signature, as it comes back from its text."""
     annotations = {name: value for name, value in _annotations(document).items() if name != SIGNATURE}
     rest = {name: value for name, value in document.items() if name != "annotations"}
-    found: dict[str, object] = json.loads(canonical({**rest, "annotations": annotations}))
-    return found
+    bare: dict[str, object] = json.loads(canonical({**rest, "annotations": annotations}))
+    return bare
 
 
 def _annotations(document: Mapping[str, object]) -> Mapping[str, object]:
-    found = document.get("annotations")
-    return found if isinstance(found, Mapping) else {}
+    annotations = document.get("annotations")
+    return annotations if isinstance(annotations, Mapping) else {}

@@ -108,11 +108,11 @@ class Graph:
 
     @cached_property
     def _children(self) -> Mapping[str, tuple[Stage, ...]]:
-        found: dict[str, tuple[Stage, ...]] = {}
+        children: dict[str, tuple[Stage, ...]] = {}
         for stage in self.stages.values():
             if stage.parent:
-                found[stage.parent] = (*found.get(stage.parent, ()), stage)
-        return found
+                children[stage.parent] = (*children.get(stage.parent, ()), stage)
+        return children
 
 
 def _with_wheels(stages: Iterable[Stage]) -> tuple[Stage, ...]:
@@ -182,8 +182,8 @@ def local_name(digest: str) -> str:
 
 def layer_tag(layer: str, looked_up: Mapping[str, object]) -> str:
     """The tag under which the registry keeps the layer with this key that was made where this was looked up."""
-    found = json.dumps(looked_up, sort_keys=True, separators=(",", ":"))
-    return f"{_LAYER}{layer}-{hashlib.sha256(found.encode()).hexdigest()[:16]}"
+    text = json.dumps(looked_up, sort_keys=True, separators=(",", ":"))
+    return f"{_LAYER}{layer}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def kept_layers(tags: Iterable[str]) -> frozenset[str]:

@@ -49,17 +49,17 @@ class Guests:
         self._keys = PersonKeys(database)
         self._applied: dict[str, tuple[PublicKey, ...]] = {}
         self._seen: tuple[object, ...] = ()
-        self._wanted: Keys = {}
+        self._allowed: Keys = {}
 
     def look(self) -> None:
         """Bring every session up to date whose keys have changed."""
         sessions = Sessions.open(self._settings, self._database)
         names = {session.name for session in sessions.store.sessions()}
-        wanted = self._now_wanted()
+        by_session = self._now_allowed()
         for name in self._applied.keys() - names:
             del self._applied[name]
         for name in sorted(names):
-            keys = wanted.get(name, ())
+            keys = by_session.get(name, ())
             if self._applied.get(name) == keys:
                 continue
             try:
@@ -68,13 +68,13 @@ class Guests:
             except RefitError as error:
                 logger.info("the keys of %s have to wait: %s", name, error.what)
 
-    def _now_wanted(self) -> Keys:
+    def _now_allowed(self) -> Keys:
         entitlements, keys = rights.entitlements(self._settings, self._database), self._keys.all()
         held = tuple(grant for grant in entitlements.grants if not grant.is_due(entitlements.at))
         seen = (keys, held, replace(entitlements, at=_NEVER))
         if seen != self._seen:
-            self._wanted, self._seen = keys_of_sessions(keys, entitlements), seen
-        return self._wanted
+            self._allowed, self._seen = keys_of_sessions(keys, entitlements), seen
+        return self._allowed
 
     def _bring(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
         with sessions.alone(name, _LEASE_SECONDS):

@@ -31,8 +31,8 @@ def simulate(base: Base, settings: Settings) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="refit-resolve-") as folder, trust(settings) as trusted:
         lines = Path(folder) / "sources.list"
         lines.write_text(sources(base.config.suite, settings.debian_mirror))
-        wanted = [f"--include={','.join(base.packages)}"] if base.packages else []
-        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *wanted, *trusted]
+        included = [f"--include={','.join(base.packages)}"] if base.packages else []
+        options = ["--mode=root", "--variant=minbase", "--simulate", "--verbose", *included, *trusted]
         try:
             argv = ["mmdebstrap", *options, base.config.suite, "-", str(lines)]
             done = command.run(argv, root=True, env=proxy(settings), limit=300)

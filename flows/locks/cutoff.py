@@ -55,14 +55,14 @@ def before(lock: Mapping[str, Any], uploads: Uploads, cutoff: date) -> dict[str,
 
 def _uploads(lock: Mapping[str, Any], pipfile: Pipfile, settings: Settings) -> Uploads:
     indexes = {source["name"]: simple_index.index(source, settings) for source in pipfile.sources}
-    wanted: dict[simple_index.Index, set[str]] = {}
+    packages: dict[simple_index.Index, set[str]] = {}
     for category in pipfile.categories:
         for name in lock.get(LOCK_KEYS.get(category, category), {}):
-            wanted.setdefault(indexes[pipfile.index_of(category, name)], set()).add(canonicalize_name(name))
-    found: dict[str, Mapping[str, datetime]] = {}
-    for index, names in wanted.items():
-        found |= simple_index.uploads(index, names, settings)
-    return found
+            packages.setdefault(indexes[pipfile.index_of(category, name)], set()).add(canonicalize_name(name))
+    times: dict[str, Mapping[str, datetime]] = {}
+    for index, names in packages.items():
+        times |= simple_index.uploads(index, names, settings)
+    return times
 
 
 def _moment(cutoff: date) -> datetime:

@@ -94,10 +94,10 @@ def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_
     Raises:
         ArchiveError: it can't be had whole.
     """
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
 
     def keep(piece: bytes) -> None:
-        found.update(piece)
+        hasher.update(piece)
         file.write(piece)
 
     with tempfile.TemporaryFile() as file:
@@ -107,7 +107,7 @@ def download(client: Client, url: str, digest: str = "", bounds: Bounds = _LIST_
             raise ArchiveError(f"{url} doesn't answer.", why=str(error) or type(error).__name__) from None
         if answer.status != 200:
             raise ArchiveError(f"{url} answers {answer.status}.")
-        if digest and found.hexdigest() != digest:
+        if digest and hasher.hexdigest() != digest:
             raise ArchiveError(f"{url} is not what the archive's index says.")
         file.seek(0)
         yield file
@@ -163,35 +163,35 @@ def offers(packages: Stanzas, names: Collection[str]) -> Offers:
     That is the packages of these names, those that say that they provide one of them, and the essential ones, which
     every system has. A file's hash stands for its dependencies, too: they are written inside.
     """
-    wanted = frozenset(names)
-    found: dict[str, set[str]] = {}
+    chosen = frozenset(names)
+    offers_there: dict[str, set[str]] = {}
     for stanza in packages:
-        if _name(stanza) in wanted or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
+        if _name(stanza) in chosen or b"\nProvides: " in stanza or b"\nEssential: yes" in stanza:
             fields = _fields(stanza)
             if not {"Package", "Version", "SHA256"} <= fields.keys():
                 continue
             own = {fields["Package"], *_mentioned(fields.get("Provides", ""))}
-            if own & wanted or fields.get("Essential") == "yes":
-                found.setdefault(fields["Package"], set()).add(f"{fields['Version']} {fields['SHA256']}")
-    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+            if own & chosen or fields.get("Essential") == "yes":
+                offers_there.setdefault(fields["Package"], set()).add(f"{fields['Version']} {fields['SHA256']}")
+    return {name: tuple(sorted(files)) for name, files in sorted(offers_there.items())}
 
 
 def needed(packages: Stanzas, names: Collection[str]) -> frozenset[str]:
     """All names that the dependencies of the packages `names` mention: alternatives and virtual packages, too."""
-    wanted = frozenset(names)
-    found: set[str] = set()
-    for fields in (_fields(stanza) for stanza in packages if _name(stanza) in wanted):
-        found |= _mentioned(fields.get("Depends", "")) | _mentioned(fields.get("Pre-Depends", ""))
-    return frozenset(found)
+    chosen = frozenset(names)
+    paths: set[str] = set()
+    for fields in (_fields(stanza) for stanza in packages if _name(stanza) in chosen):
+        paths |= _mentioned(fields.get("Depends", "")) | _mentioned(fields.get("Pre-Depends", ""))
+    return frozenset(paths)
 
 
 def together(parts: Iterable[Offers]) -> Offers:
     """The offers of several suites, as one."""
-    found: dict[str, set[str]] = {}
+    merged: dict[str, set[str]] = {}
     for part in parts:
         for name, files in part.items():
-            found.setdefault(name, set()).update(files)
-    return {name: tuple(sorted(files)) for name, files in sorted(found.items())}
+            merged.setdefault(name, set()).update(files)
+    return {name: tuple(sorted(files)) for name, files in sorted(merged.items())}
 
 
 def unpacked(packages: IO[bytes]) -> Iterator[bytes]:

@@ -57,10 +57,10 @@ def simulate(base: Base, settings: Settings) -> tuple[str, ...]:
         ]
         # Debian's rpm keeps its database below HOME, here that of the empty system; and "no" is a failure for dnf.
         done = command.run(argv, root=True, env={"HOME": "/root"}, limit=_SECONDS, accepted=(0, 1))
-    found = planned(done.stdout)
-    if found is None:
+    packages = planned(done.stdout)
+    if packages is None:
         raise _explained(base, done.stdout + done.stderr)
-    return found
+    return packages
 
 
 def planned(output: str) -> tuple[str, ...] | None:

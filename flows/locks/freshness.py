@@ -96,7 +96,7 @@ class SystemLook:
     """The look at the packages of a base: those of the last time, and the suites of the mirror as they are."""
 
     finding: Finding
-    known: SystemRecord | None
+    record: SystemRecord | None
     releases: Mapping[str, Release]
     parts: Mapping[str, Part]
 
@@ -128,10 +128,10 @@ def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> t
     if base.config.family != "deb":
         return anew(base, settings)  # which asks the mirror whether anything is new, and no more
     at, look = now(), look_at_system(base, settings)
-    if look.known and look.finding.verdict is Verdict.same:
-        if look.parts != look.known.parts:
-            _write(_system_file(base, settings), look.known.model_copy(update={"parts": look.parts}))
-        return look.known.exact
+    if look.record and look.finding.verdict is Verdict.same:
+        if look.parts != look.record.parts:
+            _write(_system_file(base, settings), look.record.model_copy(update={"parts": look.parts}))
+        return look.record.exact
     logger.info("The packages of %s are resolved anew: %s", base.name, look.finding.reason)
     exact = anew(base, settings)
     try:
@@ -143,38 +143,38 @@ def resolve(base: Base, settings: Settings, anew: Resolve = system.resolve) -> t
 
 def look_at_system(base: Base, settings: Settings) -> SystemLook:
     """Whether the system packages of a base of Debian's could be resolved to something else now."""
-    known, releases, parts = _record_of(base, settings), dict[str, Release](), dict[str, Part]()
+    record, releases, parts = _record_of(base, settings), dict[str, Release](), dict[str, Part]()
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     try:
         with debian_archive.connection(settings) as client:
             releases = debian_archive.releases(
                 client, apt.releases(base.config.suite, settings.debian_mirror), architecture
             )
-            if known is None:
+            if record is None:
                 missing = Finding(Verdict.unknown, "it isn't known what the mirror had when they were resolved")
                 return SystemLook(missing, None, releases, {})
             for url, release in releases.items():
-                part = known.parts.get(url)
+                part = record.parts.get(url)
                 if part is None or part.release.digest != release.digest:
                     packages = debian_archive.packages(client, release, _lists(settings))
-                    part = Part(release=release, offers=debian_archive.offers(packages, known.names))
+                    part = Part(release=release, offers=debian_archive.offers(packages, record.names))
                 parts[url] = part
     except ArchiveError as error:
-        return SystemLook(Finding(Verdict.unknown, " ".join(str(error).split())), known, releases, {})
+        return SystemLook(Finding(Verdict.unknown, " ".join(str(error).split())), record, releases, {})
     offers = debian_archive.together(part.offers for part in parts.values())
-    return SystemLook(system_finding(known, offers, now()), known, releases, parts)
+    return SystemLook(system_finding(record, offers, now()), record, releases, parts)
 
 
-def system_finding(known: SystemRecord, offers: Offers, at: datetime) -> Finding:
+def system_finding(record: SystemRecord, offers: Offers, at: datetime) -> Finding:
     """Whether a set of packages could come out otherwise, given what the archive offers of its names. Pure.
 
     Versions needn't be ordered: apt took the highest of what was offered. As long as nothing came and that one stays,
     it is the highest still.
     """
-    if _expired(known.made, at):
-        return Finding(Verdict.changed, f"resolved on {known.made:%Y-%m-%d}: after a week it is done again")
-    before = debian_archive.together(part.offers for part in known.parts.values())
-    moved = list(_moves(before, offers, dict(package.split("=", 1) for package in known.exact)))
+    if _expired(record.made, at):
+        return Finding(Verdict.changed, f"resolved on {record.made:%Y-%m-%d}: after a week it is done again")
+    before = debian_archive.together(part.offers for part in record.parts.values())
+    moved = list(_moves(before, offers, dict(package.split("=", 1) for package in record.exact)))
     if moved:
         return Finding(Verdict.changed, f"the mirror has moved {some(moved, _MOST_NAMED)}")
     return Finding(Verdict.same, "the mirror has nothing new for these packages")
@@ -236,13 +236,13 @@ def look_at_locks(folders: Mapping[Path, str], settings: Settings) -> dict[Path,
             asked[folder] = _pages_of(folder, settings)
         except RefitError as error:
             looks[folder] = LockLook(folder, Finding(Verdict.unknown, " ".join(str(error).split())), at, {}, terms)
-    known = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in asked}
-    found = _fetch(asked.values(), [record for record in known.values() if record], settings)
+    records = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in asked}
+    pages = _fetch(asked.values(), [record for record in records.values() if record], settings)
     wheels = {str(path): Page(digest=_files_in(path)) for path in settings.wheel_folders}
     for folder, addresses in asked.items():
-        seen = {**{url: found[url] for url in addresses}, **wheels}
+        seen = {**{url: pages[url] for url in addresses}, **wheels}
         readable = {url: page for url, page in seen.items() if isinstance(page, Page)}
-        finding = lock_finding(known[folder], seen, at, folders[folder])
+        finding = lock_finding(records[folder], seen, at, folders[folder])
         looks[folder] = LockLook(folder, finding, at, readable, folders[folder])
     return looks
 
@@ -257,33 +257,33 @@ def keep(look: LockLook, settings: Settings) -> None:
 
 def due(folders: Iterable[Path], settings: Settings) -> tuple[Path, ...]:
     """Of folders with Python locks, those that the next look makes anew whatever the indexes say; asks nobody."""
-    known = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in dict.fromkeys(folders)}
-    return tuple(folder for folder, record in known.items() if record is None or _expired(record.made, now()))
+    records = {folder: _read(_lock_file(folder, settings), LockRecord) for folder in dict.fromkeys(folders)}
+    return tuple(folder for folder, record in records.items() if record is None or _expired(record.made, now()))
 
 
 def lock_finding(
-    known: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime, terms: str = ""
+    record: LockRecord | None, seen: Mapping[str, Page | Unreadable], at: datetime, terms: str = ""
 ) -> Finding:
     """Whether a lock could come out otherwise, given what the pages say that it depends on. Pure."""
     if unreadable := [page.reason for page in seen.values() if isinstance(page, Unreadable)]:
         return Finding(Verdict.unknown, some(unreadable, _MOST_NAMED))
-    if known is None:
+    if record is None:
         return Finding(Verdict.unknown, "it isn't known what the index had when this lock was made")
-    if why := _made_again(known, at, terms):
+    if why := _made_again(record, at, terms):
         return Finding(Verdict.changed, why)
-    if new := [_last(url) for url in seen if url not in known.pages]:
+    if new := [_last(url) for url in seen if url not in record.pages]:
         return Finding(Verdict.unknown, f"never looked at before: {some(new, _MOST_NAMED)}")
     digests = {url: page.digest for url, page in seen.items() if isinstance(page, Page)}
-    if moved := [_last(url) for url, digest in digests.items() if digest != known.pages[url].digest]:
+    if moved := [_last(url) for url, digest in digests.items() if digest != record.pages[url].digest]:
         return Finding(Verdict.changed, f"the index says something else of {some(moved, _MOST_NAMED)}")
     return Finding(Verdict.same, "the index says the same of all its packages")
 
 
-def _made_again(known: LockRecord, at: datetime, terms: str) -> str:
+def _made_again(record: LockRecord, at: datetime, terms: str) -> str:
     """Why a lock is made anew whatever the indexes say; empty: it isn't."""
-    if _expired(known.made, at):
-        return f"locked on {known.made:%Y-%m-%d}: after a week it is done again"
-    return "its release says something else of versions now" if terms != known.terms else ""
+    if _expired(record.made, at):
+        return f"locked on {record.made:%Y-%m-%d}: after a week it is done again"
+    return "its release says something else of versions now" if terms != record.terms else ""
 
 
 def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
@@ -291,24 +291,24 @@ def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
     python.verify(folder)
     pipfile = read_pipfile(folder / "Pipfile")
     indexes = {source["name"]: simple_index.index(source, settings) for source in pipfile.sources}
-    wanted = dict[Index, set[str]]()
+    packages = dict[Index, set[str]]()
     for category in pipfile.categories:
         for name in python.versions(python.read(folder, [category])):
-            wanted.setdefault(indexes[pipfile.index_of(category, name)], set()).add(name)
-    return {url: index for index, names in wanted.items() for url in simple_index.urls(index, sorted(names)).values()}
+            packages.setdefault(indexes[pipfile.index_of(category, name)], set()).add(name)
+    return {url: index for index, names in packages.items() for url in simple_index.urls(index, sorted(names)).values()}
 
 
 def _fetch(
-    asked: Iterable[Mapping[str, Index]], known: Iterable[LockRecord], settings: Settings
+    asked: Iterable[Mapping[str, Index]], records: Iterable[LockRecord], settings: Settings
 ) -> dict[str, Page | Unreadable]:
-    before = {url: page for record in known for url, page in record.pages.items()}
-    wanted: dict[Index, dict[str, Page | None]] = {}
+    before = {url: page for record in records for url, page in record.pages.items()}
+    marks: dict[Index, dict[str, Page | None]] = {}
     for url, index in {url: index for addresses in asked for url, index in addresses.items()}.items():
-        wanted.setdefault(index, {})[url] = before.get(url)
-    found: dict[str, Page | Unreadable] = {}
-    for index, addresses in wanted.items():
-        found |= simple_index.fetch(index, addresses, settings)
-    return found
+        marks.setdefault(index, {})[url] = before.get(url)
+    pages: dict[str, Page | Unreadable] = {}
+    for index, addresses in marks.items():
+        pages |= simple_index.fetch(index, addresses, settings)
+    return pages
 
 
 def _files_in(folder: Path) -> str:

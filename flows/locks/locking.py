@@ -231,12 +231,12 @@ def _conflict(said: Sequence[str]) -> list[str]:
 
 def in_folders(folders: Iterable[Path]) -> dict[tuple[str, str], list[Path]]:
     """Name and version of a package → its wheels in these folders."""
-    found: dict[tuple[str, str], list[Path]] = {}
+    wheels: dict[tuple[str, str], list[Path]] = {}
     for file in (file for folder in folders for file in sorted(folder.glob("*.whl"))):
         with suppress(InvalidWheelFilename):  # pip doesn't see it either
             name, version, *_ = parse_wheel_filename(file.name)
-            found.setdefault((name, str(version)), []).append(file)
-    return found
+            wheels.setdefault((name, str(version)), []).append(file)
+    return wheels
 
 
 def from_folders_alone(folder: Path, folders: Iterable[Path]) -> tuple[str, ...]:
@@ -246,12 +246,12 @@ def from_folders_alone(folder: Path, folders: Iterable[Path]) -> tuple[str, ...]
         Mistakes: there is no lock, or it can't be read.
     """
     wheels = in_folders(folders)
-    found = set[str]()
+    names = set[str]()
     for line in read(folder, read_pipfile(folder / "Pipfile").categories) if wheels else ():
         for of in versions([line]).items():
             if of in wheels and set(_HASH.findall(line)) <= {_sha256(file) for file in wheels[of]}:
-                found.add(" ".join(of))
-    return tuple(sorted(found))
+                names.add(" ".join(of))
+    return tuple(sorted(names))
 
 
 def _wheels(folders: Iterable[Path]) -> dict[tuple[str, str], list[str]]:

@@ -38,8 +38,8 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
         Client(authorities(settings), proxy=settings.apt_proxy) as client,
         ThreadPoolExecutor(len(urls)) as pool,
     ):
-        found = pool.map(lambda url: _hash(client, url, sign, explain), urls.values())
-        return dict(zip(urls, found, strict=True))
+        hashes = pool.map(lambda url: _hash(client, url, sign, explain), urls.values())
+        return dict(zip(urls, hashes, strict=True))
 
 
 def missing(base: Base, packages: Iterable[str]) -> RefitError:

@@ -285,15 +285,15 @@ def _package_mistakes(path: Path, name: str, asked: object) -> Iterable[Mistake]
 
 def _line(text: str, section: str, key: str = "") -> int:
     """The line of a section or of a key in it; tomllib tells no places. 1: not found."""
-    found, inside = 0, False
+    at, inside = 0, False
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]*?)\s*\]", line):
             inside = header[1].strip("\"'") == section or header[1].startswith(f"{section}.")
             if key and header[1].strip("\"'") == f"{section}.{key}":
                 return number
-            found = number if inside and not found else found
+            at = number if inside and not at else at
         elif inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
             return number
-        elif not found and re.match(rf"\s*[\"']?{re.escape(section)}[\"']?\s*[=.]", line):
-            found = number
-    return found or 1
+        elif not at and re.match(rf"\s*[\"']?{re.escape(section)}[\"']?\s*[=.]", line):
+            at = number
+    return at or 1

@@ -114,11 +114,11 @@ def astray(bounds: Bounds, now: Mapping[str, Mapping[str, str]]) -> dict[str, tu
         category → those of its packages; empty: there are none.
     """
     new = {waiver.package for waiver in bounds.waivers} - bounds.began_with.keys()
-    found: dict[str, tuple[str, ...]] = {}
+    violations: dict[str, tuple[str, ...]] = {}
     for category, packages in now.items():
         names = sorted(name for name in new & packages.keys() if not _admits(bounds.range(name), packages[name]))
-        found |= {category: tuple(names)} if names else {}
-    return found
+        violations |= {category: tuple(names)} if names else {}
+    return violations
 
 
 def check(bounds: Bounds, now: Mapping[str, str]) -> None:
@@ -158,9 +158,9 @@ def held(bounds: Bounds, now: Mapping[str, str], free: Mapping[str, str]) -> Loc
         now: package → version of the lock within them.
         free: the same of one without them.
     """
-    found = change(now, free)
-    moved = {name: move for name, move in found.moved.items() if not _admits(bounds.range(name), move[1])}
-    return LockChange(moved, {name: version for name, version in found.added.items() if not bounds.range(name)}, {})
+    changes = change(now, free)
+    moved = {name: move for name, move in changes.moved.items() if not _admits(bounds.range(name), move[1])}
+    return LockChange(moved, {name: version for name, version in changes.added.items() if not bounds.range(name)}, {})
 
 
 def _plain(name: str) -> str:

@@ -115,9 +115,9 @@ def verify(folder: Path) -> None:
         raise Mistakes(mistakes)
 
 
-def _first_difference(there: bytes, wanted: bytes) -> int:
+def _first_difference(there: bytes, expected: bytes) -> int:
     """The first line, from 1, in which two texts differ; 0: none."""
-    pairs = enumerate(zip_longest(there.splitlines(keepends=True), wanted.splitlines(keepends=True)), 1)
+    pairs = enumerate(zip_longest(there.splitlines(keepends=True), expected.splitlines(keepends=True)), 1)
     return next((number for number, (one, other) in pairs if one != other), 0)
 
 
@@ -134,13 +134,13 @@ def exact(file: Path) -> tuple[str, ...]:
         Mistakes: it can't be read, or says something else.
     """
     try:
-        found = lines(bounds.read_text(file))
+        listed = lines(bounds.read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         raise Mistakes([unreadable(file, error, _COMPILE)]) from None
-    if wrong := [line for line in found if not _is_locked(line)]:
+    if wrong := [line for line in listed if not _is_locked(line)]:
         what = f"{wrong[0][:60]!r} is no package in one version with its hashes"
         raise Mistakes([Mistake(file, _line(file, wrong[0]), what, _COMPILE)])
-    return found
+    return listed
 
 
 def _is_locked(line: str) -> bool:
@@ -159,7 +159,7 @@ def _line(file: Path, requirement: str) -> int:
 
 def versions(lines: Iterable[str]) -> dict[str, str]:
     """Package → version of requirement lines, names normalised."""
-    return dict(found for line in lines if (found := _exact(line)))
+    return dict(requirement for line in lines if (requirement := _exact(line)))
 
 
 @cache
@@ -182,30 +182,30 @@ def exports(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, str]:
 
 def problems(lock: Mapping[str, Any], pipfile: Pipfile) -> dict[str, tuple[str, ...]]:
     """Why a lock can't be used, in words, and the keys under which that stands in it; empty: it can."""
-    found: dict[str, tuple[str, ...]] = {}
+    problems: dict[str, tuple[str, ...]] = {}
     first: dict[str, tuple[str, str]] = {}
     for category in pipfile.categories:
         key = LOCK_KEYS.get(category, category)
         for name, entry in lock.get(key, {}).items():
             version = entry.get("version", "")
             if not re.fullmatch(r"==\S+", version) or not entry.get("hashes"):
-                found[f"{name} of [{category}] has no exact version with hashes"] = (key, name)
+                problems[f"{name} of [{category}] has no exact version with hashes"] = (key, name)
             other, there = first.setdefault(name, (version, category))
             if other != version:
-                found[f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]"] = (key, name)
-            wanted, index = pipfile.index_of(category, name), entry.get("index")
-            if index not in (None, wanted):
-                what = f"{name} of [{category}] comes from the source {index!r}, and not from {wanted!r}"
-                found[what] = (key, name)
+                problems[f"{name} is {other[2:]} in [{there}] but {version[2:]} in [{category}]"] = (key, name)
+            expected, index = pipfile.index_of(category, name), entry.get("index")
+            if index not in (None, expected):
+                what = f"{name} of [{category}] comes from the source {index!r}, and not from {expected!r}"
+                problems[what] = (key, name)
     if [source.get("url") for source in lock["_meta"]["sources"]] != [source["url"] for source in pipfile.sources]:
-        found["its sources are not those of the Pipfile"] = ("_meta", "sources")
-    return found
+        problems["its sources are not those of the Pipfile"] = ("_meta", "sources")
+    return problems
 
 
 def unlocked(lock: Mapping[str, Any], pipfile: Pipfile) -> list[Mistake]:
     """The packages that are to be taken as source, but that a lock has not."""
-    wanted = [LOCK_KEYS.get(category, category) for category in pipfile.categories if category != BUILDER]
-    there = {canonicalize_name(name) for key in wanted for name in lock.get(key, {})}
+    categories = [LOCK_KEYS.get(category, category) for category in pipfile.categories if category != BUILDER]
+    there = {canonicalize_name(name) for key in categories for name in lock.get(key, {})}
     return [
         Mistake(file, line, f"{name} is not in {pipfile.path.parent.name}/Pipfile.lock", _UNWANTED)
         for name, (file, line) in pipfile.built.items()
@@ -271,13 +271,13 @@ def _unreadable(key: str, entries: Mapping[str, Mapping[str, Any]]) -> Iterator[
     """The mistakes in entries of a category that are no requirements, and their keys in the lock."""
     for name, entry in entries.items():
         try:
-            found = _exact(_requirement(name, entry))
-            Version(found[1] if found else "0")
+            requirement = _exact(_requirement(name, entry))
+            Version(requirement[1] if requirement else "0")
         except (InvalidRequirement, InvalidVersion) as error:
             yield f"{name} of [{key}]: {str(error).splitlines()[0]}", (key, name)
 
 
-def _in_lock(folder: Path, found: Mapping[str, Sequence[str]]) -> list[Mistake]:
+def _in_lock(folder: Path, packages: Mapping[str, Sequence[str]]) -> list[Mistake]:
     """The mistakes in the lock in a folder → the keys under which it stands there, with its lines.
 
     They are counted in what YAML makes of its JSON: nothing else tells of lines.
@@ -285,8 +285,8 @@ def _in_lock(folder: Path, found: Mapping[str, Sequence[str]]) -> list[Mistake]:
     file = folder / "Pipfile.lock"
     node: yaml.Node | None = None
     with suppress(Mistakes):
-        node = compose(text_of(file, bounds.JSON), file) if found else None
-    return [Mistake(file, line_of(node, keys), what, RELOCK) for what, keys in found.items()]
+        node = compose(text_of(file, bounds.JSON), file) if packages else None
+    return [Mistake(file, line_of(node, keys), what, RELOCK) for what, keys in packages.items()]
 
 
 def _lines(lock: Mapping[str, Any], category: str, folder: Path) -> list[str]:

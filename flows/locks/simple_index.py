@@ -88,11 +88,11 @@ def urls(index: Index, packages: Iterable[str]) -> dict[str, str]:
     return {name: f"{bare}/{canonicalize_name(name)}/" for name in packages}
 
 
-def fetch(index: Index, wanted: Mapping[str, Page | None], settings: Settings) -> dict[str, Page | Unreadable]:
+def fetch(index: Index, pages: Mapping[str, Page | None], settings: Settings) -> dict[str, Page | Unreadable]:
     """The pages at these addresses of one index now; each is given what was known of it before, if anything."""
     with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda asked: _fetch(connection, *asked), wanted.items())
-        return dict(zip(wanted, found, strict=True))
+        results = pool.map(lambda asked: _fetch(connection, *asked), pages.items())
+        return dict(zip(pages, results, strict=True))
 
 
 def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Uploads:
@@ -101,16 +101,16 @@ def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Upload
     Raises:
         RefitError: it doesn't say so of all of them.
     """
-    wanted = urls(index, packages)
+    addresses = urls(index, packages)
     with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(zip(wanted, pool.map(lambda url: _times(connection, url), wanted.values()), strict=True))
-    if silent := sorted(name for name, times in found.items() if not times):
+        uploaded = dict(zip(addresses, pool.map(lambda url: _times(connection, url), addresses.values()), strict=True))
+    if silent := sorted(name for name, times in uploaded.items() if not times):
         raise RefitError(
-            f"{next(iter(wanted.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",
+            f"{next(iter(addresses.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",
             why=f"A release with a `cutoff` needs to know that of {', '.join(silent[:8])}.",
             hint="take an index that answers in JSON with `upload-time` (PEP 700), as PyPI does, or no `cutoff`.",
         )
-    return found
+    return uploaded
 
 
 def _times(connection: _Connection, url: str) -> dict[str, datetime]:
@@ -157,13 +157,13 @@ def _from_html(body: str) -> Iterator[list[str | None]]:
         yield [where.path.rpartition("/")[2], where.fragment, requires, yanked]
 
 
-def _fetch(connection: _Connection, url: str, known: Page | None) -> Page | Unreadable:
+def _fetch(connection: _Connection, url: str, page: Page | None) -> Page | Unreadable:
     try:
-        answer = _ask(connection, url, {"If-None-Match": known.etag} if known and known.etag else {})
+        answer = _ask(connection, url, {"If-None-Match": page.etag} if page and page.etag else {})
     except (httpx.RequestError, httpx.InvalidURL) as error:
         return Unreadable(f"{url} doesn't answer: {str(error) or type(error).__name__}")
-    if answer.status == 304 and known:
-        return known
+    if answer.status == 304 and page:
+        return page
     if answer.status == 404:
         return Page(digest=ABSENT)
     if answer.status != 200:

@@ -40,14 +40,14 @@ def read(bundles: Iterable[Path], pipfile: Path, packages: Mapping[str, Collecti
         Mistakes: what these files say can't be done.
     """
     files = [file for bundle in bundles if (file := sources_file(bundle)).exists()]
-    found: dict[NormalizedName, tuple[Path, int]] = {}
-    mistakes = [mistake for file in files for mistake in _read(file, found, packages.get(BUILDER, ()))]
-    if found and BUILDER not in packages:
+    sources: dict[NormalizedName, tuple[Path, int]] = {}
+    mistakes = [mistake for file in files for mistake in _read(file, sources, packages.get(BUILDER, ()))]
+    if sources and BUILDER not in packages:
         hint = "let it ask for what those in builder/sources.txt are built with, e.g. setuptools"
         mistakes.append(Mistake(pipfile, 1, f"it has no section [{BUILDER}]", hint))
     if mistakes:
         raise Mistakes(mistakes)
-    return found
+    return sources
 
 
 def environment(bundles: Iterable[Path]) -> dict[str, str]:
@@ -56,18 +56,18 @@ def environment(bundles: Iterable[Path]) -> dict[str, str]:
     Raises:
         Mistakes: a line sets none.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     mistakes: list[Mistake] = []
     for file in (bundle / "builder" / "environment.txt" for bundle in bundles):
         for number, line in enumerate(_lines(file, mistakes) if file.exists() else (), start=1):
             written = line.partition("#")[0].strip()
             if match := _VARIABLE.fullmatch(written):
-                found[match[1]] = match[2]
+                variables[match[1]] = match[2]
             elif written:
                 mistakes.append(Mistake(file, number, f"{written!r} sets no variable", "write NAME=value, one a line"))
     if mistakes:
         raise Mistakes(mistakes)
-    return found
+    return variables
 
 
 def _lines(file: Path, mistakes: list[Mistake]) -> list[str]:
@@ -78,7 +78,7 @@ def _lines(file: Path, mistakes: list[Mistake]) -> list[str]:
         return []
 
 
-def _read(file: Path, found: dict[NormalizedName, tuple[Path, int]], tools: Collection[str]) -> Iterator[Mistake]:
+def _read(file: Path, sources: dict[NormalizedName, tuple[Path, int]], tools: Collection[str]) -> Iterator[Mistake]:
     """Add the packages of a file to those that were found, and tell what is wrong with it."""
     normal = {canonicalize_name(tool) for tool in tools}
     unread: list[Mistake] = []
@@ -92,8 +92,8 @@ def _read(file: Path, found: dict[NormalizedName, tuple[Path, int]], tools: Coll
         elif name in normal:
             what = f"{written} is in [{BUILDER}], where every package needs a wheel"
             yield Mistake(file, number, what, "take it out of one of the two")
-        elif name in found:
-            there, line_there = found[name]
+        elif name in sources:
+            there, line_there = sources[name]
             yield Mistake(file, number, f"{written} stands already in {there}:{line_there}", "keep one of them")
         elif written:
-            found[name] = file, number
+            sources[name] = file, number

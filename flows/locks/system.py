@@ -45,11 +45,11 @@ def resolve(base: Base, settings: Settings) -> tuple[str, ...]:
     family = _FAMILIES[base.config.family]
     asked = {"packages": sorted(base.packages), "state": family.state(base, settings)}
     name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:32]
-    known = settings.folder("cache", "system") / f"{base.name}-{name}.json"
-    if known.exists():
-        return tuple(json.loads(known.read_text()))
+    note = settings.folder("cache", "system") / f"{base.name}-{name}.json"
+    if note.exists():
+        return tuple(json.loads(note.read_text()))
     exact = family.simulate(base, settings)
-    write_whole(known, json.dumps(exact, indent=1))
+    write_whole(note, json.dumps(exact, indent=1))
     return exact
 
 

@@ -89,13 +89,13 @@ def read(path: Path, packages: Collection[str]) -> tuple[Record, ...]:
         Mistakes: it is missing, or holds something else.
     """
     try:
-        found = tuple(record for text in _texts(path) for record in _records(text) if _names(record) & set(packages))
+        records = tuple(record for text in _texts(path) for record in _records(text) if _names(record) & set(packages))
     except (OSError, ValueError, RecursionError, zipfile.BadZipFile) as error:
         what = str(error).splitlines()[0]
         if isinstance(error, ValidationError):
             what = f"{what}: {error.errors()[0]['msg']}"
         raise Mistakes([Mistake(path, 0, f"no records of OSV can be read from this: {what}", _FIX)]) from None
-    return found
+    return records
 
 
 def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Record, ...]:
@@ -138,7 +138,7 @@ def _known_by(service: Callable[..., bytes], packages: Sequence[tuple[str, str]]
         asked, every = every[:_A_BATCH], every[_A_BATCH:]
         results = json.loads(service("POST", "/v1/querybatch", {"queries": asked}))["results"]
         for query, result in zip(asked, results, strict=True):
-            yield from (str(found["id"]) for found in result.get("vulns", ()))
+            yield from (str(entry["id"]) for entry in result.get("vulns", ()))
             if mark := result.get("next_page_token"):
                 every.append({**query, "page_token": mark})
     raise ValueError("Its answer has no end.")
@@ -156,13 +156,17 @@ def affecting(records: Iterable[Record], packages: Mapping[str, str]) -> list[Vu
             and (name := canonicalize_name(affected.package.name)) in packages
             and _affects(affected, packages[name])
         ),
-        key=lambda found: (found.package, found.names),
+        key=lambda vulnerability: (vulnerability.package, vulnerability.names),
     )
 
 
-def unmended(found: Iterable[Vulnerability], bounds: Bounds) -> list[Vulnerability]:
+def unmended(vulnerabilities: Iterable[Vulnerability], bounds: Bounds) -> list[Vulnerability]:
     """Those that only a version would mend to which the package may not move."""
-    return [one for one in found if one.mended and not any(_within(one, version, bounds) for version in one.mended)]
+    return [
+        one
+        for one in vulnerabilities
+        if one.mended and not any(_within(one, version, bounds) for version in one.mended)
+    ]
 
 
 def _within(one: Vulnerability, version: str, bounds: Bounds) -> bool:

@@ -36,9 +36,9 @@ class Metrics(Collector):
 
 def registry(look: Callable[[], Facts]) -> CollectorRegistry:
     """The registry that prometheus_client writes and serves."""
-    found = CollectorRegistry(auto_describe=False)
-    found.register(Metrics(look))
-    return found
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(Metrics(look))
+    return collectors
 
 
 def families(facts: Facts) -> Iterator[Metric]:
@@ -58,7 +58,7 @@ def families(facts: Facts) -> Iterator[Metric]:
 def _of_sessions(sessions: Sequence[SessionFact]) -> Iterator[Metric]:
     states = Counter[Labels]((s.profile, s.release, s.image, s.state) for s in sessions)
     yield _gauge("refit_sessions", "Sessions of this machine.", (*_IMAGE, "state"), states)
-    down = _each(sessions, lambda session: session.wanted and session.state != "running")
+    down = _each(sessions, lambda session: session.should_run and session.state != "running")
     yield _gauge("refit_sessions_down", "Sessions that ought to run and don't.", _PROFILE, down)
     if all(session.behind is not None for session in sessions):
         behind = _each(sessions, lambda session: bool(session.behind))
@@ -141,14 +141,14 @@ def buckets(seconds: Iterable[float]) -> list[tuple[str, float]]:
 
 def _each(sessions: Sequence[SessionFact], chosen: Callable[[SessionFact], bool]) -> Mapping[Labels, float]:
     """Profile and release → how many of their sessions are such; 0 is said as well."""
-    found: dict[Labels, float] = dict.fromkeys(((s.profile, s.release) for s in sessions), 0.0)
+    counts: dict[Labels, float] = dict.fromkeys(((s.profile, s.release) for s in sessions), 0.0)
     for session in filter(chosen, sessions):
-        found[session.profile, session.release] += 1
-    return found
+        counts[session.profile, session.release] += 1
+    return counts
 
 
 def _gauge(name: str, about: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
-    found = GaugeMetricFamily(name, about, labels=labels)
+    metric = GaugeMetricFamily(name, about, labels=labels)
     for key, value in sorted(values.items()):
-        found.add_metric(key, value)
-    return found
+        metric.add_metric(key, value)
+    return metric

@@ -53,7 +53,7 @@ class SessionFact:
     Attributes:
         profile, release, image: what it is on, the image by its digest.
         state: what the engine says; `missing`: it has no container.
-        wanted: it ought to run.
+        should_run: it ought to run.
         behind: there is a newer image for it; none: nobody knows.
         overdue: its deadline has passed.
     """
@@ -62,7 +62,7 @@ class SessionFact:
     release: str
     image: str
     state: str
-    wanted: bool
+    should_run: bool
     behind: bool | None = None
     overdue: bool = False
 
@@ -165,7 +165,7 @@ def _fact(status: Status, newest: Mapping[ImageKey, str] | None, overdue: frozen
     session, state = status.session, status.running
     behind = None if newest is None else newest.get(_key(session), session.image) != session.image
     words = (session.profile, session.release, session.image, str(state) if state else "missing")
-    return SessionFact(*words, status.wanted, behind, session.name in overdue)
+    return SessionFact(*words, status.should_run, behind, session.name in overdue)
 
 
 def _newest(settings: Settings, sessions: Iterable[Session]) -> Mapping[ImageKey, str] | None:
@@ -185,21 +185,21 @@ def _overdue(
     notified = first_told(History(database).events(kinds=(Kind.noticed, Kind.withdrawn)), Kind.noticed)
     if not newest or not behind or not notified:  # without a notice there is no deadline
         return frozenset()
-    wishes, known = PreferenceStore(database).all(), policies(settings)
+    wishes, rules = PreferenceStore(database).all(), policies(settings)
     rollout = PlanInput(now(), newest, settings.migration, settings.idle_state_hours)
-    found = set()
+    overdue = set()
     for session in behind:
         candidate = Candidate(
             session,
             running=True,
-            policy=known.get(_key(session), settings.migration.sessions),
+            policy=rules.get(_key(session), settings.migration.sessions),
             wish=wishes.get(session.name, UpdatePreferences()),
             notified=notified.get((session.name, session.image)),
         )
         deadline = terms(candidate, newest[_key(session)], rollout).deadline
         if deadline is not None and deadline < rollout.now.timestamp():
-            found.add(session.name)
-    return frozenset(found)
+            overdue.add(session.name)
+    return frozenset(overdue)
 
 
 def _key(session: Session) -> ImageKey:

@@ -78,8 +78,8 @@ def _last(server: httpx.Client, flow: str) -> list[FlowRun]:
 def _open(server: httpx.Client) -> Counter[tuple[str, ...]]:
     # A run that is scheduled for tomorrow doesn't wait.
     due = {"state": {"type": {"any_": [*_WAITING, *_RUNNING]}}, "expected_start_time": {"before_": now().isoformat()}}
-    found = _ask(server, flow_runs=due, limit=_MOST)
-    return Counter((run.work_pool_name or "", "running" if run.state_type in _RUNNING else "waiting") for run in found)
+    runs = _ask(server, flow_runs=due, limit=_MOST)
+    return Counter((run.work_pool_name or "", "running" if run.state_type in _RUNNING else "waiting") for run in runs)
 
 
 def _ask(server: httpx.Client, **asked: Any) -> list[FlowRun]:

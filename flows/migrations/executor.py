@@ -112,9 +112,9 @@ class MoveExecutor:
         if decision.action is not Action.migrate:
             return replace(stays, reason=decision.why)
         with self.sessions.alone(decision.session) as held:
-            if (found := self.sessions.store.find(decision.session)) is None:
+            if (record := self.sessions.store.find(decision.session)) is None:
                 return replace(stays, reason="the session was deleted meanwhile")
-            before, wanted = found
+            before, should_run = record
             if reason := self._outdated(decision, before):
                 return replace(stays, reason=reason)
             after = becomes(self._moved(before, decision.new))
@@ -125,7 +125,7 @@ class MoveExecutor:
             after = self._had(after, before) or after
             begin = partial(self.journal.begin, consent=decision.consent, wave=decision.wave, by=by or caller())
             move = begin(held, before, after, packages, back_to=back_to)
-            return self._drive(held, move, (True, wanted))
+            return self._drive(held, move, (True, should_run))
 
     def _moved(self, before: Session, image: str) -> Session:
         """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
@@ -145,13 +145,15 @@ class MoveExecutor:
         Raises:
             NotResumed: some could not be resumed just now; it was tried with all.
         """
-        found = tuple(self.journal.unfinished() if moves is None else moves)
-        if not found:
+        unfinished = tuple(self.journal.unfinished() if moves is None else moves)
+        if not unfinished:
             return ()
-        with ThreadPoolExecutor(min(len(found), self.sessions.engine.at_once)) as pool, self.leaving():
-            ended = tuple(pool.map(self._resumed, found))
+        with ThreadPoolExecutor(min(len(unfinished), self.sessions.engine.at_once)) as pool, self.leaving():
+            ended = tuple(pool.map(self._resumed, unfinished))
         results = tuple(end for end in ended if isinstance(end, Result))
-        if problems := {move.before.name: end for move, end in zip(found, ended, strict=True) if isinstance(end, str)}:
+        if problems := {
+            move.before.name: end for move, end in zip(unfinished, ended, strict=True) if isinstance(end, str)
+        }:
             raise NotResumed(problems, results)
         return results
 
@@ -234,8 +236,8 @@ class MoveExecutor:
         entries = self.journal.entries(move)
         if not unattended.begun(entries, StepName.start):
             return None
-        found = self.steps.world.containers(move.before.name)
-        return unattended.since(entries, next((each for each in found if each.name == move.after.container), None))
+        containers = self.steps.world.containers(move.before.name)
+        return unattended.since(entries, next((each for each in containers if each.name == move.after.container), None))
 
     def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
         """Take the next step until there is none.
@@ -357,22 +359,24 @@ class MoveExecutor:
         This run has just seen or done it itself; an old container that gets started meanwhile finds no home in its
         slot. None: the engine has to be asked.
         """
-        last, known = next(reversed(entries), None), self._seen.get(move.id)
-        if known is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
+        last, seen = next(reversed(entries), None), self._seen.get(move.id)
+        if seen is None or last is None or last.phase is not Phase.done or last.step not in WHILE_AWAY:
             return None
-        old = known.old if last.step == StepName.look else Running.stopped
-        return replace(known, old=old, fresh=_is_fresh(entries))
+        old = seen.old if last.step == StepName.look else Running.stopped
+        return replace(seen, old=old, fresh=_is_fresh(entries))
 
     def _on_record(self, move: Move) -> tuple[bool, bool]:
         """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
-        session, wanted = self.sessions.store.find(move.before.name) or (None, False)
-        return session == move.before, session == move.before and wanted
+        session, should_run = self.sessions.store.find(move.before.name) or (None, False)
+        return session == move.before, session == move.before and should_run
 
     def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
         before, after = move.before, move.after
-        found = {container.name: container for container in self.steps.world.containers(before.name)}
-        fresh, again = _is_fresh(entries), _started_again(found.get(before.container), entries)
-        old, new = (found[name].running if name in found else None for name in (before.container, after.container))
+        containers = {container.name: container for container in self.steps.world.containers(before.name)}
+        fresh, again = _is_fresh(entries), _started_again(containers.get(before.container), entries)
+        old, new = (
+            containers[name].running if name in containers else None for name in (before.container, after.container)
+        )
         seen = Seen(*recorded, old, new, fresh, starts=move.consent is Consent.starts, again=again)
         seen = replace(seen, reverts=bool(move.back_to))
         if before.late_home:

@@ -139,12 +139,12 @@ class Journal:
             if also:
                 also(connection)
 
-        known = self._lines.get(move.id)
+        lines = self._lines.get(move.id)
         if entry.phase is Phase.reopened:
             self._reached.pop(move.id, None)
         self._write(held, move, (*self._noted.get(move.id, ()), entry), add)
-        if known is not None:
-            self._lines[move.id] = (*known, entry)
+        if lines is not None:
+            self._lines[move.id] = (*lines, entry)
 
     def note(self, held: Lease, move: Move, entry: Entry) -> None:
         """Add a line that is written with the next one: together they wait for the disk once.
@@ -152,11 +152,11 @@ class Journal:
         A process that is killed in between has an effect that nobody wrote down, as if it had been killed a moment
         before.
         """
-        if (known := self._lines.get(move.id)) is None:
+        if (lines := self._lines.get(move.id)) is None:
             self.write(held, move, entry)
             return
         entry = replace(entry, at=now())
-        self._lines[move.id] = (*known, entry)
+        self._lines[move.id] = (*lines, entry)
         self._noted[move.id] = (*self._noted.get(move.id, ()), entry)
 
     def end(
@@ -196,8 +196,8 @@ class Journal:
 
     def entries(self, move: Move) -> tuple[Entry, ...]:
         """All lines of a move, oldest first."""
-        if (known := self._lines.get(move.id)) is not None:
-            return known
+        if (lines := self._lines.get(move.id)) is not None:
+            return lines
         with self.database.connect() as connection:
             return _entries(connection, move.id)
 
@@ -213,8 +213,8 @@ class Journal:
         chosen = select(MoveRow.id).where(MoveRow.state == State.cleaned).order_by(MoveRow.created.desc())
         with Transaction(self.database) as transaction:
             moves = transaction.scalars(chosen.limit(number)).all()
-            found = (downtime(_entries(transaction.connection(), move)) for move in moves)
-            return tuple(seconds for seconds in found if seconds is not None)
+            downtimes = (downtime(_entries(transaction.connection(), move)) for move in moves)
+            return tuple(seconds for seconds in downtimes if seconds is not None)
 
     def history(self, session: str = "") -> tuple[Move, ...]:
         """The moves of one session, or of all, oldest first."""
@@ -244,25 +244,25 @@ class Journal:
     def _write(self, held: Lease, move: Move, lines: Sequence[Entry], also: Also) -> None:
         """Write lines, and what state they lead to; what was known of the move may be out of date then."""
         rows = [{**vars(entry), "move": move.id} for entry in lines]
-        reached, known = next(filter(None, map(leads_to, reversed(lines))), None), self._reached.get(move.id)
+        reached, furthest = next(filter(None, map(leads_to, reversed(lines))), None), self._reached.get(move.id)
 
         def write_lines(connection: Connection) -> None:
             if rows:
                 insert_held(connection, _ADD, rows, held)
             else:
                 still_held(connection, held)
-            if reached and reached is not known:  # many steps lead to the same state
+            if reached and reached is not furthest:  # many steps lead to the same state
                 connection.execute(_REACH, {"of": move.id, "reached": reached})
             also(connection)
 
         self._forget(move.id)
         write(self.database, write_lines)
-        if latest := reached or known:
+        if latest := reached or furthest:
             self._reached[move.id] = latest
 
     def _forget(self, id: str) -> None:
-        for known in (self._lines, self._noted, self._reached):
-            known.pop(id, None)
+        for memory in (self._lines, self._noted, self._reached):
+            memory.pop(id, None)
 
 
 def _entries(connection: Connection, move: str) -> tuple[Entry, ...]:

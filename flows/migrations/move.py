@@ -90,7 +90,7 @@ class Seen:
 
     Attributes:
         session: the session is there, as it was when the move was planned.
-        wanted: its owner wants it to run.
+        should_run: its owner wants it to run.
         old: its old container; none: not there.
         new: its new container.
         fresh: the last look at it is so young that it may be stopped.
@@ -100,7 +100,7 @@ class Seen:
     """
 
     session: bool
-    wanted: bool
+    should_run: bool
     old: Running | None
     new: Running | None
     fresh: bool = True
@@ -222,7 +222,7 @@ def _to_be_undone(step: Step, undo: StepName, entries: Sequence[Entry], seen: Se
         # Without a start nothing new has touched the home, and the snapshot may be half made; a rollback reinstates.
         reverted = _has(entries, StepName.revert, Phase.intent)
         return seen.session and _has(entries, StepName.start, Phase.intent) and not reverted
-    return undo not in (StepName.rewarm, StepName.revive) or (seen.session and seen.wanted)
+    return undo not in (StepName.rewarm, StepName.revive) or (seen.session and seen.should_run)
 
 
 def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None:
@@ -230,7 +230,7 @@ def _obstacle(step: Step, entries: Sequence[Entry], seen: Seen) -> GiveUp | None
     stopping, stopped = _has(entries, StepName.stop, Phase.intent), _has(entries, StepName.stop, Phase.done)
     if not seen.session:
         return GiveUp(step, Phase.skipped, "the session was deleted meanwhile")
-    if not seen.wanted or (not stopping and seen.old is not Running.running and not seen.starts):
+    if not seen.should_run or (not stopping and seen.old is not Running.running and not seen.starts):
         return GiveUp(step, Phase.skipped, "the session was stopped meanwhile")
     # The person who has started it may work in it by now, also where nobody wrote down that it was stopped before.
     if (stopped or seen.again) and seen.old is Running.running:

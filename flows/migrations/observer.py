@@ -98,7 +98,7 @@ class Observer:
 
     def fallen(self, statuses: Iterable[Status]) -> frozenset[tuple[str, str]]:
         """Sessions that ought to run and don't, with their images; not those that somebody starts or moves just now."""
-        away = [one.session for one in statuses if one.wanted and one.running is not Running.running]
+        away = [one.session for one in statuses if one.should_run and one.running is not Running.running]
         at_work = held(self._database, "session ") if away else ()
         return frozenset((one.name, one.image) for one in away if f"session {one.name}" not in at_work)
 
@@ -142,7 +142,7 @@ class Observer:
         wishes = PreferenceStore(self._database).all()
         told = History(self._database).events(kinds=(Kind.noticed, Kind.seen, Kind.withdrawn))
         notified, noticed = first_told(told, Kind.noticed), first_told(told, Kind.seen)
-        known = policies(self._settings) if statuses else {}
+        rules = policies(self._settings) if statuses else {}
         moving = [s.session for s in statuses if s.running is Running.running and has_other_image(s.session, images)]
         seen, blocked = self._seen(moving), self.blocked(moving, images)
         has = Counter(taken.session for taken in self._sessions.gpus.taken())
@@ -153,7 +153,7 @@ class Observer:
                 session=status.session,
                 running=status.running is Running.running,
                 host=platform.node(),
-                policy=known.get(image_key(status.session), self._policy.sessions),
+                policy=rules.get(image_key(status.session), self._policy.sessions),
                 owner=wishes.get(status.session.name, UpdatePreferences()).owner,
                 wish=wishes.get(status.session.name, UpdatePreferences()),
                 seen=seen.get(status.session.name),
@@ -172,12 +172,12 @@ class Observer:
 
     def _seen(self, sessions: Iterable[Session]) -> dict[str, Seen]:
         """The looks at sessions, taken not longer ago than `poll_minutes`."""
-        wanted = {(session.name, session.generation): session for session in sessions}
+        keyed = {(session.name, session.generation): session for session in sessions}
         oldest = now() - timedelta(minutes=self._policy.poll_minutes)
-        self._looks = {key: look for key, look in self._looks.items() if key in wanted and look[0] > oldest}
-        again = [key for key in wanted if key not in self._looks]
-        found = look_at(self._settings, self._sessions.engine, [wanted[key] for key in again])
-        self._looks |= {key: (now(), seen) for key, seen in zip(again, found, strict=True)}
+        self._looks = {key: look for key, look in self._looks.items() if key in keyed and look[0] > oldest}
+        again = [key for key in keyed if key not in self._looks]
+        looks = look_at(self._settings, self._sessions.engine, [keyed[key] for key in again])
+        self._looks |= {key: (now(), seen) for key, seen in zip(again, looks, strict=True)}
         return {name: seen for (name, _), (_, seen) in self._looks.items()}
 
     def blocked(self, sessions: Iterable[Session], images: Mapping[ImageKey, str]) -> dict[str, str]:
@@ -193,8 +193,8 @@ def canaries(
     """Image → the session that goes first to it if its first wave would be empty; `besides`: not for these images."""
     running = [status.session for status in statuses if status.running is Running.running]
     going = [(one.name, images[image_key(one)]) for one in running if has_other_image(one, images)]
-    wanted = {*images.values()} - {*besides}
-    return {image: waves.canary([each for each in going if each[1] == image], percents) for image in wanted}
+    pending = {*images.values()} - {*besides}
+    return {image: waves.canary([each for each in going if each[1] == image], percents) for image in pending}
 
 
 def _left_behind(move: Past | None, rest: timedelta, *, goes_on: bool) -> dict[str, Any]:

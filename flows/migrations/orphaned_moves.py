@@ -80,8 +80,8 @@ class IngressReopener:
         return True
 
     def _runs(self, move: Move) -> bool:
-        found = self._sessions.engine.containers(move.before.name)
-        return any(each.name == move.before.container and each.running is Running.running for each in found)
+        containers = self._sessions.engine.containers(move.before.name)
+        return any(each.name == move.before.container and each.running is Running.running for each in containers)
 
 
 def interrupted(journal: Journal) -> tuple[Move, ...]:

@@ -39,9 +39,9 @@ def had(after: Session, containers: Iterable[Container], generation: int) -> Ses
         containers: all that it has.
         generation: the one that it has now.
     """
-    for found in containers:
-        made = found.made_from
-        former = found.generation < generation and found.running is not Running.running
+    for container in containers:
+        made = container.made_from
+        former = container.generation < generation and container.running is not Running.running
         if made and former and made == replace(after, generation=made.generation):
             return made
     return None
@@ -55,14 +55,14 @@ def outlived(containers: Iterable[Container], moves: Iterable[Move], oldest: dat
         moves: all its moves, oldest first.
         oldest: containers of moves that had ended before are not kept any longer.
     """
-    known = tuple(moves)
-    if any(move.state not in FINAL or move.state is State.held for move in known[-1:]):
+    past = tuple(moves)
+    if any(move.state not in FINAL or move.state is State.held for move in past[-1:]):
         return ()
-    left = {move.before.container: move.ended for move in known if move.state is State.cleaned}
+    left = {move.before.container: move.ended for move in past if move.state is State.cleaned}
     return tuple(
-        found
-        for found in containers
-        if found.running is not Running.running and (since := left.get(found.name)) and since <= oldest
+        container
+        for container in containers
+        if container.running is not Running.running and (since := left.get(container.name)) and since <= oldest
     )
 
 
@@ -85,14 +85,14 @@ def clear(sessions: Sessions, journal: Journal, hours: float) -> tuple[str, ...]
 def _with_others(sessions: Sessions) -> list[str]:
     """The sessions that have more containers than their own."""
     current: Mapping[str, str] = {session.name: session.container for session in sessions.store.sessions()}
-    found = (each for each in sessions.engine.containers() if each.name != current.get(each.session, each.name))
-    return sorted({each.session for each in found})
+    others = (each for each in sessions.engine.containers() if each.name != current.get(each.session, each.name))
+    return sorted({each.session for each in others})
 
 
 def _clear(sessions: Sessions, journal: Journal, name: str, oldest: datetime) -> list[str]:
-    if (known := sessions.store.find(name)) is None:
+    if (record := sessions.store.find(name)) is None:
         return []
-    others = (each for each in sessions.engine.containers(name) if each.name != known[0].container)
+    others = (each for each in sessions.engine.containers(name) if each.name != record[0].container)
     names = [each.name for each in outlived(others, journal.history(name), oldest)]
     for container in names:
         sessions.engine.remove(container)

@@ -128,8 +128,8 @@ def reconcile(migration: Migration, clock: Clock, policy: RolloutPolicy, *, once
         then = None if once or now >= end else next_look(decisions, now, policy)
         migration.rest(decisions, then and min(then, end))
         if then is None:
-            known = {line.session: foreseen(line) for line in decisions} | results
-            return tuple(known[name] for name in sorted(known))
+            states = {line.session: foreseen(line) for line in decisions} | results
+            return tuple(states[name] for name in sorted(states))
         clock.wait(min(then, end))
 
 

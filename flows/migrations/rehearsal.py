@@ -115,21 +115,21 @@ def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
 
 def sweep(settings: Settings, homes: Homes) -> tuple[str, ...]:
     """Remove what killed rehearsals have left; returns the names of their sessions."""
-    found = []
+    leftovers = []
     for id in _left(settings):
         with if_alone(lock := _lock(settings, id)) as alone, fence.lifted():
             if alone:
                 if _remove(settings, homes, id):
-                    found.append(id.partition(".")[0])
+                    leftovers.append(id.partition(".")[0])
                 lock.unlink(missing_ok=True)
-    return tuple(found)
+    return tuple(leftovers)
 
 
 def _left(settings: Settings) -> list[str]:
     """The names under which something of a rehearsal is there; what is under way is among them."""
-    found = [path.stem if path.suffix == ".lock" else path.name for path in settings.folder("rehearsals").iterdir()]
+    names = [path.stem if path.suffix == ".lock" else path.name for path in settings.folder("rehearsals").iterdir()]
     running = [notes.name.removeprefix(_NOTES) for notes in (settings.folder("running")).glob(f"{_NOTES}*")]
-    return sorted({*found, *running})
+    return sorted({*names, *running})
 
 
 @contextmanager

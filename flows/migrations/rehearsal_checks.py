@@ -110,14 +110,14 @@ def _ask(method: str, port: int, path: str, limit: float = ANSWER_SECONDS) -> tu
 
 def _running() -> list[list[str]]:
     """The command lines of all processes."""
-    found = []
+    commands = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                found.append((folder / "cmdline").read_bytes().decode(errors="replace").split("\0"))
+                commands.append((folder / "cmdline").read_bytes().decode(errors="replace").split("\0"))
             except OSError:  # it has ended
                 continue
-    return found
+    return commands
 
 
 def _answer(gate: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def take_back(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
     session = sessions.store.session(name)
     with sessions.alone(name), reported(name, "taking its home back"):
         _check(sessions, journal, name, id)
-        if any(found.running is Running.running for found in sessions.engine.containers(name)):
+        if any(container.running is Running.running for container in sessions.engine.containers(name)):
             raise RefitError(f"The session {name!r} runs.", hint=f"stop it first: `refit session stop {name}`.")
         sessions.homes.restore(session, id)
 
@@ -77,6 +77,6 @@ def drop(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
 def _check(sessions: Sessions, journal: Journal, name: str, id: str) -> None:
     if journal.unfinished(name):
         raise RefitError(f"A move of {name!r} is not finished.", hint="finish it: `refit migrate recover`.")
-    known = [one.id for one in kept(sessions, journal, name)]
-    if id not in known:
-        raise UnknownName("snapshot", id, known, where=f"what was kept of {name}")
+    ids = [one.id for one in kept(sessions, journal, name)]
+    if id not in ids:
+        raise UnknownName("snapshot", id, ids, where=f"what was kept of {name}")

@@ -128,18 +128,18 @@ class Rollouts:
         Raises:
             RefitError: there is none, or more than one.
         """
-        known = self.all()
+        rollouts = self.all()
         open_ones = {
-            image: one for image, one in known.items() if one.way in (RolloutStatus.running, RolloutStatus.paused)
+            image: one for image, one in rollouts.items() if one.way in (RolloutStatus.running, RolloutStatus.paused)
         }
         digits = text.removeprefix("sha256:")
         if text and len(digits) < _LEAST_DIGITS:
             raise RefitError(f"{text!r} is too short.", hint="give the first twelve digits: `refit migrate status`.")
-        meant = {i: one for i, one in known.items() if i.startswith(f"sha256:{digits}")} if text else open_ones
+        meant = {i: one for i, one in rollouts.items() if i.startswith(f"sha256:{digits}")} if text else open_ones
         if len(meant) == 1:
             return next(iter(meant.values()))
         if text:
-            raise UnknownName("rollout of an image", text, known)
+            raise UnknownName("rollout of an image", text, rollouts)
         names = ", ".join(sorted(image[7:19] for image in meant)) or "none"
         raise RefitError(f"Which rollout is meant? There are: {names}.", hint="name its image: `refit migrate status`.")
 

@@ -186,16 +186,16 @@ class SessionPlanner:
     def _plan(self, names: Sequence[str], to: str, origin: str, *, begin: bool) -> Plan:
         statuses = self._statuses(origin)
         asked = [status for status in statuses if not names or status.session.name in names]
-        wanted = self._targets.find([status.session for status in asked], to)
+        images = self._targets.find([status.session for status in asked], to)
         for status in asked if names else ():
-            if refusal := wanted.refused.get(image_key(status.session)):
+            if refusal := images.refused.get(image_key(status.session)):
                 raise NotPublished(refusal)
         self._targets.forget()
         if begin:
-            self._begin(asked, wanted.images)
+            self._begin(asked, images.images)
         # A session that is named isn't put off for a pull, which is part of its move, nor for somebody who works in it.
-        observed = self._observer.observe(statuses, asked, wanted.images, look=not names, pull=not names)
-        refused = {key: str(why) for key, why in wanted.refused.items()}
+        observed = self._observer.observe(statuses, asked, images.images, look=not names, pull=not names)
+        refused = {key: str(why) for key, why in images.refused.items()}
         self._observed = observed = replace(observed, rollout=replace(observed.rollout, refused=refused))
         if names:
             return self._decide_named(names, observed), {}

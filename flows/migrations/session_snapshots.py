@@ -75,13 +75,13 @@ def listed(sessions: Sessions, name: str) -> tuple[Listed, ...]:
         UnknownName: there is no such session.
     """
     session = sessions.store.session(name)
-    found = all_of(sessions, session)
+    snapshots = all_of(sessions, session)
     changed: dict[str, tuple[str, ...] | None] = {}
     with suppress(LeaseTaken, RefitError), sessions.alone(name, wait=0):  # somebody acts on it: later, then
-        changed = {one.id: sessions.homes.touched(session, one.id) for one in found}
+        changed = {one.id: sessions.homes.touched(session, one.id) for one in snapshots}
     homes = sessions.homes
-    sizes = {one.id: one.size if one.size is not None else homes.own_size(session, one.id) for one in found}
-    return tuple(Listed(one, sizes[one.id], changed.get(one.id)) for one in found)
+    sizes = {one.id: one.size if one.size is not None else homes.own_size(session, one.id) for one in snapshots}
+    return tuple(Listed(one, sizes[one.id], changed.get(one.id)) for one in snapshots)
 
 
 def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
@@ -91,10 +91,10 @@ def find(sessions: Sessions, name: str, snapshot: str) -> Snapshot:
         UnknownName: there is no such session, or no such snapshot of it.
     """
     session = sessions.store.session(name)
-    known = all_of(sessions, session)
-    if chosen := next((one for one in known if snapshot in (one.name, one.id)), None):
+    snapshots = all_of(sessions, session)
+    if chosen := next((one for one in snapshots if snapshot in (one.name, one.id)), None):
         return chosen
-    raise UnknownName("snapshot", snapshot, [one.name for one in known], where=f"those of {name}")
+    raise UnknownName("snapshot", snapshot, [one.name for one in snapshots], where=f"those of {name}")
 
 
 def all_of(sessions: Sessions, session: Session) -> tuple[Snapshot, ...]:

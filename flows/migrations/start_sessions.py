@@ -83,7 +83,7 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     """
     carrier = MoveExecutor.open(settings)
     moves = {move.before.name: move for move in carrier.journal.unfinished()}
-    down = {one.session.name for one in carrier.sessions.all() if one.wanted and one.running is not Running.running}
+    down = {one.session.name for one in carrier.sessions.all() if one.should_run and one.running is not Running.running}
     names = sorted({*moves, *down})
     if not names:
         return {}
@@ -97,8 +97,8 @@ def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move
     try:
         if name in moves:
             carrier.resume(moves[name])
-        session, wanted = carrier.sessions.store.find(name) or (None, False)
-        if session and wanted and carrier.sessions.running(session) is not Running.running:
+        session, should_run = carrier.sessions.store.find(name) or (None, False)
+        if session and should_run and carrier.sessions.running(session) is not Running.running:
             start_session(settings, name)
     except RefitError as error:
         return str(error)

@@ -108,15 +108,15 @@ def targets(sessions: Iterable[Session], to: str, settings: Settings) -> Mapping
         NotPublished: `to` names an image that doesn't count.
         RefitError: `to` names no image, or one of another profile or release.
     """
-    registry, wanted = Registry(settings), {(session.profile, session.release) for session in sessions}
+    registry, pairs = Registry(settings), {(session.profile, session.release) for session in sessions}
     publications = Publications(settings, registry=registry)
     if not to:
-        found = publications.current(wanted)
-        return {key: digest for key, digest in found.items() if isinstance(digest, str)}
+        images = publications.current(pairs)
+        return {key: digest for key, digest in images.items() if isinstance(digest, str)}
     image = evidence.find(registry, to)
     labels = registry.config(settings.repository, image).get("config", {}).get("Labels") or {}
     made_for = (labels.get("io.refit.profile", ""), labels.get("io.refit.release", ""))
-    if wanted and made_for not in wanted:
+    if pairs and made_for not in pairs:
         raise RefitError(
             f"The image {to!r} is not for any of these sessions.",
             why=f"It is {made_for[0]} of release {made_for[1]}." if all(made_for) else "`refit build` didn't make it.",

@@ -53,11 +53,11 @@ def admit(request: Request, recipes: Catalog, settings: Settings, parameters: Ma
         UnknownName: there is no such release, profile or operating system.
         RefitError: a person at a shell wants only what is left out.
     """
-    wanted = select(request, recipes)
-    bases = {profile.base.name: profile.base for profile in wanted}
+    profiles_asked = select(request, recipes)
+    bases = {profile.base.name: profile.base for profile in profiles_asked}
     # First say so, then look: of a build and a drain that begin at once, at least one sees the other.
     _mark(bases)
-    share = split(wanted, {} if request.force else _closed(bases.values(), settings))
+    share = split(profiles_asked, {} if request.force else _closed(bases.values(), settings))
     if share.left:
         _mark({profile.base.name for profile in share.profiles})
         _leave(share, request, parameters)
@@ -75,10 +75,12 @@ def select(request: Request, recipes: Catalog) -> tuple[Profile, ...]:
         if system not in recipes.bases:
             raise UnknownName("operating system", system, recipes.bases, where=str(recipes.root / "base"))
     profiles = chosen(recipes, request.release, request.profiles)
-    found = tuple(profile for profile in profiles if not request.systems or profile.base.name in request.systems)
-    if not found:
+    profiles_chosen = tuple(
+        profile for profile in profiles if not request.systems or profile.base.name in request.systems
+    )
+    if not profiles_chosen:
         raise RefitError(f"Nothing that is asked for of release {request.release} is for {_names(request.systems)}.")
-    return found
+    return profiles_chosen
 
 
 def split(profiles: Iterable[Profile], closed: Mapping[str, str]) -> Share:
@@ -105,25 +107,25 @@ def closed(
         settings: whether this machine builds, or several do.
         builders: system → the machines that can build for it, where several do.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for base in bases:
         if base.name in pools and pools[base.name].is_paused:
-            found[base.name] = "it is paused"
+            reasons[base.name] = "it is paused"
         elif settings.builders and not builders.get(base.name):
-            found[base.name] = "no machine is there whose worker builds for it"
+            reasons[base.name] = "no machine is there whose worker builds for it"
         elif not settings.builders and (why := obstacle(base.name, template(base), settings)):
-            found[base.name] = why
-    return found
+            reasons[base.name] = why
+    return reasons
 
 
 def _closed(bases: Iterable[Base], settings: Settings) -> dict[str, str]:
-    wanted = tuple(bases)
+    systems = tuple(bases)
     with get_client(sync_client=True) as client:
         pools = {system_of(pool.name): pool for pool in client.read_work_pools(limit=PAGE)}
-        builders = {base.name: machines(client, base.name) for base in wanted} if settings.builders else {}
+        builders = {base.name: machines(client, base.name) for base in systems} if settings.builders else {}
     # A run from the queue of a system was let through already, by the server and by the worker that took it.
-    found = closed(wanted, pools, settings, builders)
-    return {system: why for system, why in found.items() if system != runtime.deployment.name}
+    reasons = closed(systems, pools, settings, builders)
+    return {system: why for system, why in reasons.items() if system != runtime.deployment.name}
 
 
 def _leave(share: Share, request: Request, parameters: Mapping[str, object]) -> None:
@@ -144,11 +146,11 @@ def _hand_over(deployment: str, parameters: Mapping[str, object]) -> None:
     """Queue what the current run leaves out: once, however often it is repeated."""
     with get_client(sync_client=True) as client:
         try:
-            found = client.read_deployment_by_name(deployment)
+            target = client.read_deployment_by_name(deployment)
         except ObjectNotFound:
             raise RefitError(f"There is no deployment {deployment}.", hint="`refit serve` makes it.") from None
         client.create_flow_run_from_deployment(
-            found.id,
+            target.id,
             parameters=dict(parameters),
             idempotency_key=f"{runtime.flow_run.id} {deployment} {parameters['release']}",
         )

@@ -43,11 +43,11 @@ def chosen(there: Mapping[str, Collection[str]], at_most: int) -> dict[str, tupl
         there: system → the machines that can build for it.
         at_most: how many of them shall, for each system; better those that build for another one anyway.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    chosen: dict[str, tuple[str, ...]] = {}
     for system in sorted(there, key=lambda one: (len(there[one]), one)):
-        for machine in sorted(there[system], key=lambda one: (one not in found, one))[:at_most]:
-            found[machine] = (*found.get(machine, ()), system)
-    return found
+        for machine in sorted(there[system], key=lambda one: (one not in chosen, one))[:at_most]:
+            chosen[machine] = (*chosen.get(machine, ()), system)
+    return chosen
 
 
 def _deployment(client: SyncPrefectClient) -> UUID:

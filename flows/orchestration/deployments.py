@@ -142,15 +142,15 @@ async def _schedule(
 
     Whether it is paused stays as it is: that is a person's doing.
     """
-    ours = [found for found in await client.read_deployment_schedules(deployment) if found.slug == slug]
-    wanted = CronSchedule(cron=cron, timezone="UTC") if cron else None
+    ours = [schedules for schedules in await client.read_deployment_schedules(deployment) if schedules.slug == slug]
+    cron_schedule = CronSchedule(cron=cron, timezone="UTC") if cron else None
     for schedule in ours:
-        if wanted is None:
+        if cron_schedule is None:
             await client.delete_deployment_schedule(deployment, schedule.id)
-        elif schedule.schedule != wanted:
-            await client.update_deployment_schedule(deployment, schedule.id, schedule=wanted)
-    if wanted and not ours:
-        made = DeploymentScheduleCreate(schedule=wanted, slug=slug, parameters=dict(parameters))
+        elif schedule.schedule != cron_schedule:
+            await client.update_deployment_schedule(deployment, schedule.id, schedule=cron_schedule)
+    if cron_schedule and not ours:
+        made = DeploymentScheduleCreate(schedule=cron_schedule, slug=slug, parameters=dict(parameters))
         await client.create_deployment_schedules(deployment, [made])
 
 
@@ -166,7 +166,7 @@ async def _deployment(
     parameters: Mapping[str, Any] = MappingProxyType({}),
     tags: tuple[str, ...] = (),
 ) -> UUID:
-    wanted: dict[str, Any] = {
+    values: dict[str, Any] = {
         "description": flow.description,
         "entrypoint": offered.entrypoint(flow),
         # Parts that somebody has added: a worker refuses a deployment that has any of it.
@@ -181,9 +181,9 @@ async def _deployment(
     if name in there and (there[name].storage_document_id or there[name].infrastructure_document_id):
         await client.delete_deployment(there.pop(name).id)  # nothing else takes these away
     if name in there:  # creating it once more would remove the schedules that people made
-        await client.update_deployment(there[name].id, DeploymentUpdate(**wanted))
+        await client.update_deployment(there[name].id, DeploymentUpdate(**values))
         return there[name].id
-    return await client.create_deployment(flow_id=await client.create_flow(flow), name=name, **wanted)
+    return await client.create_deployment(flow_id=await client.create_flow(flow), name=name, **values)
 
 
 async def _settle(client: PrefectClient) -> None:
@@ -242,15 +242,15 @@ def when_published(deployment: UUID) -> AutomationCore:
     )
 
 
-async def _automation(client: PrefectClient, wanted: AutomationCore, there: bool = True) -> None:
-    known = await client.read_automations_by_name(wanted.name)
-    for automation in known:
+async def _automation(client: PrefectClient, wished: AutomationCore, there: bool = True) -> None:
+    existing = await client.read_automations_by_name(wished.name)
+    for automation in existing:
         if not there:
             await client.delete_automation(automation.id)
-        elif _meaning(automation) != _meaning(wanted):
-            await client.update_automation(automation.id, wanted)
-    if there and not known:
-        await client.create_automation(wanted)
+        elif _meaning(automation) != _meaning(wished):
+            await client.update_automation(automation.id, wished)
+    if there and not existing:
+        await client.create_automation(wished)
 
 
 def _meaning(automation: AutomationCore) -> dict[str, Any]:

@@ -213,8 +213,8 @@ def _cancel(client: SyncPrefectClient, run: FlowRun) -> bool:
     if state is None or state.type not in WAITING:
         return False
     # Where no process was started for it yet, the server makes this Cancelled at once.
-    wanted: State[Any] = Cancelling(message="Its queue was purged.")
-    client.set_flow_run_state(run.id, wanted)
+    cancelling: State[Any] = Cancelling(message="Its queue was purged.")
+    client.set_flow_run_state(run.id, cancelling)
     return True
 
 
@@ -254,9 +254,9 @@ def _pool(system: str) -> Iterator[tuple[SyncPrefectClient, WorkPool]]:
         try:
             pool = client.read_work_pool(pool_of(system))
         except ObjectNotFound:
-            known = filter(None, (system_of(pool.name) for pool in client.read_work_pools(limit=PAGE)))
+            systems = filter(None, (system_of(pool.name) for pool in client.read_work_pools(limit=PAGE)))
             raise UnknownName(
-                "queue", system, known, where="Prefect (`refit serve` makes those of the catalog)"
+                "queue", system, systems, where="Prefect (`refit serve` makes those of the catalog)"
             ) from None
         yield client, pool
 
@@ -270,8 +270,8 @@ def _waiting(client: SyncPrefectClient, system: str) -> list[FlowRun]:
 
 def _running(client: SyncPrefectClient, system: str) -> list[FlowRun]:
     name = pool_of(system)
-    found = [*_runs(client, UNDER_WAY, pool=name), *_runs(client, UNDER_WAY, tag=name)]
-    return list({run.id: run for run in found}.values())
+    runs = [*_runs(client, UNDER_WAY, pool=name), *_runs(client, UNDER_WAY, tag=name)]
+    return list({run.id: run for run in runs}.values())
 
 
 def _unfinished(client: SyncPrefectClient, system: str) -> list[FlowRun]:
@@ -280,15 +280,15 @@ def _unfinished(client: SyncPrefectClient, system: str) -> list[FlowRun]:
 
 
 def _runs(client: SyncPrefectClient, states: Iterable[StateType], *, pool: str = "", tag: str = "") -> list[FlowRun]:
-    wanted = FlowRunFilter(
+    filters = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*states])),
         tags=FlowRunFilterTags(all_=[tag]) if tag else None,
     )
     where = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])) if pool else None
-    found: list[FlowRun] = []
-    while len(page := client.read_flow_runs(flow_run_filter=wanted, work_pool_filter=where, offset=len(found))):
-        found += page
-    return found
+    runs: list[FlowRun] = []
+    while len(page := client.read_flow_runs(flow_run_filter=filters, work_pool_filter=where, offset=len(runs))):
+        runs += page
+    return runs
 
 
 def _plain(run: FlowRun) -> Run:

@@ -232,7 +232,7 @@ def _order(planned: ReleasePlan, stages: Mapping[str, Stage], there: Outcomes, g
     steps = planned.plan.steps.values()
     unmade = {step.layer for step in steps if step.action is Action.build and step.layer} if graft else set()
     return Order(
-        {job: wanted for job, wanted in needs.items() if not there.has(job)},
+        {job: needed for job, needed in needs.items() if not there.has(job)},
         {StageJob(name): seconds for name, seconds in urgency(planned.graph, planned.plan).items()},
         {StageJob(step.stage): step.layer for step in steps if step.layer in unmade and step.layer},
     )

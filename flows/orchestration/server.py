@@ -45,8 +45,8 @@ def hosts(address: str, names: Iterable[str]) -> tuple[str, ...]:
 
 def _addresses() -> list[str]:
     inet = (socket.AF_INET, socket.AF_INET6)
-    found = [each for interface in psutil.net_if_addrs().values() for each in interface if each.family in inet]
-    return [each.address.partition("%")[0] for each in found]
+    interfaces = [each for interface in psutil.net_if_addrs().values() for each in interface if each.family in inet]
+    return [each.address.partition("%")[0] for each in interfaces]
 
 
 def _in_url(name: str) -> str:

@@ -105,9 +105,9 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
     """
     rules = f"{_PIP_CHECK} {_PRIVATE.pattern} {_PROBE.read_text()}"
     asked = f"{content} {access.as_label()} {sorted(distributions)} {rules}"
-    known = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
-    if known.exists():
-        kept = json.loads(known.read_text())
+    note = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
+    if note.exists():
+        kept = json.loads(note.read_text())
         return Report(tuple(Finding(**finding) for finding in kept["findings"]), kept["sizes"], kept["packages"])
     containers.remove_orphans(settings)
     local = containers.pull(settings, image)
@@ -116,7 +116,7 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
     except command.ProgramFailed as error:
         report = Report((Finding("container", False, error.tail),))
     if report.passed:
-        write_whole(known, json.dumps(asdict(report)))
+        write_whole(note, json.dumps(asdict(report)))
     return report
 
 
@@ -163,7 +163,7 @@ def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]
     steps = [str(step.get("created_by", "")) for step in config.get("history") or ()]
     named = [f"environment: {name}" for name, _, value in variables if value and _PRIVATE.fullmatch(name)]
     told = [
-        f"history: {found[1]}" for step in steps for found in _ASSIGNED.finditer(step) if _PRIVATE.fullmatch(found[1])
+        f"history: {match[1]}" for step in steps for match in _ASSIGNED.finditer(step) if _PRIVATE.fullmatch(match[1])
     ]
     texts = {"environment": "\n".join(value for _, _, value in variables), "history": "\n".join(steps)}
     held = [
@@ -180,14 +180,14 @@ def secret_values(settings: Settings) -> dict[str, str]:
         "apt_proxy": settings.apt_proxy,
         "npm_registry": settings.npm_registry,
     }
-    found = {
+    secrets = {
         "registry_password": settings.registry_password.get_secret_value() or settings.registry_login[1],
         "auth": settings.auth.get_secret_value(),
         "metrics_token": settings.metrics_token.get_secret_value(),
         "apt_proxy": settings.apt_proxy,
         **{f"the password of {name}": unquote(urlsplit(url).password or "") for name, url in urls.items()},
     }
-    return {what: value for what, value in found.items() if len(value) >= SHORTEST_SECRET}
+    return {what: value for what, value in secrets.items() if len(value) >= SHORTEST_SECRET}
 
 
 def _look(image: str, access: Access, distributions: Sequence[str], settings: Settings) -> Report:
@@ -215,12 +215,12 @@ def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings) 
         capabilities=["dac_read_search"],
         stdin=json.dumps(values),
     )
-    found = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     config = json.loads(command.run([*tools.podman(settings), "image", "inspect", image], root=True).stdout)[0]
-    leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *found["secrets"]]
+    leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *report["secrets"]]
     seconds = round(time.monotonic() - started, 2)
-    findings = (_none_of("stale", found["stale"], seconds), _none_of("secrets", leaks))
-    return Report((*before, *findings), found["sizes"], found["packages"])
+    findings = (_none_of("stale", report["stale"], seconds), _none_of("secrets", leaks))
+    return Report((*before, *findings), report["sizes"], report["packages"])
 
 
 def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
@@ -317,8 +317,8 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
     inside = ["python3", "-B", _PROBE_INSIDE, "modules"]
     argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
-    found = json.loads(command.run(argv, root=True, stdin=json.dumps(list(distributions)), limit=limit).stdout)
-    problems = [f"{distribution}: {problem}" for distribution, problem in found.items()]
+    failures = json.loads(command.run(argv, root=True, stdin=json.dumps(list(distributions)), limit=limit).stdout)
+    problems = [f"{distribution}: {problem}" for distribution, problem in failures.items()]
     return not problems, "\n".join(problems) or f"{len(distributions)} packages"
 
 

@@ -150,24 +150,24 @@ def add(registry: Registry, subject: Manifest, kind: str, files: Mapping[str, by
 
 def contents(registry: Registry, digest: str, kind: str, name: str, most: int) -> list[bytes]:
     """Files of this name in the attachments of a kind: the newest first, so many at most."""
-    found, artifacts = [], Artifacts(registry, kind)
+    files, artifacts = [], Artifacts(registry, kind)
     for entry in _attachments(registry, digest, kind)[: -most - 1 : -1]:
         for layer in artifacts.files(str(entry["digest"])):
             if _title(layer) == name:
                 with suppress(BlobLost):
-                    found.append(artifacts.fetch(layer))
-    return found
+                    files.append(artifacts.fetch(layer))
+    return files
 
 
-def _has(registry: Registry, subject: str, wanted: Mapping[str, str]) -> bool:
+def _has(registry: Registry, subject: str, entry: Mapping[str, str]) -> bool:
     """Whether all of these files (name → digest) are attached, and whole."""
     repository, last = registry.repository, newest(registry, subject)
     there = {file.name: file.digest for file in listed(registry, subject)}
-    if last is None or any(name not in there for name in wanted):
+    if last is None or any(name not in there for name in entry):
         return False
-    if any(there[name] != digest for name, digest in wanted.items() if name not in _OF_A_RUN):
+    if any(there[name] != digest for name, digest in entry.items() if name not in _OF_A_RUN):
         return False
-    return not registry.absent(repository, {*last.part_digests, *(there[name] for name in wanted)})
+    return not registry.absent(repository, {*last.part_digests, *(there[name] for name in entry)})
 
 
 def newest(registry: Registry, digest: str) -> Manifest | None:
@@ -178,26 +178,26 @@ def newest(registry: Registry, digest: str) -> Manifest | None:
 
 def newest_of_each(registry: Registry, digest: str, kinds: Iterable[str]) -> tuple[Manifest, ...] | None:
     """As `newest`, for attachments of each kind; none if one of them is missing."""
-    entries, found = _entries(registry, digest), []
+    entries, newest = _entries(registry, digest), []
     for kind in kinds:
         of_kind = [entry for entry in entries if entry.get("artifactType") == kind]
         manifest = registry.find(registry.repository, str(of_kind[-1]["digest"])) if of_kind else None
         if manifest is None:
             return None
-        found.append(manifest)
-    return tuple(found)
+        newest.append(manifest)
+    return tuple(newest)
 
 
 def listed(registry: Registry, digest: str) -> tuple[File, ...]:
     """The files that are attached to the image with this digest, by name; of two with one name the newer."""
-    found: dict[str, File] = {}
+    files: dict[str, File] = {}
     artifacts = Artifacts(registry, KIND)
     for entry in _attachments(registry, digest):
         # One that somebody deleted, or a registry's `garbage-collect --delete-untagged`, is attached anew some day.
         for layer in artifacts.files(str(entry["digest"])):
             name = _title(layer)
-            found[name] = File(name, layer["mediaType"], layer["digest"], layer["size"])
-    return tuple(found[name] for name in sorted(found))
+            files[name] = File(name, layer["mediaType"], layer["digest"], layer["size"])
+    return tuple(files[name] for name in sorted(files))
 
 
 def read(registry: Registry, digest: str, name: str) -> bytes:
@@ -256,9 +256,9 @@ def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
 
 
 def _json(registry: Registry, digest: str, name: str) -> Any:
-    found = [file for file in listed(registry, digest) if file.name == name]
+    files = [file for file in listed(registry, digest) if file.name == name]
     with suppress(BlobLost):  # it is attached anew when the image is published the next time, which asks for it, too
-        return json.loads(_content(registry, found[0])) if found else {}
+        return json.loads(_content(registry, files[0])) if files else {}
     return {}
 
 
@@ -329,8 +329,8 @@ def _headlines(changes: Changes) -> Iterator[str]:
 
 
 def _versions(pattern: re.Pattern[str], names: Iterable[str]) -> str:
-    found = {".".join(match.groups()) for match in map(pattern.fullmatch, names) if match}
-    return ", ".join(sorted(found))
+    versions = {".".join(match.groups()) for match in map(pattern.fullmatch, names) if match}
+    return ", ".join(sorted(versions))
 
 
 def _bare(name: str) -> str:

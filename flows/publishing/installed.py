@@ -17,35 +17,35 @@ LOOKED_FOR = ("deb/", "rpm/", "pypi/")  # inside of images; what a lock names of
 MOST_NAMED = 20
 
 
-def unlocked(locked: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str]:
+def unlocked(locked: Mapping[str, str], installed: Mapping[str, str]) -> dict[str, str]:
     """The packages that are in an image and in no lock, or in another version than locked: `deb/rstudio` → version.
 
     Args:
         locked: all packages of the image's locks: `deb/tmux` → version.
-        found: those that are installed in it.
+        installed: those that are installed in it.
     """
-    return {name: found[name] for name in sorted(found) if not _same(name, found[name], locked.get(name))}
+    return {name: installed[name] for name in sorted(installed) if not _same(name, installed[name], locked.get(name))}
 
 
-def finding(files: Mapping[str, bytes], found: Mapping[str, str]) -> Finding:
+def finding(files: Mapping[str, bytes], installed: Mapping[str, str]) -> Finding:
     """The check of an image's packages against its locks. That stops none: its evidence says what is there."""
     locked = locks(files)
-    absent = sorted(name for name in locked.keys() - found.keys() if name.startswith(LOOKED_FOR))
+    absent = sorted(name for name in locked.keys() - installed.keys() if name.startswith(LOOKED_FOR))
     words = [
-        *(_told(name, version, locked.get(name)) for name, version in unlocked(locked, found).items()),
+        *(_told(name, version, locked.get(name)) for name, version in unlocked(locked, installed).items()),
         *(f"{name} is locked, and not there" for name in absent),
     ]
-    return Finding("packages", True, some(words, MOST_NAMED, "\n") or f"{len(found)} packages, all as locked")
+    return Finding("packages", True, some(words, MOST_NAMED, "\n") or f"{len(installed)} packages, all as locked")
 
 
-def _told(name: str, found: str, locked: str | None) -> str:
-    return f"{name} is {found}, and locked as {locked}" if locked else f"{name} {found} is in no lock"
+def _told(name: str, version: str, locked: str | None) -> str:
+    return f"{name} is {version}, and locked as {locked}" if locked else f"{name} {version} is in no lock"
 
 
-def completed(files: Mapping[str, bytes], found: Mapping[str, str]) -> dict[str, bytes]:
+def completed(files: Mapping[str, bytes], installed: Mapping[str, str]) -> dict[str, bytes]:
     """An image's evidence, whose packages and bill of materials also have what is in no lock."""
     locked = locks(files)
-    if not (more := unlocked(locked, found)):
+    if not (more := unlocked(locked, installed)):
         return {**files}
     changed = {PACKAGES: canonical({**locked, **more})}
     if SBOM in files:
@@ -58,7 +58,7 @@ def locks(files: Mapping[str, bytes]) -> dict[str, str]:
     return dict(json.loads(files[PACKAGES]))
 
 
-def _same(name: str, found: str, locked: str | None) -> bool:
+def _same(name: str, version: str, locked: str | None) -> bool:
     if locked is None or not name.startswith("pypi/"):
-        return found == locked
-    return canonicalize_version(found) == canonicalize_version(locked)
+        return version == locked
+    return canonicalize_version(version) == canonicalize_version(locked)

@@ -59,13 +59,13 @@ def modules(names: list[str]) -> dict[str, str]:
         for distribution in distributions:
             brought.setdefault(normal(distribution), set()).add(module)
     installed = {normal(d.metadata["Name"]) for d in importlib.metadata.distributions() if d.metadata["Name"]}
-    found = {name: "it is not installed" for name in names if normal(name) not in installed}
-    wanted = [(name, module) for name in names for module in sorted(_public(brought.get(normal(name), set())))]
+    failures = {name: "it is not installed" for name in names if normal(name) not in installed}
+    imports = [(name, module) for name in names for module in sorted(_public(brought.get(normal(name), set())))]
     with ThreadPoolExecutor(4) as pool:
-        for name, problem in pool.map(_import, wanted):
+        for name, problem in pool.map(_import, imports):
             if problem:
-                found[name] = problem
-    return found
+                failures[name] = problem
+    return failures
 
 
 def _public(brought: set[str]) -> set[str]:
@@ -74,9 +74,9 @@ def _public(brought: set[str]) -> set[str]:
     return {module for module in importable if not module.startswith("_")} or importable
 
 
-def _import(wanted: tuple[str, str]) -> tuple[str, str]:
+def _import(import_of: tuple[str, str]) -> tuple[str, str]:
     """Distribution, and why its module can't be imported; in a process of its own, because compiled ones can end it."""
-    name, module = wanted
+    name, module = import_of
     argv = [sys.executable, "-c", f"import {module}"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=IMPORT_SECONDS, check=False)
@@ -128,8 +128,8 @@ def _leaks(name: str, path: Path, values: dict[str, str]) -> Iterator[str]:
     if not path.stat().st_size:
         return
     for where, said in FORBIDDEN:
-        if where.search(name) and (found := said.search(path.read_text(errors="replace"))):
-            yield found[0].strip() or "belongs to a person or a machine, not into an image"
+        if where.search(name) and (match := said.search(path.read_text(errors="replace"))):
+            yield match[0].strip() or "belongs to a person or a machine, not into an image"
     if values:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield from (f"holds {what}" for what, value in values.items() if content.find(value.encode()) >= 0)

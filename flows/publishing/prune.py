@@ -217,10 +217,10 @@ def _is_stage(stage: Stored) -> bool:
 
 def _young(item: Stored, now: datetime, policy: Policy) -> str:
     days = [datetime.combine(tag.date, time(), UTC) for tag in tags_among(item.tags)]
-    known = [*days, *([item.made] if item.made else [])]
-    if not known:
+    dates = [*days, *([item.made] if item.made else [])]
+    if not dates:
         return "nobody knows how old it is"
-    return f"younger than {policy.days:g} days" if now - max(known) < timedelta(days=policy.days) else ""
+    return f"younger than {policy.days:g} days" if now - max(dates) < timedelta(days=policy.days) else ""
 
 
 def _grown(
@@ -283,11 +283,11 @@ def _manifests(
         for name, digest in zip(names, pool.map(lambda name: registry.digest(repository, name), names), strict=True):
             if digest:
                 tags.setdefault(digest, []).append(name)
-        found = {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), list(tags)) if m}
-        listed = (entry["digest"] for m in found.values() for entry in m.document.get("manifests", ()))
-        attached = {digest for digest in listed if digest not in found}
-        found |= {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), attached) if m}
-    for digest, manifest in sorted(found.items()):
+        manifests = {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), list(tags)) if m}
+        listed = (entry["digest"] for m in manifests.values() for entry in m.document.get("manifests", ()))
+        attached = {digest for digest in listed if digest not in manifests}
+        manifests |= {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), attached) if m}
+    for digest, manifest in sorted(manifests.items()):
         yield manifest, tuple(sorted(tags.get(digest, ()))), pushed.get(digest)
 
 
@@ -325,13 +325,13 @@ def remove(chosen: Plan, registry: Registry, database: Engine, in_use: Callable[
 
     The caller sees to it that nothing is built meanwhile (see `gate`). `in_use` is asked before each deletion.
     """
-    known = {(item.repository, tag) for item in (*chosen.keep, *chosen.remove) for tag in item.tags}
+    tags = {(item.repository, tag) for item in (*chosen.keep, *chosen.remove) for tag in item.tags}
     gone, spared = [], list(chosen.keep)
     for item in chosen.remove:
         with ExitStack() as stack:
             for name in sorted(_leases(item)):
                 stack.enter_context(lease(database, f"tag/{registry.host}/{item.repository}:{name}"))
-            objection = _objection(item, registry, known, in_use())
+            objection = _objection(item, registry, tags, in_use())
             if objection:
                 spared.append(Decision(item.repository, item.digest, item.tags, objection))
             else:
@@ -347,10 +347,10 @@ def _leases(item: Decision) -> set[str]:
     return {dated.get(tag, tag) for tag in item.tags}
 
 
-def _objection(item: Decision, registry: Registry, known: Collection[tuple[str, str]], in_use: InUse) -> str:
+def _objection(item: Decision, registry: Registry, tags: Collection[tuple[str, str]], in_use: InUse) -> str:
     if item.digest in in_use:
         return in_use[item.digest]
-    new = {tag for tag in registry.tags(item.repository) if (item.repository, tag) not in known}
+    new = {tag for tag in registry.tags(item.repository) if (item.repository, tag) not in tags}
     for tag in sorted({*new, *_leases(item)} - set(item.tags)):
         if registry.digest(item.repository, tag) == item.digest:
             return f"{tag} points at it now"

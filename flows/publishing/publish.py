@@ -93,15 +93,15 @@ def already(
     """
     tags = registry.tags(registry.repository)
 
-    def look(wanted: tuple[Profile, str]) -> tuple[Published, tuple[str, ...]] | None:
-        profile, content = wanted
+    def look(pair: tuple[Profile, str]) -> tuple[Published, tuple[str, ...]] | None:
+        profile, content = pair
         return _tagged(profile, content, tags, registry)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = [seen for seen in pool.map(look, contents) if seen]
+        earlier = [seen for seen in pool.map(look, contents) if seen]
     # Images share most of what they are made of: each part is asked for once.
-    lost = {*registry.absent(registry.repository, {part for _, parts in found for part in parts})}
-    there = [image for image, parts in found if not lost.intersection(parts)]
+    lost = {*registry.absent(registry.repository, {part for _, parts in earlier for part in parts})}
+    there = [image for image, parts in earlier if not lost.intersection(parts)]
     refused = publications.refusals([image.digest for image in there])
     return tuple(image for image in there if image.digest not in refused)
 
@@ -177,13 +177,13 @@ def _tag(profile: Profile, date: datetime.date) -> Tag:
 
 def _results(profile: Profile, report: checks.Report) -> dict[str, bytes]:
     """The evidence that is there only once the image was looked at."""
-    found = {
+    results = {
         evidence.SIZES: canonical(report.sizes),
         evidence.CHECKS: canonical([asdict(finding) for finding in report.findings]),
     }
     if folder := profile.bundle.pythons.get(profile.python):
-        found[evidence.LOCK] = (folder / evidence.LOCK).read_bytes()
-    return found
+        results[evidence.LOCK] = (folder / evidence.LOCK).read_bytes()
+    return results
 
 
 def _asked(profile: Profile) -> tuple[str, ...]:
@@ -195,16 +195,16 @@ def _asked(profile: Profile) -> tuple[str, ...]:
 
 def _before(registry: Registry, publications: Publications, tag: Tag) -> Manifest | None:
     """The image that people have now; none where the alias points at what doesn't count."""
-    found = registry.find(registry.repository, tag.alias)
-    return None if found is None or publications.refusals([found.digest]) else found
+    manifest = registry.find(registry.repository, tag.alias)
+    return None if manifest is None or publications.refusals([manifest.digest]) else manifest
 
 
 def _size(
     registry: Registry, profile: Profile, image: Manifest, sizes: Mapping[str, int], before: Manifest | None
 ) -> checks.Finding:
     """Whether an image has a size that it may have, beside the one that people have now."""
-    known = evidence.sizes(registry, before.digest) if before else {}
-    return checks.size(image.size, before.size if before else None, profile.size_budget, sizes, known)
+    bytes_before = evidence.sizes(registry, before.digest) if before else {}
+    return checks.size(image.size, before.size if before else None, profile.size_budget, sizes, bytes_before)
 
 
 def _labelled_image(registry: Registry, profile: Profile, content: str) -> tuple[Manifest, bytes]:
@@ -225,13 +225,13 @@ def push_labelled(registry: Registry, profile: Profile, top: Built) -> Manifest:
     return image
 
 
-def _give_date_tag(registry: Registry, wanted: Tag, image: Manifest) -> str:
+def _give_date_tag(registry: Registry, tag: Tag, image: Manifest) -> str:
     """The date tag of this image: one that it has already in its release, else a new one. Date tags never move."""
-    existing = [name for name in registry.tags(registry.repository) if name.startswith(f"{wanted.alias}_")]
+    existing = [name for name in registry.tags(registry.repository) if name.startswith(f"{tag.alias}_")]
     for name in sorted(existing, reverse=True):
         if registry.digest(registry.repository, name) == image.digest:
             return name
-    free = str(wanted.free(existing))
+    free = str(tag.free(existing))
     _point(registry, free, image)
     return free
 

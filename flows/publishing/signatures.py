@@ -149,19 +149,21 @@ class Publications:
 
     def find(self, digests: Collection[str]) -> dict[str, Publication | Refusal]:
         """Digest → what it was published as, or why it doesn't count."""
-        wanted = sorted(set(digests) - {""})
+        sorted_digests = sorted(set(digests) - {""})
         with self._lock:
-            checked = {one: what for one in wanted if (what := self._checked.get(one))}
-        known = {**checked, **self._recorded(wanted)}
-        revoked = self._revoked({*wanted, *(publication.key for publication in known.values())})
-        found: dict[str, Publication | Refusal] = {one: what for one, what in known.items() if what.key not in revoked}
-        found |= {one: Refusal(one, Doubt.revoked) for one in wanted if one in revoked}
-        asked = [one for one in wanted if one not in found]
+            checked = {one: what for one in sorted_digests if (what := self._checked.get(one))}
+        published = {**checked, **self._recorded(sorted_digests)}
+        revoked = self._revoked({*sorted_digests, *(publication.key for publication in published.values())})
+        results: dict[str, Publication | Refusal] = {
+            one: what for one, what in published.items() if what.key not in revoked
+        }
+        results |= {one: Refusal(one, Doubt.revoked) for one in sorted_digests if one in revoked}
+        asked = [one for one in sorted_digests if one not in results]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             seen = dict(zip(asked, pool.map(self._by_signature, asked), strict=True))
         with self._lock:
             self._checked.update({one: what for one, what in seen.items() if isinstance(what, Publication)})
-        return found | seen
+        return results | seen
 
     def refusals(self, digests: Collection[str]) -> dict[str, Refusal]:
         """Those of these images that don't count."""
@@ -182,8 +184,8 @@ class Publications:
         Those without an alias are missing.
         """
         pointed = {key: digest for key in profiles if (digest := self._pointed(*key))}
-        known = self.find(pointed.values())
-        return {key: _fitting(known[digest], *key) for key, digest in pointed.items()}
+        publications = self.find(pointed.values())
+        return {key: _fitting(publications[digest], *key) for key, digest in pointed.items()}
 
     def _pointed(self, profile: str, release: str) -> str | None:
         return self._registry.digest(self._registry.repository, f"{profile}_{release}")
@@ -194,19 +196,19 @@ class Publications:
         Raises:
             NotPublished: its alias points at an image that doesn't count.
         """
-        found = self.current([(profile, release)]).get((profile, release))
-        if isinstance(found, Refusal):
-            raise NotPublished(found)
-        return found
+        publication = self.current([(profile, release)]).get((profile, release))
+        if isinstance(publication, Refusal):
+            raise NotPublished(publication)
+        return publication
 
     def _recorded(self, digests: Collection[str]) -> dict[str, Publication]:
-        some, found = list(digests), dict[str, Publication]()
+        some, publications = list(digests), dict[str, Publication]()
         with Session(self._database) as session:
             for start in range(0, len(some), _IN_ONE_QUESTION):
                 part = some[start : start + _IN_ONE_QUESTION]
                 for row in session.scalars(select(PublicationRow).where(PublicationRow.digest.in_(part))):
-                    found[row.digest] = Publication(row.digest, row.profile, row.release, row.key)
-        return found
+                    publications[row.digest] = Publication(row.digest, row.profile, row.release, row.key)
+        return publications
 
     def _revoked(self, what: Collection[str]) -> frozenset[str]:
         some = sorted(what)
@@ -218,14 +220,14 @@ class Publications:
         doubts: dict[Doubt, str] = {}
         for envelope in self._envelopes(digest):
             try:
-                found = self._trust.opened(envelope)
+                statement = self._trust.opened(envelope)
             except Distrusted as error:
                 doubts.setdefault(error.doubt, error.key)
                 continue
-            if _is_about(found, digest):
-                asked = found.predicate.get("buildDefinition", {}).get("externalParameters", {})
-                return Publication(digest, str(asked.get("profile", "")), str(asked.get("release", "")), found.key)
-            doubts.setdefault(Doubt.broken, found.key)
+            if _is_about(statement, digest):
+                asked = statement.predicate.get("buildDefinition", {}).get("externalParameters", {})
+                return Publication(digest, str(asked.get("profile", "")), str(asked.get("release", "")), statement.key)
+            doubts.setdefault(Doubt.broken, statement.key)
         if not doubts:
             there = self._registry.digest(self._registry.repository, digest)
             return Refusal(digest, Doubt.unsigned if there else Doubt.unknown)
@@ -234,15 +236,15 @@ class Publications:
 
     def _signed(self, digest: str) -> list[Signed]:
         """The statements about an image that trusted keys have signed."""
-        found = []
+        statements = []
         for envelope in self._envelopes(digest):
             try:
                 signed = self._trust.opened(envelope)
             except Distrusted:
                 continue
             if _is_about(signed, digest):
-                found.append(signed)
-        return found
+                statements.append(signed)
+        return statements
 
     def _envelopes(self, digest: str) -> list[bytes]:
         return evidence.contents(self._registry, digest, ENVELOPE, evidence.SIGNATURE, _MOST_LOOKED_AT)
@@ -252,8 +254,8 @@ def _is_about(signed: Signed, digest: str) -> bool:
     return (signed.kind, signed.subject) == (statements.PROVENANCE_TYPE, digest)
 
 
-def _fitting(found: Publication | Refusal, profile: str, release: str) -> str | Refusal:
-    if isinstance(found, Refusal):
-        return found
-    as_what = (found.profile, found.release)
-    return found.digest if as_what == (profile, release) else Refusal(found.digest, Doubt.other_profile)
+def _fitting(publication: Publication | Refusal, profile: str, release: str) -> str | Refusal:
+    if isinstance(publication, Refusal):
+        return publication
+    as_what = (publication.profile, publication.release)
+    return publication.digest if as_what == (profile, release) else Refusal(publication.digest, Doubt.other_profile)

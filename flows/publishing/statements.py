@@ -77,11 +77,11 @@ class Made:
 
 def packages_of(stages: Iterable[Stage]) -> tuple[Package, ...]:
     """All packages of an image; one that is installed again by a later stage is that one's."""
-    found: dict[tuple[str, str], Package] = {}
+    packages: dict[tuple[str, str], Package] = {}
     for stage in stages:
         for package in _packages(stage):
-            found[package.kind, package.name] = package
-    return tuple(found[key] for key in sorted(found))
+            packages[package.kind, package.name] = package
+    return tuple(packages[key] for key in sorted(packages))
 
 
 def _packages(stage: Stage) -> Iterable[Package]:
@@ -116,15 +116,15 @@ def sbom(stages: Iterable[Stage]) -> dict[str, object]:
     }
 
 
-def with_found(sbom: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, object]:
+def with_found(sbom: Mapping[str, Any], installed: Mapping[str, str]) -> dict[str, object]:
     """A bill of materials with what was found in the image itself, in the place of other versions of the same.
 
     Args:
         sbom: as made by `sbom`.
-        found: `deb/rstudio` → version.
+        installed: `deb/rstudio` → version.
     """
     suite = next((part["version"] for part in sbom["components"] if part["type"] == "operating-system"), "")
-    packages = {name: Package(*_split(name), number, "") for name, number in found.items()}
+    packages = {name: Package(*_split(name), number, "") for name, number in installed.items()}
     more = {name: _component(package, package.purl(suite)) for name, package in packages.items()}
     parts = {_identity(part): part for part in sbom["components"]} | more
     return {**sbom, "components": [parts[name] for name in sorted(parts)]}

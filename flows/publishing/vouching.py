@@ -58,7 +58,7 @@ def candidates(
     """
     pointed = {name: evidence.find(registry, name).digest for name in names} if names else _tagged(registry, dated)
     refusals = publications.refusals(pointed.values())
-    found = []
+    images = []
     for digest, refusal in refusals.items():
         profile, release = _made_for(registry, digest)
         lost_its_key = refusal.doubt is Doubt.revoked and bool(refusal.key) and bool(names)
@@ -66,8 +66,8 @@ def candidates(
             tags = tuple(sorted(name for name, one in pointed.items() if one == digest))
             findings = evidence.findings(registry, digest)
             tested = bool(findings) and all(finding["passed"] for finding in findings)
-            found.append(Candidate(digest, tags, profile, release, refusal, tested))
-    return tuple(sorted(found, key=lambda one: (one.tags, one.digest)))
+            images.append(Candidate(digest, tags, profile, release, refusal, tested))
+    return tuple(sorted(images, key=lambda one: (one.tags, one.digest)))
 
 
 def vouch(registry: Registry, publications: Publications, candidate: Candidate) -> None:

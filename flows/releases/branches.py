@@ -74,7 +74,7 @@ def releases(catalog: Path) -> tuple[ReleaseBranch, ...]:
     branched = {branch.release: branch for branch in branches(catalog)}
     files = {file.stem: file for file in (catalog / "releases").glob("*.yaml")}
     alone = {name: _read(file) for name, file in files.items() if name not in branched}
-    return tuple(found for _, found in sorted({**alone, **branched}.items(), reverse=True))
+    return tuple(one for _, one in sorted({**alone, **branched}.items(), reverse=True))
 
 
 def nights(catalog: Catalog) -> tuple[Release, ...]:
@@ -196,8 +196,8 @@ def push(catalog: Path, release: str) -> None:
 
 def _commit(folder: Path, name: str) -> str:
     """The commit that a name stands for; empty: none, or no repository."""
-    wanted = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    return _git(folder, *wanted, accepted=(0, 1, 128)).stdout.strip()
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    return _git(folder, *words, accepted=(0, 1, 128)).stdout.strip()
 
 
 def _fetch(catalog: Path) -> None:
@@ -228,6 +228,6 @@ def _below(catalog: Path) -> str:
 
 def _git(folder: Path, *words: str | Path, stdin: str | None = None, accepted: tuple[int, ...] = (0,)) -> Completed:
     # Nobody is there to be asked for a password, but an agent or a helper may know it.
-    known = {name: os.environ[name] for name in ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if name in os.environ}
-    env = {"GIT_TERMINAL_PROMPT": "0", **known}
+    variables = {name: os.environ[name] for name in ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND") if name in os.environ}
+    env = {"GIT_TERMINAL_PROMPT": "0", **variables}
     return command.run(["git", "-C", folder, *words], env=env, stdin=stdin, accepted=accepted)

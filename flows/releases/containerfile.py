@@ -28,8 +28,8 @@ def show_profile(profile: str, release: str, settings: Settings, catalog: Path |
         RefitError: there is no such profile, its base was never built, or the registry or the mirror doesn't answer.
     """
     recipes = load.load_catalog(catalog or settings.catalog)
-    [found] = chosen(recipes, release, [profile])
-    return show(found, recipes, settings)
+    [profile_there] = chosen(recipes, release, [profile])
+    return show(profile_there, recipes, settings)
 
 
 def show(profile: Profile, recipes: Catalog, settings: Settings, *, unbuilt: bool = False) -> str:

@@ -124,6 +124,6 @@ def within(text: str, made: str) -> str:
 
 def _seconds(graph: Graph, settings: Settings) -> dict[str, float]:
     """Profile → how long making all its stages took the last time."""
-    known = Ledger(open_database(settings.database)).latest([stage.name for stage in graph.everything()])
-    took = {name: entry.seconds for name, entry in known.items()}
+    entries = Ledger(open_database(settings.database)).latest([stage.name for stage in graph.everything()])
+    took = {name: entry.seconds for name, entry in entries.items()}
     return {stem: sum(took.get(stage.name, 0.0) for stage in graph.made_of(top)) for stem, top in graph.tops.items()}

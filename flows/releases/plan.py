@@ -140,7 +140,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
     folders = locking.in_folders(settings.wheel_folders)
     downloads = {profile.stem: _downloads(profile, plan) for profile in profiles}
-    wanted = {
+    needed = {
         profile.stem: [
             *(download.url for download in downloads[profile.stem]),
             *_pages(profile, graph, plan, folders),
@@ -148,7 +148,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
         for profile in profiles
     }
     no_way = {
-        **unreachable(sorted({url for urls in wanted.values() for url in urls}), settings),
+        **unreachable(sorted({url for urls in needed.values() for url in urls}), settings),
         **{one.url: why for several in downloads.values() for one in several if (why := foreign(one.machine))},
     }
     return {
@@ -157,7 +157,7 @@ def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Set
             why="\n".join(f"{url}: {no_way[url]}" for url in missing),
             hint=ELSEWHERE,
         )
-        for stem, urls in wanted.items()
+        for stem, urls in needed.items()
         if (missing := [url for url in urls if url in no_way])
     }
 
@@ -181,8 +181,8 @@ def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple
     if not installing:
         return
     pages = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile").elsewhere()
-    for wanted in (python.versions(stage.requirements) for stage in installing):
-        yield from (page for name, page in pages.items() if name in wanted and (name, wanted[name]) not in folders)
+    for versions in (python.versions(stage.requirements) for stage in installing):
+        yield from (page for name, page in pages.items() if name in versions and (name, versions[name]) not in folders)
 
 
 def chosen(recipes: Catalog, release: str, profiles: Sequence[str]) -> tuple[Profile, ...]:
@@ -204,10 +204,10 @@ class _Resolver:
 
     def __call__(self, base: Base) -> tuple[str, ...]:
         """The exact packages of a base; raises as `freshness.resolve`."""
-        found = self._found.get(_asked(base)) or freshness.resolve(base, self._settings)
-        if isinstance(found, RefitError):
-            raise found
-        return found
+        packages = self._found.get(_asked(base)) or freshness.resolve(base, self._settings)
+        if isinstance(packages, RefitError):
+            raise packages
+        return packages
 
     def prepare(self, assembler: Assembler, profiles: Iterable[Profile]) -> None:
         """Resolve what the stages of these profiles need; what can't be had is said when it is asked for."""

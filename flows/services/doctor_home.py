@@ -45,22 +45,22 @@ def judge_home(home: Path, objections: Sequence[str]) -> Finding:
 
 def ports(settings: Settings) -> Iterable[Finding]:
     """Whether the ports of the embedded services are free, or held by these services."""
-    wanted = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
+    ports_needed = {} if settings.prefect_server else {"prefect_port": settings.prefect_port}
     if not settings.registry:
-        wanted |= {"registry_port": settings.registry_port}
-        wanted |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
+        ports_needed |= {"registry_port": settings.registry_port}
+        ports_needed |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
     if settings.gateway and not settings.prefect_server:
-        wanted |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
+        ports_needed |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
     if settings.hub_wanted:
-        wanted |= {"hub_port": settings.hub_port}
+        ports_needed |= {"hub_port": settings.hub_port}
     if settings.jump_wanted:
-        wanted |= {"jump_port": settings.jump_port}
+        ports_needed |= {"jump_port": settings.jump_port}
     holders = {
         connection.laddr.port: connection.pid
         for connection in psutil.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN and connection.laddr
     }
-    for setting, port in wanted.items():
+    for setting, port in ports_needed.items():
         yield _port(setting, port, port in holders, holders.get(port), settings.home)
 
 

@@ -77,7 +77,7 @@ def python(_: Settings) -> Iterable[Finding]:
 def programs(_: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
     with ThreadPoolExecutor(len(PROGRAMS)) as pool:
-        yield from pool.map(lambda wanted: judge_program(wanted, _says(wanted)), PROGRAMS)
+        yield from pool.map(lambda program: judge_program(program, _says(program)), PROGRAMS)
 
 
 def jump(settings: Settings) -> Iterable[Finding]:
@@ -96,25 +96,25 @@ def pictures(_: Settings) -> Iterable[Finding]:
     yield judge_program(DOT, _says(DOT))
 
 
-def _says(wanted: Program) -> str | None:
+def _says(program: Program) -> str | None:
     """The version that a program prints; none: it isn't installed."""
-    path = tools.program(wanted.name)
+    path = tools.program(program.name)
     if path is None:
         return None
     try:
-        said = command.run([path, wanted.ask], limit=10)
+        said = command.run([path, program.ask], limit=10)
         return said.stdout or said.stderr
     except ProgramFailed as error:
         return error.tail
 
 
-def judge_program(wanted: Program, says: str | None) -> Finding:
+def judge_program(program: Program, says: str | None) -> Finding:
     """Whether a program that says this about its version will do."""
     if says is None:
-        return Finding(wanted.name, False, f"is not installed; it {wanted.purpose}", wanted.mend())
-    found = re.search(r"\d+(\.\d+)+", says)
-    if not found:
-        return Finding(wanted.name, False, f"doesn't tell its version: {says.strip()[:80]}", wanted.mend())
-    if Version(found[0]) < Version(wanted.least):
-        return Finding(wanted.name, False, f"{found[0]}; at least {wanted.least} is needed", wanted.mend())
-    return Finding(wanted.name, True, found[0])
+        return Finding(program.name, False, f"is not installed; it {program.purpose}", program.mend())
+    version = re.search(r"\d+(\.\d+)+", says)
+    if not version:
+        return Finding(program.name, False, f"doesn't tell its version: {says.strip()[:80]}", program.mend())
+    if Version(version[0]) < Version(program.least):
+        return Finding(program.name, False, f"{version[0]}; at least {program.least} is needed", program.mend())
+    return Finding(program.name, True, version[0])

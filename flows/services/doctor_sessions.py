@@ -95,8 +95,8 @@ def records(settings: Settings) -> Iterable[Finding]:
         return
     try:
         store = Store(open_database(settings.database)) if _has_database(settings) else None
-        known = {session.name for session in store.sessions()} if store else set[str]()
-        lost = [family[0].session for family in without_record(Podman(settings).containers(), known)]
+        names = {session.name for session in store.sessions()} if store else set[str]()
+        lost = [family[0].session for family in without_record(Podman(settings).containers(), names)]
         homes = homes_without_record(LocalHomes(settings).owners(), {*(store.homes() if store else ()), *lost})
     except RefitError as error:
         yield Finding("records", False, f"{error.what} {error.why}".strip(), error.hint)
@@ -121,9 +121,9 @@ def aliases(settings: Settings) -> Iterable[Finding]:
     with suppress(RegistryError):  # `refit status` tells of that
         registry = Registry(settings)
         publications = Publications(settings, registry=registry)
-        known = vouching.aliases(registry)
-        found = publications.current(known.values())
-        pointed = {alias: found.get(key) for alias, key in known.items()}
+        targets = vouching.aliases(registry)
+        verdicts = publications.current(targets.values())
+        pointed = {alias: verdicts.get(key) for alias, key in targets.items()}
         yield judge_aliases({alias: str(one.doubt) for alias, one in pointed.items() if isinstance(one, Refusal)})
 
 

@@ -39,12 +39,12 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     )
     if settings.jump_wanted:
         Forwarder(settings).begin()
-    wanted = (forwarder(settings),) if Forwarder(settings).wanted else ()
+    forwarders = (forwarder(settings),) if Forwarder(settings).needed else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     people = (hub(settings), authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
     laptops = (jump(settings),) if settings.jump_wanted else ()
-    return (*needed, prefect_services.worker(settings), *wanted, *way, *people, *laptops, *told)
+    return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
 
 
 def gateway(settings: Settings) -> Service:
@@ -250,10 +250,10 @@ def htpasswd(written: Path, user: str, password: str) -> str:
     """The line that lets a user in by a password; the one that is `written`, if it does that."""
     secret = password.encode()
     with suppress(OSError, ValueError):
-        known = written.read_text()
-        name, _, hashed = known.strip().partition(":")
+        text = written.read_text()
+        name, _, hashed = text.strip().partition(":")
         if name == user and bcrypt.checkpw(secret, hashed.encode()):
-            return known
+            return text
     try:
         return f"{user}:{bcrypt.hashpw(secret, bcrypt.gensalt(_BCRYPT_ROUNDS)).decode()}\n"
     except ValueError:

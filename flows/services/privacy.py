@@ -34,7 +34,7 @@ def close(settings: Settings) -> None:
     _restrict(home, stat.S_IRWXU)
     for name in _FOLDERS:
         _restrict(home / name, stat.S_IRWXU)
-    for file in (found for pattern in _FILES for found in home.glob(pattern)):
+    for file in (path for pattern in _FILES for path in home.glob(pattern)):
         _restrict(file, stat.S_IRWXU if file.is_dir() else stat.S_IRUSR | stat.S_IWUSR)
 
 

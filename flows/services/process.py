@@ -43,9 +43,9 @@ def alone(settings: Settings) -> AbstractContextManager[None]:
 
 def find(service: Service) -> psutil.Process | None:
     """Its running process, whoever started it: `up`, or systemd by our unit."""
-    for known in process_records.noted(notes(service)):
+    for noted in process_records.noted(notes(service)):
         with suppress(psutil.NoSuchProcess):
-            return psutil.Process(known.pid)
+            return psutil.Process(noted.pid)
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             # Two homes may have the same arguments, never the same folder. The first word may be a name or a path.
@@ -129,9 +129,9 @@ def prepare(service: Service) -> None:
 
 def _install(service: Service) -> None:
     """Install what it is made of, unless that is there already."""
-    wanted = hashlib.sha256("\0".join(service.files.values()).encode()).hexdigest()
+    digest = hashlib.sha256("\0".join(service.files.values()).encode()).hexdigest()
     done = service.folder / "installed"
-    if not service.install or (done.is_file() and done.read_text() == wanted):
+    if not service.install or (done.is_file() and done.read_text() == digest):
         return
     done.unlink(missing_ok=True)
     proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
@@ -145,7 +145,7 @@ def _install(service: Service) -> None:
             f"`{service.name}: false` there goes without.",
         ) from None
     done.touch(mode=0o600)
-    done.write_text(wanted)
+    done.write_text(digest)
 
 
 def start(service: Service) -> None:

@@ -38,8 +38,8 @@ class SessionAccess:
 
     def running(self, session: Session) -> Running | None:
         """The state of a session's container, by the engine; none: it has none."""
-        found = {container.name: container.running for container in self.engine.containers(session.name)}
-        return found.get(session.container)
+        states = {container.name: container.running for container in self.engine.containers(session.name)}
+        return states.get(session.container)
 
     def url(self, session: Session) -> str:
         """Where a person finds the IDE of a session, without the token; empty: nowhere."""
@@ -47,9 +47,9 @@ class SessionAccess:
 
     def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
         """Session → `url`. Without a gateway that runs, it is the address of its container, if that runs."""
-        known = tuple(sessions)
-        led = any(session.access.port for session in known) and self.gateway.runs
-        return {session.name: self._url(session, led) for session in known}
+        listed = tuple(sessions)
+        led = any(session.access.port for session in listed) and self.gateway.runs
+        return {session.name: self._url(session, led) for session in listed}
 
     def _url(self, session: Session, led: bool) -> str:
         if session.access.port and led:

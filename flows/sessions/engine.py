@@ -118,7 +118,7 @@ class Homes(Protocol):
             RefitError: there is one of that name that belongs to another uid.
         """
 
-    def mounted(self, session: str, wanted: Wanted) -> Volume:
+    def mounted(self, session: str, mounts: Wanted) -> Volume:
         """A volume that a session is to have: the shared one of that name, if there is one, else its own.
 
         Raises:

@@ -97,8 +97,8 @@ class History:
         chosen = select(EventRow).order_by(EventRow.number)
         chosen = chosen.where(EventRow.session == session) if session else chosen
         chosen = chosen.where(EventRow.image == image) if image else chosen
-        wanted = tuple(kinds)
-        chosen = chosen.where(EventRow.kind.in_(wanted)) if wanted else chosen
+        kinds_asked = tuple(kinds)
+        chosen = chosen.where(EventRow.kind.in_(kinds_asked)) if kinds_asked else chosen
         with Transaction(self._database) as transaction:
             return tuple(map(_event, transaction.scalars(chosen)))
 

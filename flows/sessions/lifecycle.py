@@ -58,7 +58,7 @@ class Status:
 
     session: Session
     running: Running | None
-    wanted: bool
+    should_run: bool
 
 
 class Sessions(SessionAccess):
@@ -171,9 +171,9 @@ class Sessions(SessionAccess):
         Raises:
             UnknownName: there is no such session, and with `purge` no such home.
         """
-        known = {session.name: session for session in self.store.sessions()}
-        if name not in known and not (purge and name in self.store.homes()):
-            raise UnknownName("session", name, known)
+        sessions = {session.name: session for session in self.store.sessions()}
+        if name not in sessions and not (purge and name in self.store.homes()):
+            raise UnknownName("session", name, sessions)
         with self.alone(name), reported(name, "removing"):
             for container in self.engine.containers(name):
                 self.engine.stop(container.name, self._settings.stop_grace_seconds)
@@ -203,8 +203,8 @@ class Sessions(SessionAccess):
 
     def settle_gpus(self, name: str) -> None:
         """Let others have what a session doesn't need any more, now that it has moved or hasn't."""
-        session, wanted = self.store.find(name) or (None, False)
-        self.gpus.keep(name, session.devices if session and wanted else ())
+        session, should_run = self.store.find(name) or (None, False)
+        self.gpus.keep(name, session.devices if session and should_run else ())
 
     def _equipped(self, session: Session) -> Session:
         """The session as it can be started: where others have its GPUs now, with a container for those that it gets."""
@@ -224,7 +224,7 @@ class Sessions(SessionAccess):
         """
         problems = {}
         for status in self.all():
-            if status.wanted and status.running is not Running.running:
+            if status.should_run and status.running is not Running.running:
                 try:
                     (start or self.start)(status.session.name)
                 except RefitError as error:
@@ -241,10 +241,12 @@ class Sessions(SessionAccess):
     def all(self) -> tuple[Status, ...]:
         """All sessions, by name."""
         # Not by name: somebody may have renamed one.
-        running = {(found.session, found.generation): found.running for found in self.engine.containers()}
-        wanted = self.store.wanted()
+        running = {
+            (container.session, container.generation): container.running for container in self.engine.containers()
+        }
+        intents = self.store.intents()
         return tuple(
-            Status(session, running.get((session.name, session.generation)), session.name in wanted)
+            Status(session, running.get((session.name, session.generation)), session.name in intents)
             for session in self.store.sessions()
         )
 
@@ -255,7 +257,7 @@ class Sessions(SessionAccess):
             UnknownName: there is no such session.
         """
         session = self.store.session(name)
-        return Status(session, self.running(session), name in self.store.wanted())
+        return Status(session, self.running(session), name in self.store.intents())
 
     def execute(self, name: str, argv: Sequence[str], stdin: str = "") -> str:
         """Run a program inside a session, as its user; returns its standard output.
@@ -354,7 +356,9 @@ class Sessions(SessionAccess):
             self.engine.stop(container.name, self._settings.stop_grace_seconds)
 
     def _start(self, session: Session) -> None:
-        others = {found.name for found in self.engine.containers(session.name) if found.running is Running.running}
+        others = {
+            container.name for container in self.engine.containers(session.name) if container.running is Running.running
+        }
         if others - {session.container}:
             raise RefitError(
                 f"The session {session.name!r} runs in another container: {', '.join(sorted(others))}.",

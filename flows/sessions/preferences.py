@@ -64,7 +64,7 @@ def chosen_mode(mode: str, day: str) -> dict[str, Any]:
         RefitError: there is no such mode, or the date is missing, one too many, or none.
     """
     if mode not in set(Mode):
-        raise UnknownName("mode", mode, [str(known) for known in Mode])
+        raise UnknownName("mode", mode, [str(each) for each in Mode])
     chosen = Mode(mode)
     dated = chosen in (Mode.pin, Mode.forced_by)
     if dated != bool(day):
@@ -91,10 +91,10 @@ def chosen_hours(quiet: tuple[str, ...] | None, time_zone: str | None) -> dict[s
     try:
         if time_zone:
             zone(time_zone)
-        found = {} if quiet is None else {"quiet": tuple(read_hours(text) for text in quiet if text)}
+        changes = {} if quiet is None else {"quiet": tuple(read_hours(text) for text in quiet if text)}
     except ValueError as error:
         raise RefitError(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
-    return found if time_zone is None else {**found, "time_zone": time_zone}
+    return changes if time_zone is None else {**changes, "time_zone": time_zone}
 
 
 def read_duration(text: str) -> timedelta:

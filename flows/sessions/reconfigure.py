@@ -34,7 +34,7 @@ def change_keys(sessions: Sessions, name: str, change: Callable[[Keys], Keys]) -
     return keys
 
 
-def add_volumes(sessions: Sessions, name: str, wanted: Sequence[Wanted]) -> Session:
+def add_volumes(sessions: Sessions, name: str, mounts: Sequence[Wanted]) -> Session:
     """Let a session that is stopped have further volumes; its container is made anew when it starts.
 
     Raises:
@@ -44,8 +44,8 @@ def add_volumes(sessions: Sessions, name: str, wanted: Sequence[Wanted]) -> Sess
     with sessions.alone(name):
         session = sessions.store.session(name)
         _refuse_running(sessions, name, f"stop it first: `refit session stop {name}`.")
-        check_together([*(Wanted(had.name, had.path) for had in session.volumes), *wanted])
-        added = (sessions.homes.mounted(name, volume) for volume in wanted)
+        check_together([*(Wanted(had.name, had.path) for had in session.volumes), *mounts])
+        added = (sessions.homes.mounted(name, volume) for volume in mounts)
         session = replace(session, volumes=(*session.volumes, *added))
         session = replace(session, late_home=sessions.binds_late(session))
         sessions.engine.remove(session.container)
@@ -103,5 +103,5 @@ def put_into_pool(sessions: Sessions, homes: LocalHomes, name: str) -> Session:
 
 
 def _refuse_running(sessions: Sessions, name: str, hint: str) -> None:
-    if any(found.running is Running.running for found in sessions.engine.containers(name)):
+    if any(container.running is Running.running for container in sessions.engine.containers(name)):
         raise RefitError(f"The session {name!r} runs.", hint=hint)

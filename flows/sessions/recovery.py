@@ -44,25 +44,25 @@ def recover(sessions: Sessions) -> tuple[Recovered, ...]:
     Raises:
         RefitError: the engine or the database doesn't answer.
     """
-    known = {session.name for session in sessions.store.sessions()}
-    found = tuple(_recover(sessions, one) for one in without_record(sessions.engine.containers(), known))
-    homes = homes_without_record(sessions.homes.owners(), {*sessions.store.homes(), *(one.session for one in found)})
-    return (*found, *(_recover_home(sessions, name, uid) for name, uid in homes.items()))
+    names = {session.name for session in sessions.store.sessions()}
+    results = tuple(_recover(sessions, one) for one in without_record(sessions.engine.containers(), names))
+    homes = homes_without_record(sessions.homes.owners(), {*sessions.store.homes(), *(one.session for one in results)})
+    return (*results, *(_recover_home(sessions, name, uid) for name, uid in homes.items()))
 
 
-def without_record(containers: Iterable[Container], known: Collection[str]) -> tuple[tuple[Container, ...], ...]:
+def without_record(containers: Iterable[Container], names: Collection[str]) -> tuple[tuple[Container, ...], ...]:
     """The containers of each session that isn't known, the one that is to be that session first. Pure.
 
     Where a move had begun, the old one comes first as long as it runs: it had proven itself. Else the one that runs and
     has the home, or has run last: those from before a move are kept for a while.
     """
-    lost = sorted((one for one in containers if one.session not in known), key=lambda one: one.session)
+    lost = sorted((one for one in containers if one.session not in names), key=lambda one: one.session)
     return tuple(tuple(sorted(family, key=_rank)) for _, family in groupby(lost, key=lambda one: one.session))
 
 
-def homes_without_record(owners: Mapping[str, int], known: Collection[str]) -> dict[str, int]:
+def homes_without_record(owners: Mapping[str, int], names: Collection[str]) -> dict[str, int]:
     """Home → uid, of those that aren't known, by name; what is half made or half removed is none. Pure."""
-    return {name: uid for name, uid in sorted(owners.items()) if name not in known and nearest_legal(name) == name}
+    return {name: uid for name, uid in sorted(owners.items()) if name not in names and nearest_legal(name) == name}
 
 
 def _rank(container: Container) -> tuple[bool, bool, float, int]:
@@ -79,7 +79,7 @@ def _recover(sessions: Sessions, family: tuple[Container, ...]) -> Recovered:
         return Recovered(first.session, "", False, tuple(one.name for one in family), "another Refit has made it")
     try:
         with sessions.alone(made.name):
-            sessions.store.bring_back(made, wanted=runs)
+            sessions.store.bring_back(made, should_run=runs)
             if runs:
                 _go_on(sessions, made, others)
         sessions.tell_gateway_of(made.name)

@@ -38,13 +38,13 @@ class HomeRow(Table):
 
 
 class SessionRow(Table):
-    """A session; its home bears the same name. `wanted`: whether it ought to run, and `asked` since when."""
+    """A session; its home bears the same name. `should_run`: whether it ought to run, and `asked` since when."""
 
     __tablename__ = "sessions"
 
     name: Mapped[str] = mapped_column(ForeignKey("homes.name"), primary_key=True)
     spec: Mapped[str]
-    wanted: Mapped[bool]
+    should_run: Mapped[bool] = mapped_column("wanted")
     asked: Mapped[datetime | None] = mapped_column(Instant)
     created: Mapped[datetime] = mapped_column(Instant)
 
@@ -52,7 +52,7 @@ class SessionRow(Table):
 _SESSIONS = cast(sqlalchemy.Table, SessionRow.__table__)
 _RECORD = update(_SESSIONS).where(_SESSIONS.c.name == bindparam("of")).values(spec=bindparam("made"))
 _HOME = select(HomeRow.name).where(HomeRow.name == bindparam("of"))
-_FIND = select(SessionRow.spec, SessionRow.wanted).where(SessionRow.name == bindparam("of"))
+_FIND = select(SessionRow.spec, SessionRow.should_run.label("should_run")).where(SessionRow.name == bindparam("of"))
 
 
 class NameTaken(RefitError):
@@ -130,7 +130,7 @@ class Store:
                 return write_rows(self._database, lambda rows: _add(rows, name, make, uids, avoid, owner))
         raise RefitError(f"Other runs kept taking the uids for {name!r}.", hint="try again.")
 
-    def bring_back(self, session: Session, *, wanted: bool) -> None:
+    def bring_back(self, session: Session, *, should_run: bool) -> None:
         """Record a session again whose record was lost, as it is.
 
         Raises:
@@ -147,7 +147,7 @@ class Store:
                 transaction.flush()
             elif kept.uid != session.uid:
                 raise _belongs_elsewhere(session)
-            row = {"spec": session.to_json(), "wanted": wanted}
+            row = {"spec": session.to_json(), "should_run": should_run}
             transaction.add(SessionRow(name=session.name, **row, asked=now(), created=now()))
 
         try:
@@ -176,15 +176,15 @@ class Store:
         Raises:
             UnknownName: there is none.
         """
-        if (found := self.find(name)) is None:
+        if (record := self.find(name)) is None:
             raise UnknownName("session", name, [session.name for session in self.sessions()])
-        return found[0]
+        return record[0]
 
     def find(self, name: str) -> tuple[Session, bool] | None:
         """The session of that name, and whether it ought to run; none: there is none."""
         with self._database.connect() as connection:
             row = connection.execute(_FIND, {"of": name}).first()
-            return (Session.from_json(row.spec), row.wanted) if row else None
+            return (Session.from_json(row.spec), row.should_run) if row else None
 
     def sessions(self) -> tuple[Session, ...]:
         """All sessions, by name."""
@@ -221,10 +221,10 @@ class Store:
         with self._database.connect() as connection:
             return connection.execute(_HOME, {"of": name}).first() is not None
 
-    def wanted(self) -> frozenset[str]:
+    def intents(self) -> frozenset[str]:
         """The names of the sessions that ought to run."""
         with Transaction(self._database) as transaction:
-            return frozenset(transaction.scalars(select(SessionRow.name).where(SessionRow.wanted)))
+            return frozenset(transaction.scalars(select(SessionRow.name).where(SessionRow.should_run)))
 
     def want(self, name: str, running: bool) -> None:
         """Remember whether a session ought to run, and since when."""
@@ -232,7 +232,7 @@ class Store:
         def work(transaction: Transaction) -> None:
             still_ours(transaction.connection())
             row = transaction.get_one(SessionRow, name)
-            row.wanted, row.asked = running, row.asked if row.asked and row.wanted == running else now()
+            row.should_run, row.asked = running, row.asked if row.asked and row.should_run == running else now()
 
         write_rows(self._database, work)
 
@@ -240,7 +240,7 @@ class Store:
         """Whether a session ought to run, and since when, if that is known; none: there is no such session."""
         with Transaction(self._database) as transaction:
             row = transaction.get(SessionRow, name)
-            return (row.wanted, row.asked) if row else None
+            return (row.should_run, row.asked) if row else None
 
     def update(self, session: Session) -> None:
         """From now on the session is this one: another image, another generation, other volumes."""
@@ -294,7 +294,7 @@ def _add(
     if not kept:
         transaction.add(HomeRow(name=name, uid=uid, created=now(), owner=owner))
         transaction.flush()
-    transaction.add(SessionRow(name=name, spec=session.to_json(), wanted=False, created=now()))
+    transaction.add(SessionRow(name=name, spec=session.to_json(), should_run=False, created=now()))
     return session
 
 

@@ -168,8 +168,8 @@ def _hardware(uri: str) -> Signer:
         return word
 
     try:
-        found, public = HSMSigner.import_(number, parts.get("token"), pin)
-        return HSMSigner.from_priv_key_uri(found, public, pin)
+        scheme, public = HSMSigner.import_(number, parts.get("token"), pin)
+        return HSMSigner.from_priv_key_uri(scheme, public, pin)
     except UnsupportedLibraryError as error:
         hint = "pip install 'refit[pkcs11]', where Refit itself is installed."
         raise BadKey("signing_key", str(error), hint) from None

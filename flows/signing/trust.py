@@ -98,15 +98,15 @@ class Trust:
         Raises:
             RefitError: its key can't be used, or was revoked.
         """
-        found = self._keys.signer()
+        signer = self._keys.signer()
         vars(self).pop("trusted", None)  # it may have been made up just now
-        if self.revoked([found.public_key.keyid]):
+        if self.revoked([signer.public_key.keyid]):
             raise RefitError(
-                f"The key {found.public_key.keyid[:16]}, by which Refit signs here, was revoked.",
+                f"The key {signer.public_key.keyid[:16]}, by which Refit signs here, was revoked.",
                 why="Its signatures count nowhere.",
                 hint="`refit images keys --new` makes up another one; or let `signing_key` name one.",
             )
-        return found
+        return signer
 
     @cached_property
     def trusted(self) -> Mapping[str, Key]:
@@ -134,23 +134,23 @@ class Trust:
             Distrusted: nobody has signed it whose signature counts, or it is none.
         """
         try:
-            found = Envelope.from_dict(json.loads(envelope))
+            signed = Envelope.from_dict(json.loads(envelope))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Error):
             raise Distrusted(Doubt.broken) from None
-        known = [self.trusted[id] for id in found.signatures if id in self.trusted]
-        if not known:
-            raise Distrusted(Doubt.unknown_key, next(iter(found.signatures), ""))
-        revoked = self.revoked([key.keyid for key in known])
-        valid = [key for key in known if key.keyid not in revoked]
+        keys = [self.trusted[id] for id in signed.signatures if id in self.trusted]
+        if not keys:
+            raise Distrusted(Doubt.unknown_key, next(iter(signed.signatures), ""))
+        revoked = self.revoked([key.keyid for key in keys])
+        valid = [key for key in keys if key.keyid not in revoked]
         if not valid:
-            raise Distrusted(Doubt.revoked, known[0].keyid)
+            raise Distrusted(Doubt.revoked, keys[0].keyid)
         try:
-            (by,) = found.verify(valid, 1)
+            (by,) = signed.verify(valid, 1)
         except Error:
             raise Distrusted(Doubt.broken, valid[0].keyid) from None
-        if found.payload_type != STATEMENT:
+        if signed.payload_type != STATEMENT:
             raise Distrusted(Doubt.broken, by)
-        return _understood(found.payload, by)
+        return _understood(signed.payload, by)
 
     def revoked(self, what: Collection[str]) -> frozenset[str]:
         """Those of these digests and key ids that were revoked."""

@@ -74,14 +74,14 @@ class WaitingPage:
 
     def story(self, name: str) -> AwayStatus:
         """Why a session is away."""
-        known = self._told.get(name)
-        if known is None or time.monotonic() > known.at + TOLD_SECONDS:
-            known = self._told[name] = _Told(tell(self._seen(name)), time.monotonic())
-            if known.story.why is Why.missing:
+        story = self._told.get(name)
+        if story is None or time.monotonic() > story.at + TOLD_SECONDS:
+            story = self._told[name] = _Told(tell(self._seen(name)), time.monotonic())
+            if story.story.why is Why.missing:
                 self._look_for(name)
-        if known.story.why is Why.unknown:
+        if story.story.why is Why.unknown:
             self._told.pop(name, None)  # anybody can think of names
-        return known.story
+        return story.story
 
     def mind_gateway(self) -> None:
         """Tell a gateway where all sessions are if it has begun anew, and of those that died."""
@@ -118,12 +118,12 @@ class WaitingPage:
     def _seen(self, name: str) -> Seen:
         if (intent := self._sessions.store.intent(name)) is None:
             return Seen(name, None)
-        wanted, asked = intent
+        should_run, asked = intent
         busy = f"session {name}" in held(self._database, f"session {name}")
         for move in self._journal.unfinished(name):
             downtimes = self._journal.downtimes(LATELY)
-            return Seen(name, wanted, asked, busy, move, self._journal.entries(move), downtimes)
-        return Seen(name, wanted, asked, busy)
+            return Seen(name, should_run, asked, busy, move, self._journal.entries(move), downtimes)
+        return Seen(name, should_run, asked, busy)
 
 
 def knocked_at(table: routes.Table) -> tuple[str, ...]:

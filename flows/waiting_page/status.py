@@ -30,7 +30,7 @@ class Seen:
 
     Attributes:
         name: of the session.
-        wanted: whether it ought to run; none: there is no such session.
+        should_run: whether it ought to run; none: there is no such session.
         asked: since when that is so.
         busy: somebody acts on it now.
         move: its move that has not ended.
@@ -39,7 +39,7 @@ class Seen:
     """
 
     name: str
-    wanted: bool | None
+    should_run: bool | None
     asked: datetime | None = None
     busy: bool = False
     move: Move | None = None
@@ -77,13 +77,13 @@ COMES_BACK = "This page opens the session by itself as soon as it is back."
 def tell(seen: Seen) -> AwayStatus:
     """The story of a session that is away."""
     name = seen.name
-    if seen.wanted is None:
+    if seen.should_run is None:
         return AwayStatus(
             name, Why.unknown, "There is no such session", "Maybe it was removed, or its name is another."
         )
-    if seen.move and seen.wanted:
+    if seen.move and seen.should_run:
         return _moving(seen, seen.move)
-    if not seen.wanted:
+    if not seen.should_run:
         text = f"`refit session start {name}` starts it again. {COMES_BACK}"
         return AwayStatus(name, Why.stopped, f"{name} was stopped by its owner", text, since=seen.asked, again=5)
     if seen.busy:

@@ -284,7 +284,7 @@ class DatabaseContract:
             )
             for name in ("low", "high", "other")
         ]
-        with jobs.wanted():
+        with jobs.helped():
             for work, system, urgency in zip(works, ("deb12", "deb12", "deb13"), (1.0, 2.0, 3.0), strict=True):
                 jobs.add(system, urgency, work)
             assert [*jobs.ready(["deb12"])] == ["high", "low"] and jobs.work("high") == works[1]
@@ -304,7 +304,7 @@ class DatabaseContract:
 
     def test_jobs_of_a_run_that_died_go_with_those_of_another(self, engine: Engine) -> None:
         died, lives, ends = (Jobs(engine, name) for name in ("died", "lives", "ends"))
-        with lives.wanted(), ends.wanted():
+        with lives.helped(), ends.helped():
             for jobs in (died, lives, ends):
                 jobs.add("deb12", 1.0, Work(Stage("base", Kind.bootstrap, None, ""), None, True, {}))
             assert (died.is_wanted, ends.is_wanted) == (False, True)

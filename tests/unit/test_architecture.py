@@ -262,3 +262,19 @@ def test_a_test_module_takes_nothing_from_another_one() -> None:
     tests = {f"tests.{'.'.join(path.relative_to(TESTS).with_suffix('').parts)}" for path in TESTS.rglob("test_*.py")}
     taken = {path: tests.intersection(imports(path)) for path in TESTS.rglob("*.py")}
     assert not {str(path.relative_to(TESTS)): names for path, names in taken.items() if names}
+
+
+# Participles that say of a value how it came, where a noun says what it is.
+PARTICIPLES = {"found", "known", "wanted"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(FLOWS)))
+def test_a_value_is_called_by_a_noun(path: Path) -> None:
+    named = list[tuple[str, int]]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name):
+                named.append((name, node.lineno))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                named.append((name, node.lineno))
+    assert [f"{path}:{line}: {name}" for name, line in named if name in PARTICIPLES] == []

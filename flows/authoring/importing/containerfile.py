@@ -205,9 +205,9 @@ def variables(text: str) -> dict[str, str]:
 
 def reads(text: str) -> dict[str, int]:
     """The variables that the instructions of a text read, each with the first line that does."""
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for each in instructions(text):
         for line, row in each.rows:
             for match in _VARIABLE.finditer(row):
-                found.setdefault(match[1] or match[2], line)
-    return found
+                lines.setdefault(match[1] or match[2], line)
+    return lines

@@ -82,9 +82,9 @@ def unlock(folder: Path) -> None:
 
 def _know_again(lock: Any, theirs: Mapping[str, Any], ours: str, python: str) -> None:
     """Let a lock that was made of their Pipfile fit ours, which asks for the same versions in other words."""
-    known, required = lock["_meta"]["hash"], theirs.get("requires", {}).get("python_version", python)
-    if known.get("sha256") == digest(theirs) and required == python:
-        known["sha256"] = ours
+    locked, required = lock["_meta"]["hash"], theirs.get("requires", {}).get("python_version", python)
+    if locked.get("sha256") == digest(theirs) and required == python:
+        locked["sha256"] = ours
         for source in lock["_meta"]["sources"]:
             source["verify_ssl"] = True
 

@@ -79,7 +79,7 @@ def _whole(lines: list[str], steps: Collection[Instruction]) -> str:
 def _escaped(line: str) -> str:
     """A line that a template gives as it is, with what their program puts in for its variables."""
     line = _HELPER.sub(lambda call: "true" + " " * call[0].endswith(" "), line)
-    line = _BRACES.sub(lambda found: f"{{{{ {found[0]!r} }}}}", line.replace(THEIR_HOME, HOME))
+    line = _BRACES.sub(lambda match: f"{{{{ {match[0]!r} }}}}", line.replace(THEIR_HOME, HOME))
     return _DROPPED.sub("", _PYTHON.sub("python{{ python_version }}", line)).rstrip()
 
 

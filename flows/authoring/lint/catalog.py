@@ -48,38 +48,38 @@ class _Recorder(Templates):
 def lint(root: Path, on: date) -> Report:
     """Look at everything in the catalog below `root`; `on` is the day (UTC) on which exceptions must hold."""
     tree.require(root)
-    found: list[Mistake] = []
+    mistakes: list[Mistake] = []
     whole = read_templates(root)
     texts = whole.texts
     files = {path: text for path in _files(root) if (text := _text(path)) is not None}
     for path, text in files.items():
-        found.extend(rules.secrets(path, text))
-        found.extend(rules.script(path, text) if shell.script(path, text) else ())
+        mistakes.extend(rules.secrets(path, text))
+        mistakes.extend(rules.script(path, text) if shell.script(path, text) else ())
     for name, text in texts.items():
         upper, shared = not name.startswith(_BELOW), name.startswith("snippets/")
-        found.extend(rules.instructions(root / name, text, upper=upper, shared=shared))
+        mistakes.extend(rules.instructions(root / name, text, upper=upper, shared=shared))
     given, stages, left_out = dict[str, set[str]](), dict[str, Stage](), tuple[str, ...]()
     try:
         catalog = load.load_catalog(root)
-        found.extend(_overdue(catalog, on))
-        given, stages, left_out = _rendered(catalog, texts, found)
+        mistakes.extend(_overdue(catalog, on))
+        given, stages, left_out = _rendered(catalog, texts, mistakes)
     except Mistakes as error:
-        found.extend(error.mistakes)
-    found.extend(templates.mistakes(whole, given))
+        mistakes.extend(error.mistakes)
+    mistakes.extend(templates.mistakes(whole, given))
     scripts = [script for path, text in files.items() if (script := shell.script(path, text))]
     scripts += _bodies(stages, {root / name: text for name, text in texts.items()})
     looked_at = len(scripts)
     try:
-        found.extend(shell.mistakes(scripts))
+        mistakes.extend(shell.mistakes(scripts))
     except ProgramMissing:
         left_out, looked_at = (*left_out, "shellcheck is not installed: no script was looked at."), 0
-    return Report(len(texts), looked_at, tuple(sorted(set(found))), left_out)
+    return Report(len(texts), looked_at, tuple(sorted(set(mistakes))), left_out)
 
 
 def _rendered(
-    catalog: Catalog, texts: Mapping[str, str], found: list[Mistake]
+    catalog: Catalog, texts: Mapping[str, str], mistakes: list[Mistake]
 ) -> tuple[dict[str, set[str]], dict[str, Stage], tuple[str, ...]]:
-    """All stages of all profiles that the catalog could make; mistakes on the way are added to `found`.
+    """All stages of all profiles that the catalog could make; mistakes on the way are added to `mistakes`.
 
     Returns what templates were given, the stages by their texts, and what can't be of what no release has.
     """
@@ -93,12 +93,12 @@ def _rendered(
         try:
             chain = assembler.chain(assemble(file, catalog).profiles[0])
         except Mistakes as error:
-            found.extend(error.mistakes)
+            mistakes.extend(error.mistakes)
         except RefitError as error:
             impossible[chosen.stem, chosen.cuda] = error
         else:
             stages |= {stage.text: stage for stage in chain}
-    found.extend(_shipped(catalog, impossible))
+    mistakes.extend(_shipped(catalog, impossible))
     others = impossible.keys() - {(one.stem, one.cuda_level) for r in catalog.releases.values() for one in r.profiles}
     # The levels of CUDA of one profile are mostly impossible for the same reason.
     left_out = {f"No release has {stem}, which can't be assembled: {impossible[stem, level]}" for stem, level in others}
@@ -122,8 +122,8 @@ def _unresolved(base: Base) -> tuple[str, ...]:
 
 
 def _bodies(stages: Mapping[str, Stage], texts: Mapping[Path, str]) -> list[Script]:
-    found = {script.text: script for stage in stages.values() for script in shell.bodies(stage.text, texts)}
-    return list(found.values())
+    scripts = {script.text: script for stage in stages.values() for script in shell.bodies(stage.text, texts)}
+    return list(scripts.values())
 
 
 def _overdue(catalog: Catalog, on: date) -> Iterator[Mistake]:

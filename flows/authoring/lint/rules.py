@@ -57,9 +57,9 @@ class Step:
     line: int
     text: str
 
-    def line_of(self, found: re.Match[str]) -> int:
+    def line_of(self, match: re.Match[str]) -> int:
         """The line, from 1, on which a match in its text begins."""
-        return self.line + self.text.count("\n", 0, found.start())
+        return self.line + self.text.count("\n", 0, match.start())
 
 
 def secrets(file: Path, text: str) -> Iterator[Mistake]:
@@ -82,47 +82,47 @@ def instructions(file: Path, text: str, *, upper: bool, shared: bool = False) ->
     steps = list(_steps(text))
     last_run = max((number for number, step in enumerate(steps) if step.name == "RUN"), default=-1)
     for number, step in enumerate(steps):
-        for found in _RECURSIVE.finditer(step.text) if upper else ():
-            what = f"{found[0]!r} copies all files below into this layer, changed or not"
-            yield Mistake(file, step.line_of(found), what, "change only those that need it: find … ! -perm … -exec …")
+        for match in _RECURSIVE.finditer(step.text) if upper else ():
+            what = f"{match[0]!r} copies all files below into this layer, changed or not"
+            yield Mistake(file, step.line_of(match), what, "change only those that need it: find … ! -perm … -exec …")
         if step.name == "LABEL" and number < last_run and _DATED.search(step.text):
             what = "with this label, all that follows is built again each time it changes"
             yield Mistake(file, step.line, what, "Refit labels images itself; put other labels last")
         yield from _downloads(file, step)
-        for found in _SYSTEM.finditer(step.text) if not shared and step.name in ("RUN", "") else ():
-            what = f"what {found[0]!r} brings is locked by nothing"
-            yield Mistake(file, step.line_of(found), what, "name the packages in os/os-packages.txt")
+        for match in _SYSTEM.finditer(step.text) if not shared and step.name in ("RUN", "") else ():
+            what = f"what {match[0]!r} brings is locked by nothing"
+            yield Mistake(file, step.line_of(match), what, "name the packages in os/os-packages.txt")
 
 
 def script(file: Path, text: str) -> Iterator[Mistake]:
     """Lines of a shell script that break a rule, wherever it runs; `file` has that text."""
     text = "\n".join("" if line.lstrip().startswith("#") else line for line in text.splitlines())
     yield from _downloads(file, Step("RUN", 1, text))
-    for found in _SYSTEM.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        yield Mistake(file, line, f"what {found[0]!r} brings is locked by nothing", "name it in os/os-packages.txt")
+    for match in _SYSTEM.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        yield Mistake(file, line, f"what {match[0]!r} brings is locked by nothing", "name it in os/os-packages.txt")
 
 
 def _downloads(file: Path, step: Step) -> Iterator[Mistake]:
-    if step.name == "ADD" and (found := re.search(r"https?://", step.text)):
+    if step.name == "ADD" and (address := re.search(r"https?://", step.text)):
         what = "what this downloads is checked by nothing"
-        yield Mistake(file, step.line_of(found), what, "download it in a RUN, and check its sha256sum there")
+        yield Mistake(file, step.line_of(address), what, "download it in a RUN, and check its sha256sum there")
     if step.name not in ("RUN", ""):
         return
-    for found in _unchecked(step.text):
+    for address in _unchecked(step.text):
         what = "what this downloads is checked by nothing"
-        yield Mistake(file, step.line_of(found), what, "check its sha256sum right there, each one's by itself")
+        yield Mistake(file, step.line_of(address), what, "check its sha256sum right there, each one's by itself")
     for pattern, hint in _INSTALLS:
-        for found in pattern.finditer(step.text):
-            yield Mistake(file, step.line_of(found), f"what {found[0].strip()!r} brings is locked by nothing", hint)
+        for address in pattern.finditer(step.text):
+            yield Mistake(file, step.line_of(address), f"what {address[0].strip()!r} brings is locked by nothing", hint)
 
 
 def _unchecked(text: str) -> list[re.Match[str]]:
     """The downloads that no check follows which isn't that of an earlier one."""
-    found = [*_FETCHES.finditer(text), *_CHECKED.finditer(text)]
+    matches = [*_FETCHES.finditer(text), *_CHECKED.finditer(text)]
     waiting: list[re.Match[str]] = []
     # Stable: of what stands in one line, the downloads come first, as in `sha256(urlopen(…))`.
-    for match in sorted(found, key=lambda match: text.count("\n", 0, match.start())):
+    for match in sorted(matches, key=lambda match: text.count("\n", 0, match.start())):
         if match.re is _FETCHES:
             waiting.append(match)
         elif waiting:

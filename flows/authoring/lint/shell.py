@@ -47,15 +47,17 @@ def bodies(text: str, templates: Mapping[Path, str]) -> Iterator[Script]:
 def _origin(lines: Sequence[str], templates: Mapping[Path, str], number: int) -> tuple[Path, int]:
     """The line of a template that is most like one that was rendered, the first of which has the number 2."""
     line = lines[min(max(number - 2, 0), len(lines) - 1)]
-    found: tuple[float, Path, int] | None = None
+    origin: tuple[float, Path, int] | None = None
     for file, text in templates.items():
         for at, other in enumerate(text.splitlines(), 1):
             if line.strip() == other.strip():
                 return file, at
             matcher = SequenceMatcher(None, line.strip(), other.strip())
-            if matcher.quick_ratio() > (found[0] if found else 0.0) and (found is None or matcher.ratio() > found[0]):
-                found = (matcher.ratio(), file, at)
-    return (found[1], found[2]) if found else (next(iter(templates)), 0)
+            if matcher.quick_ratio() > (origin[0] if origin else 0.0) and (
+                origin is None or matcher.ratio() > origin[0]
+            ):
+                origin = (matcher.ratio(), file, at)
+    return (origin[1], origin[2]) if origin else (next(iter(templates)), 0)
 
 
 def mistakes(scripts: Sequence[Script]) -> Iterator[Mistake]:

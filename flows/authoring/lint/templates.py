@@ -10,25 +10,25 @@ from flows.core.documents import Mistake, Mistakes
 from flows.images.rendering.templates import Facts, Templates
 
 
-def mistakes(templates: Templates, known: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
+def mistakes(templates: Templates, names: Mapping[str, Collection[str]]) -> Iterator[Mistake]:
     """The mistakes of all templates.
 
     Args:
         templates: those of a catalog.
-        known: path → the variables that a template is given. Templates that it includes have them, too; of a template
+        names: path → the variables that a template is given. Templates that it includes have them, too; of a template
         that was
             neither rendered nor included, it can't be said what is undefined in it.
     """
     seen = {path: _seen(templates, path) for path in templates.texts}
-    facts = {path: found for path, found in seen.items() if isinstance(found, Facts)}
-    known = _with_included(facts, known)
-    for path, found in seen.items():
-        if isinstance(found, Mistakes):
-            yield from found.mistakes
+    facts = {path: told for path, told in seen.items() if isinstance(told, Facts)}
+    names = _with_included(facts, names)
+    for path, told in seen.items():
+        if isinstance(told, Mistakes):
+            yield from told.mistakes
             continue
-        if path in known:
-            yield from _undefined(templates.root / path, found, known[path])
-        yield from _unused(templates.root / path, found)
+        if path in names:
+            yield from _undefined(templates.root / path, told, names[path])
+        yield from _unused(templates.root / path, told)
 
 
 def _seen(templates: Templates, path: str) -> Facts | Mistakes:
@@ -38,8 +38,8 @@ def _seen(templates: Templates, path: str) -> Facts | Mistakes:
         return mistakes
 
 
-def _with_included(facts: Mapping[str, Facts], known: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    whole = {path: set(names) for path, names in known.items()}
+def _with_included(facts: Mapping[str, Facts], passed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    whole = {path: set(names) for path, names in passed.items()}
     pending = [path for path in whole if path in facts]
     while pending:
         path = pending.pop()
@@ -50,11 +50,11 @@ def _with_included(facts: Mapping[str, Facts], known: Mapping[str, Collection[st
     return whole
 
 
-def _undefined(file: Path, facts: Facts, known: Collection[str]) -> Iterator[Mistake]:
-    unknown = facts.undeclared - set(known)
+def _undefined(file: Path, facts: Facts, names: Collection[str]) -> Iterator[Mistake]:
+    unknown = facts.undeclared - set(names)
     for name, line, _ in facts.names:
         if name in unknown:
-            yield Mistake(file, line, f"{name!r} is not defined", nearest(name, sorted(known)))
+            yield Mistake(file, line, f"{name!r} is not defined", nearest(name, sorted(names)))
 
 
 def _unused(file: Path, facts: Facts) -> Iterator[Mistake]:

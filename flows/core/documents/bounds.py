@@ -115,26 +115,26 @@ def check_yaml(text: str) -> None:
     """
     _check_length(text, YAML)
     parser = yaml.CSafeLoader(text)
-    sizes, names, known, total = [0], [""], dict[str, int](), 0
+    sizes, names, depths, total = [0], [""], dict[str, int](), 0
     while parser.check_event():
         event: Any = parser.get_event()
         line, more = event.start_mark.line + 1, 1
         if isinstance(event, yaml.CollectionEndEvent):
             size, name, more = sizes.pop(), names.pop(), 0
             sizes[-1] += size
-            known |= {name: size} if name else {}
+            depths |= {name: size} if name else {}
         elif isinstance(event, yaml.CollectionStartEvent):
             sizes.append(1)
             names.append(event.anchor or "")
         elif isinstance(event, yaml.ScalarEvent):
             sizes[-1] += 1
-            known |= {event.anchor: 1} if event.anchor else {}
+            depths |= {event.anchor: 1} if event.anchor else {}
             if len(event.value) > NUMBER and event.implicit[0] and event.value[0] in "+-.0123456789":
                 raise OutOfBounds(line, f"this number has more than {NUMBER:,} characters")
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in names:
                 raise OutOfBounds(line, f"the alias {event.anchor!r} stands within what it stands for")
-            more = known.get(event.anchor or "", 1)
+            more = depths.get(event.anchor or "", 1)
             sizes[-1] += more
         total += more
         if len(sizes) - 1 > DEPTH:
@@ -205,8 +205,8 @@ def _json_depth(text: str) -> int:
 def _too_deep_in_json(text: str) -> int:
     """The line, from 1, on which JSON gets too deep."""
     depth = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', text, re.DOTALL):
-        depth += _STEPS.get(ord(found[0][0]), 0)
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', text, re.DOTALL):
+        depth += _STEPS.get(ord(token[0][0]), 0)
         if depth > DEPTH:
-            return text.count("\n", 0, found.start()) + 1
+            return text.count("\n", 0, token.start()) + 1
     return 1

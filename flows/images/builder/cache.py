@@ -138,8 +138,8 @@ def _is_roots(folder: Path) -> bool:
 
 def _link(source: Path, target: Path, archives: str) -> None:
     """Let both folders have the archives of the first, at the same places below them."""
-    for folder, found in groupby(sorted(source.glob(archives)), key=lambda file: file.parent):
-        place, files = target / folder.relative_to(source), tuple(found)
+    for folder, archives_there in groupby(sorted(source.glob(archives)), key=lambda file: file.parent):
+        place, files = target / folder.relative_to(source), tuple(archives_there)
         command.run(["install", "--directory", "--mode=0755", place], root=True)
         for start in range(0, len(files), _AT_ONCE):
             argv = ["cp", "--link", "--no-clobber", "--target-directory", place, *files[start : start + _AT_ONCE]]

@@ -32,5 +32,5 @@ def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
                 return str(error) or type(error).__name__
 
         with ThreadPoolExecutor(8) as pool:
-            found = dict(zip(urls, pool.map(problem, urls), strict=True))
-    return {url: why for url, why in found.items() if why}
+            problems = dict(zip(urls, pool.map(problem, urls), strict=True))
+    return {url: why for url, why in problems.items() if why}

@@ -40,9 +40,9 @@ def clear_builds(settings: Settings, stages: Collection[str]) -> None:
     """Remove from buildah's storage all but the stages with these digests; nothing may be built meanwhile."""
     if not tools.builds(settings).is_dir():
         return
-    wanted = {local_name(digest) for digest in stages}
+    names = {local_name(digest) for digest in stages}
     listed = command.run([*tools.buildah(settings), "images", "--all", "--json"], root=True).stdout
-    unwanted = [image["id"] for image in json.loads(listed or "[]") or [] if not wanted & set(image["names"] or ())]
+    unwanted = [image["id"] for image in json.loads(listed or "[]") or [] if not names & set(image["names"] or ())]
     if unwanted:
         command.run([*tools.buildah(settings), "rmi", "--force", *unwanted], root=True, accepted=_REFUSED)
 

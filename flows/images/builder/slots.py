@@ -46,8 +46,8 @@ def slot(settings: Settings, count: int, on_wait: Callable[[], None]) -> Iterato
 def _agreed(note: IO[str], folder: Path, count: int) -> int:
     """How many slots there are; memory that builds have taken meanwhile makes them no fewer."""
     note.seek(0)
-    if (known := note.read()) and not all(map(_is_free, folder.glob("[0-9]*"))):
-        return int(known)
+    if (limit := note.read()) and not all(map(_is_free, folder.glob("[0-9]*"))):
+        return int(limit)
     note.truncate(0)
     note.write(str(count))
     note.flush()

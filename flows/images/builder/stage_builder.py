@@ -196,10 +196,10 @@ class StageBuilder:
     def _parent(self, stage: Stage, parent: str, work: Path) -> str:
         """The local name of the parent, the same on every machine because history records it; pulled if need be."""
         name = local_name(parent)
-        wanted = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
+        digest = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
         with one_at_a_time(self._settings.folder("locks") / f"pull-{parent.removeprefix('sha256:')}"):
             # Once is enough: as long as something is built, nobody removes anything from the storage.
-            if name not in self._here and self._buildah(work, "tag", wanted, name, accepted=(0, 1, 125)).exit_code:
+            if name not in self._here and self._buildah(work, "tag", digest, name, accepted=(0, 1, 125)).exit_code:
                 progress.report(stage.name, State.running, f"pulling {stage.parent}")
                 self._pull(parent, name, work)
             self._here.add(name)
@@ -308,9 +308,9 @@ def installed(status: str) -> tuple[str, ...]:
     )
 
 
-def _verify(stage: Stage, found: tuple[str, ...]) -> None:
-    if found != tuple(sorted(stage.system)):
-        raise _unlike(stage, sorted(set(found) ^ set(stage.system)))
+def _verify(stage: Stage, lines: tuple[str, ...]) -> None:
+    if lines != tuple(sorted(stage.system)):
+        raise _unlike(stage, sorted(set(lines) ^ set(stage.system)))
 
 
 def _unlike(stage: Stage, differing: Sequence[str]) -> Vanished:

@@ -33,10 +33,10 @@ from flows.images.registry import Registry
 class Unlike(RefitError):
     """This machine would build something else than the run wants."""
 
-    def __init__(self, machine: str, wanted: str, here: str) -> None:
+    def __init__(self, machine: str, expected: str, here: str) -> None:
         super().__init__(
             f"{machine} can't build for this run.",
-            why=f"The run was planned with {wanted}; here is {here}: what comes out would not be found again.",
+            why=f"The run was planned with {expected}; here is {here}: what comes out would not be found again.",
             hint="install the same on all machines.",
         )
 
@@ -142,7 +142,7 @@ class BuildWorker:
 
     def _build(self, work: Work) -> Outcome:
         here = self._maker.tools(work.stage)
-        if others := {name: here.get(name) for name, wanted in work.tools.items() if here.get(name) != wanted}:
+        if others := {name: here.get(name) for name, version in work.tools.items() if here.get(name) != version}:
             raise Unlike(self._machine, _words({name: work.tools[name] for name in others}), _words(others))
         try:
             return Outcome(self._builders[work.graft].build(work.stage, work.parent))

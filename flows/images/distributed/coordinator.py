@@ -108,7 +108,7 @@ class RemoteBuilder:
     @contextmanager
     def going_on(self) -> Iterator[None]:
         """Let builders work inside the `with` block; when it is left, they end what they are at."""
-        with self.jobs.wanted():
+        with self.jobs.helped():
             watching = Thread(target=self._watch, daemon=True)
             watching.start()
             try:

@@ -113,7 +113,7 @@ class Jobs:
 
     # --- The run ----------------------------------------------------------------------------------------------------
 
-    def wanted(self) -> AbstractContextManager[Lease]:
+    def helped(self) -> AbstractContextManager[Lease]:
         """Let builders work for this run inside the `with` block."""
         return lease(self._database, _of_run(self.run), wait=0)
 
@@ -147,8 +147,8 @@ class Jobs:
     def clear(self) -> None:
         """Forget this run with its jobs, and those that were killed before they could do so: their builders end."""
         with Session(self._database) as session:
-            known = session.scalars(select(distinct(JobRow.run))).all()
-        for run in {self.run, *(run for run in known if not self._lives(run))}:
+            runs = session.scalars(select(distinct(JobRow.run))).all()
+        for run in {self.run, *(run for run in runs if not self._lives(run))}:
             write(self._database, partial(_remove, run))
 
     # --- A builder --------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def instructions(text: str) -> tuple[Instruction, ...]:
     Raises:
         ValueError: one is not among those whose effect on the configuration is known.
     """
-    found = []
+    steps = []
     for line in _logical_lines(text):
         name, _, rest = re.sub(r"[\t\v\f ]+", " ", line, count=1).partition(" ")
         if name.upper() not in _EFFECTS:
@@ -52,8 +52,8 @@ def instructions(text: str) -> tuple[Instruction, ...]:
             raise ValueError(f"an instruction that says nothing: {line!r}")
         if rest.lstrip().startswith("--") and name.upper() not in _WITH_OPTIONS:
             raise ValueError(f"buildah takes the beginning of it for options: {line!r}")
-        found.append(Instruction(name.upper(), rest.strip(), line))
-    return tuple(found)
+        steps.append(Instruction(name.upper(), rest.strip(), line))
+    return tuple(steps)
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -207,14 +207,14 @@ def _one(state: State, step: Instruction) -> str:
 
 def _expose(state: State, step: Instruction) -> None:
     before = state.inner.get("ExposedPorts") or {}
-    known, found = {name.partition("/")[0] for name in before}, dict(before)
+    numbers, ports = {name.partition("/")[0] for name in before}, dict(before)
     for word in (state.expanded(part) for part in step.rest.split()):
         port = re.fullmatch(r"(\d+)(?:/(tcp|udp))?", word, re.ASCII)
         if not port:
             raise ValueError(f"a port that can't be recomputed: {word!r}")
-        if port[1] not in known:
-            found[f"{port[1]}/{port[2] or 'tcp'}"] = {}
-    state.inner["ExposedPorts"] = found
+        if port[1] not in numbers:
+            ports[f"{port[1]}/{port[2] or 'tcp'}"] = {}
+    state.inner["ExposedPorts"] = ports
 
 
 def _cmd(state: State, step: Instruction) -> None:
@@ -314,23 +314,23 @@ def _expanded(word: str, variables: Mapping[str, str], pattern: re.Pattern[str] 
     """A word without its quotes, and with the values of variables, as builders of images do it."""
     parts, at = [], 0
     while at < len(word):
-        found = pattern.match(word, at)
-        if not found:
+        match = pattern.match(word, at)
+        if not match:
             raise ValueError(f"an expansion that can't be recomputed: {word!r}")
-        parts.append(_part(found.groupdict(), variables))
-        at = found.end()
+        parts.append(_part(match.groupdict(), variables))
+        at = match.end()
     return "".join(parts)
 
 
-def _part(found: Mapping[str, str | None], variables: Mapping[str, str]) -> str:
-    if (double := found.get("double")) is not None:
+def _part(parts: Mapping[str, str | None], variables: Mapping[str, str]) -> str:
+    if (double := parts.get("double")) is not None:
         return _expanded(double, variables, _QUOTED)
     for plain in ("single", "escaped", "plain", "dollar"):
-        if (text := found.get(plain)) is not None:
+        if (text := parts.get(plain)) is not None:
             return text
-    value = variables.get(found["name"] or found["braced"] or "", "")
-    if found["how"] and (found["how"] == "+") == bool(value):
-        return _expanded(found["word"] or "", variables)
+    value = variables.get(parts["name"] or parts["braced"] or "", "")
+    if parts["how"] and (parts["how"] == "+") == bool(value):
+        return _expanded(parts["word"] or "", variables)
     return value
 
 

@@ -78,14 +78,14 @@ class Layer:
     @cached_property
     def leant_on(self) -> frozenset[str]:
         """The paths that this layer counts on without having them: folders above, and targets of hard links."""
-        found: set[str] = set()
+        paths: set[str] = set()
         for path in (*self.entries, *self.whiteouts, *(f"{folder}/" for folder in self.opaque)):
             for above in ancestors(path):
-                if above in found:
+                if above in paths:
                     break
-                found.add(above)
+                paths.add(above)
         links = {entry.content for entry in self.entries.values() if entry.kind == HARDLINK}
-        return frozenset(found | links) - self.entries.keys()
+        return frozenset(paths | links) - self.entries.keys()
 
 
 @dataclass(frozen=True, order=True)
@@ -240,16 +240,16 @@ def strays(upper: Layer, allowed: Iterable[str]) -> tuple[str, ...]:
 
 def changed_ancestors(upper: Layer, parent: Tree) -> tuple[Obstacle, ...]:
     """The folders of the parent that a layer changes by carrying them with another owner or mode, or not at all."""
-    found = []
+    paths = []
     for path in {*upper.entries, *(above for entry in upper.entries for above in ancestors(entry))}:
         mine, its = upper.entries.get(path), parent.get(path)
         if its is None or mine == its or (mine and mine.kind != FOLDER):
             continue
         if mine is None:
-            found.append(Obstacle(path, "the layer has entries below this folder but not the folder itself"))
+            paths.append(Obstacle(path, "the layer has entries below this folder but not the folder itself"))
         else:
-            found.append(Obstacle(path, f"the layer makes it {_described(mine)}, the parent has {_described(its)}"))
-    return tuple(sorted(found))
+            paths.append(Obstacle(path, f"the layer makes it {_described(mine)}, the parent has {_described(its)}"))
+    return tuple(sorted(paths))
 
 
 def _described(entry: Entry) -> str:

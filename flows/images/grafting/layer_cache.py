@@ -116,8 +116,8 @@ class Layers:
         Raises:
             NotCarried: it isn't there.
         """
-        if known := self._kept.get(tag):
-            return known
+        if kept := self._kept.get(tag):
+            return kept
         if not (note := self._registry.find(self._repository, tag)):
             raise NotCarried("its layer was never made where its instructions find the same")
         if not is_signed(note, tag, self._trust):
@@ -136,8 +136,8 @@ class Layers:
     def _below(self, stage: Stage, kept: _Kept) -> Manifest:
         """A parent on which a layer stood; better the one before of the same stage, which is most like the new one."""
         digests = (kept.parents.get(stage.parent or ""), kept.parent)
-        found = (self._registry.find(self._repository, digest, recall=True) for digest in digests if digest)
-        if below := next(filter(None, found), None):
+        manifests = (self._registry.find(self._repository, digest, recall=True) for digest in digests if digest)
+        if below := next(filter(None, manifests), None):
             return below
         raise NotCarried(f"the registry no longer has {kept.parent}, on which its layer stood")
 
@@ -208,11 +208,11 @@ class Layers:
     def _check(self, stored: Stored, old: Manifest, parent: Manifest) -> None:
         try:
             different = self._trees.differing(self._repository, old, parent)
-            found = self._trees.obstacles(self._repository, stored, different)
+            obstacles = self._trees.obstacles(self._repository, stored, different)
         except (UnreadableLayer, BlobLost) as error:
             raise NotCarried(error.what) from None
-        if found:
-            raise NotCarried(f"its layer doesn't fit: {some(found, _MOST_NAMED, '; ')}")
+        if obstacles:
+            raise NotCarried(f"its layer doesn't fit: {some(obstacles, _MOST_NAMED, '; ')}")
 
     def _verify(self, stage: Stage, stored: Stored, parent: Manifest) -> None:
         """A layer that reaches beyond its own paths would change what it is carried to."""

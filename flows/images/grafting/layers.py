@@ -164,15 +164,15 @@ class Trees:
 
     def _find(self, repository: str, part: Stored) -> Layer:
         note = self._note(part)
-        if known := _kept(note):
-            return known
+        if kept := _kept(note):
+            return kept
         with one_at_a_time(self._settings.folder("locks") / f"tree-{part.digest.removeprefix('sha256:')}"):
-            if known := _kept(note):
-                return known
-            found = self._read(repository, part)
-            write_whole(self._note(part, "reach"), canonical(sorted(graft.reach(found))))
-            write_whole(note, _dumped(found))
-        return found
+            if kept := _kept(note):
+                return kept
+            layer = self._read(repository, part)
+            write_whole(self._note(part, "reach"), canonical(sorted(graft.reach(layer))))
+            write_whole(note, _dumped(layer))
+        return layer
 
     def _reach(self, repository: str, part: Stored) -> frozenset[str]:
         try:
@@ -244,22 +244,26 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
 
 
 def _xattrs(member: tarfile.TarInfo) -> str:
-    found = {name.removeprefix(_XATTR): value for name, value in member.pax_headers.items() if name.startswith(_XATTR)}
-    return " ".join(f"{name}={value.encode('utf-8', 'surrogateescape').hex()}" for name, value in sorted(found.items()))
+    attributes = {
+        name.removeprefix(_XATTR): value for name, value in member.pax_headers.items() if name.startswith(_XATTR)
+    }
+    return " ".join(
+        f"{name}={value.encode('utf-8', 'surrogateescape').hex()}" for name, value in sorted(attributes.items())
+    )
 
 
-def _dumped(found: Layer) -> bytes:
+def _dumped(layer: Layer) -> bytes:
     return canonical(
-        {"entries": found.entries, "whiteouts": sorted(found.whiteouts), "opaque": sorted(found.opaque)},
+        {"entries": layer.entries, "whiteouts": sorted(layer.whiteouts), "opaque": sorted(layer.opaque)},
     )
 
 
 def _kept(note: Path) -> Layer | None:
     """The kept reading of a layer; none: it was never read, or the file is damaged."""
     try:
-        known = json.loads(note.read_bytes())
-        entries = {path: Entry(*row) for path, row in known["entries"].items()}
-        return Layer(entries, frozenset(known["whiteouts"]), frozenset(known["opaque"]))
+        kept = json.loads(note.read_bytes())
+        entries = {path: Entry(*row) for path, row in kept["entries"].items()}
+        return Layer(entries, frozenset(kept["whiteouts"]), frozenset(kept["opaque"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -94,12 +94,12 @@ class _Lookups:
 
     def _programs(self, text: str, folders: Iterable[str]) -> Mapping[str, str]:
         """Word of a text → the first of the folders in which there is a program of that name."""
-        found: dict[str, str] = {}
+        programs: dict[str, str] = {}
         words = sorted(set(_WORD.findall(text)))
         for folder in folders:
             place = self._led(folder)[0].strip("/")
-            found = {**{word: folder for word in words if self._find(f"{place}/{word}")}, **found}
-        return found
+            programs = {**{word: folder for word in words if self._find(f"{place}/{word}")}, **programs}
+        return programs
 
     def _owner(self, owner: str) -> object:
         """The owner of a file: a number itself, a name by the accounts of the image below."""
@@ -107,15 +107,17 @@ class _Lookups:
             return "0:0"
         if re.fullmatch(r"\d+:\d+", owner, re.ASCII):
             return owner
-        found = (self._find(self._led(file)[0].strip("/")) for file in _ACCOUNTS)
-        return [owner, *(entry and entry.content for entry in found)]
+        accounts = (self._find(self._led(file)[0].strip("/")) for file in _ACCOUNTS)
+        return [owner, *(entry and entry.content for entry in accounts)]
 
     def _detours(self, target: str) -> list[object]:
         """Where links lead what is copied below a target, and maybe more: a file may arrive by any end of its path."""
         names = {file.split("/", cut)[-1] for file in self._files for cut in range(file.count("/") + 1)}
         places = sorted(posixpath.join(target, name) for name in names)
         led = ((place, self._led(place)) for place in places)
-        return [[place, *found] for place, found in led if found[0] != posixpath.normpath(place) or found[1] == FOLDER]
+        return [
+            [place, *detour] for place, detour in led if detour[0] != posixpath.normpath(place) or detour[1] == FOLDER
+        ]
 
     def _led(self, path: str) -> tuple[str, str, int]:
         """Where a path leads through links, what stands there (empty: nothing), and how many of its folders exist."""

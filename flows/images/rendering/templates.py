@@ -54,16 +54,16 @@ class Templates:
         Raises:
             Mistakes: the template, or one that it includes, has a mistake or takes too much; with its file and line.
         """
-        found = self._rendered.get(self._key(name, variables))
-        if found is None:
+        text = self._rendered.get(self._key(name, variables))
+        if text is None:
             try:
-                found = self._made(name, variables)
+                text = self._made(name, variables)
             except Mistakes as mistakes:
-                found = mistakes
-            self._rendered[self._key(name, variables)] = found
-        if isinstance(found, Mistakes):
-            raise Mistakes(found.mistakes)
-        return found
+                text = mistakes
+            self._rendered[self._key(name, variables)] = text
+        if isinstance(text, Mistakes):
+            raise Mistakes(text.mistakes)
+        return text
 
     def facts(self, name: str) -> Facts:
         """The facts about a template that are known without rendering it.
@@ -73,7 +73,7 @@ class Templates:
         """
         told = self._asked({"ask": "facts", "name": name})["facts"]
         return Facts(
-            names=tuple((str(found), int(line), str(how)) for found, line, how in told["names"]),
+            names=tuple((str(variable), int(line), str(how)) for variable, line, how in told["names"]),
             undeclared=frozenset(told["undeclared"]),
             imports=tuple((str(target), int(line)) for target, line in told["imports"]),
             references=tuple(other for other, _ in told["references"] if other is not None),

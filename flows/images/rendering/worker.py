@@ -155,15 +155,15 @@ def _out_of_time(_signal: int, frame: FrameType | None) -> None:
 
 
 def _answer(request: dict[str, Any], catalogs: OrderedDict[int, Sandbox]) -> dict[str, Any]:
-    known = request["catalog"]
+    catalog = request["catalog"]
     if "texts" in request:
-        catalogs[known] = Sandbox(request["root"], request["texts"])
+        catalogs[catalog] = Sandbox(request["root"], request["texts"])
         while len(catalogs) > CATALOGS:
             catalogs.popitem(last=False)
-    if known not in catalogs:
-        return {"unknown": known}
-    catalogs.move_to_end(known)
-    sandbox, name = catalogs[known], request["name"]
+    if catalog not in catalogs:
+        return {"unknown": catalog}
+    catalogs.move_to_end(catalog)
+    sandbox, name = catalogs[catalog], request["name"]
     try:
         if request["ask"] == "facts":
             return {"facts": _facts(sandbox, name)}
@@ -194,9 +194,9 @@ def _facts(sandbox: Sandbox, name: str) -> dict[str, Any]:
     if name not in sandbox.facts:
         tree = sandbox.parse(sandbox.texts[name], name, sandbox.file(name))
         sandbox.facts[name] = {
-            "names": [(found.name, found.lineno, found.ctx) for found in tree.find_all(nodes.Name)],
+            "names": [(variable.name, variable.lineno, variable.ctx) for variable in tree.find_all(nodes.Name)],
             "undeclared": sorted(meta.find_undeclared_variables(tree)),
-            "imports": [(found.target, found.lineno) for found in tree.find_all(nodes.Import)],
+            "imports": [(variable.target, variable.lineno) for variable in tree.find_all(nodes.Import)],
             "references": _references(tree),
         }
     return sandbox.facts[name]
@@ -204,14 +204,14 @@ def _facts(sandbox: Sandbox, name: str) -> dict[str, Any]:
 
 def _references(tree: nodes.Template) -> list[tuple[str | None, int]]:
     """The templates that one names, with the line; none: what it names is only known when it is rendered."""
-    found: list[tuple[str | None, int]] = []
+    references: list[tuple[str | None, int]] = []
     for kind in (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include):
         for node in tree.find_all(kind):
             asked: Any = node.template  # type: ignore[attr-defined]
             several = asked.items if isinstance(asked, nodes.Tuple | nodes.List) else [asked]
             names: list[Any] = [one.value if isinstance(one, nodes.Const) else None for one in several]
-            found += [(one if isinstance(one, str) else None, node.lineno) for one in names]
-    return found
+            references += [(one if isinstance(one, str) else None, node.lineno) for one in names]
+    return references
 
 
 def _uses(sandbox: Sandbox, name: str) -> list[str] | None:
@@ -225,7 +225,7 @@ def _uses(sandbox: Sandbox, name: str) -> list[str] | None:
     while pending:
         here, way = pending.pop()
         facts = _facts(sandbox, here)
-        names.update(found for found, _, _ in facts["names"])
+        names.update(variable for variable, _, _ in facts["names"])
         for other, line in facts["references"]:
             if other is None:
                 told = False

@@ -111,9 +111,9 @@ class Question:
     shown: str
 
 
-def questions(found: Fleet) -> tuple[Question, ...]:
+def questions(fleet: Fleet) -> tuple[Question, ...]:
     """The questions, by rollout; none where nobody is left who would move."""
-    going = [one for one in found.rollouts if one.way is RolloutStatus.running and not one.complete]
+    going = [one for one in fleet.rollouts if one.way is RolloutStatus.running and not one.complete]
     blocked = {one: wave for one in going for wave in one.waves if wave.health in BLOCKING}
     return tuple(Question(one.image, wave.title, _shown(one, wave)) for one, wave in blocked.items())
 

@@ -97,14 +97,14 @@ def when(line: Decision) -> str:
 
 def to_be_told(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
     """Those that are to move, and whose owners don't know of this image yet. Pure."""
-    known = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
-    return [line for line in decisions if _waits(line) and known.get((line.session, line.new)) is not Kind.noticed]
+    kinds = {(event.session, event.image): event.kind for event in told if event.kind in (Kind.noticed, Kind.withdrawn)}
+    return [line for line in decisions if _waits(line) and kinds.get((line.session, line.new)) is not Kind.noticed]
 
 
 def to_be_shown(decisions: Iterable[Decision], told: Iterable[Event]) -> list[Decision]:
     """Those that wait until their owners, who were told in another way, see the notice in the session itself. Pure."""
-    known = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
-    return [line for line in decisions if line.reason is Reason.untold and (line.session, line.new) in known]
+    pairs = {(event.session, event.image) for event in told if event.kind is Kind.noticed}
+    return [line for line in decisions if line.reason is Reason.untold and (line.session, line.new) in pairs]
 
 
 def to_be_reminded(
@@ -132,7 +132,7 @@ def to_be_reminded(
         if event.kind is Kind.reminded
     }
     noticed = {(event.session, event.image): event.at for event in events if event.kind is Kind.noticed}
-    found = []
+    reminders = []
     for line in decisions:
         if not _waits(line) or not line.deadline or line.deadline <= now or _answered(wishes.get(line.session), now):
             continue
@@ -142,8 +142,8 @@ def to_be_reminded(
         if step is None or (last and last >= line.deadline - timedelta(hours=step)):
             continue
         if (line.session, line.new, *reminder(line, step).values()) not in marks:
-            found.append((line, step))
-    return found
+            reminders.append((line, step))
+    return reminders
 
 
 def to_be_untold(told: Iterable[Event], images: Mapping[str, str], image: str) -> tuple[str, ...]:
@@ -225,10 +225,10 @@ def first_told(events: Iterable[Event], kind: Kind) -> dict[tuple[str, str], dat
         events: the history, or what of it is of that kind or takes notices back.
         kind: `noticed` for notices that were delivered, `seen` for those that somebody has seen.
     """
-    found: dict[tuple[str, str], datetime] = {}
+    first: dict[tuple[str, str], datetime] = {}
     for event in events:
         if event.kind is Kind.withdrawn:
-            found = {key: at for key, at in found.items() if key[0] != event.session}
+            first = {key: at for key, at in first.items() if key[0] != event.session}
         elif event.kind is kind:
-            found.setdefault((event.session, event.data["from"]), event.at)
-    return found
+            first.setdefault((event.session, event.data["from"]), event.at)
+    return first

@@ -103,9 +103,9 @@ class Teller:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             told_now = zip(lines, pool.map(self._tell, lines), strict=True)
             shown = zip(unseen, pool.map(self._show, unseen), strict=True)
-            known = [line.session for line, done in (*told_now, *shown) if done]
+            sessions_told = [line.session for line, done in (*told_now, *shown) if done]
             reminded = pool.map(lambda one: self._remind(*one), near)
-            return (*known, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
+            return (*sessions_told, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
 
     def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Take what owners have answered on their pages as their wishes; the names of their sessions."""
@@ -177,7 +177,7 @@ class Teller:
             outcome.problems.append(error.what)
         else:
             activity = judge(look, session.access.helpers, self._settings.idle_minutes * 60)
-            notice = self._notice(line, tuple(found.text for found in activity.ending), left)
+            notice = self._notice(line, tuple(evidence.text for evidence in activity.ending), left)
             with suppress(RefitError):  # a home that is full; a file alone tells nobody anyway
                 terminals.leave(self._sessions.engine, session, notice.text)
             at = terminals.watched(look) if again else sorted(look.terminals)
@@ -252,11 +252,11 @@ def withdraw(settings: Settings, sessions: Sessions, history: History, image: st
 
     If it comes after all, they are told anew, and only then do their deadlines begin.
     """
-    known = {session.name: session for session in sessions.store.sessions()}
+    by_name = {session.name: session for session in sessions.store.sessions()}
     events = history.events(image=image, kinds=(Kind.noticed, Kind.not_noticed))
-    names = to_be_untold(events, {name: session.image for name, session in known.items()}, image)
+    names = to_be_untold(events, {name: session.image for name, session in by_name.items()}, image)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        tuple(pool.map(lambda name: _withdraw(settings, sessions, history, known[name], image), names))
+        tuple(pool.map(lambda name: _withdraw(settings, sessions, history, by_name[name], image), names))
     return names
 
 
@@ -274,5 +274,5 @@ def _withdraw(settings: Settings, sessions: Sessions, history: History, session:
         logger.warning("%s", failure)
 
 
-def _names(found: Iterable[str]) -> str:
-    return ", ".join(name.removeprefix("/dev/") for name in found)
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(name.removeprefix("/dev/") for name in names)

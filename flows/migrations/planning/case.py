@@ -71,10 +71,10 @@ def why_not(candidate: Candidate, new: str, refused: str = "") -> Reason | None:
 
 def pull_hours(host: Host) -> dict[str, float | None]:
     """Image → seconds until it is there, if all are pulled one after the other; none: there is no room for it."""
-    found: dict[str, float | None] = {}
+    hours: dict[str, float | None] = {}
     size = 0
     for image in sorted(host.pulls):
         fits = host.room is None or size + host.pulls[image] <= host.room
         size += host.pulls[image] if fits else 0
-        found[image] = size / host.rate if fits else None
-    return found
+        hours[image] = size / host.rate if fits else None
+    return hours

@@ -61,13 +61,13 @@ def terms(candidate: Candidate, new: str, rollout: PlanInput) -> Constraints:
 
 def objection(candidate: Candidate, new: str, rollout: PlanInput) -> str:
     """Why a session isn't to be stopped just now, whatever was planned; empty: it is."""
-    found = terms(candidate, new, rollout)
-    if found.waits:
-        return "; ".join(filter(None, (found.waits.text, found.detail)))
-    if found.reason and found.ready > rollout.now.timestamp():
-        return found.reason.text
+    consent = terms(candidate, new, rollout)
+    if consent.waits:
+        return "; ".join(filter(None, (consent.waits.text, consent.detail)))
+    if consent.reason and consent.ready > rollout.now.timestamp():
+        return consent.reason.text
     quiet = (*candidate.policy.quiet, *candidate.wish.quiet)
-    closed = None if found.free else _closed(candidate, rollout, candidate.policy.windows, quiet)
+    closed = None if consent.free else _closed(candidate, rollout, candidate.policy.windows, quiet)
     return closed.text if closed else ""
 
 
@@ -178,4 +178,4 @@ def _waits(candidate: Candidate) -> tuple[Reason | None, str]:
         return Reason.untold, ""
     if seen.verdict is not Verdict.busy:
         return None, ""
-    return Reason.busy, "; ".join(found.text for found in seen.evidence if found.says is Verdict.busy)
+    return Reason.busy, "; ".join(evidence.text for evidence in seen.evidence if evidence.says is Verdict.busy)

@@ -38,13 +38,13 @@ def plan_after(
         trials: the last move of each session.
         approved: image → the last wave that a person has approved, and when.
     """
-    known, gates = tuple(trials), dict[tuple[str, int], Gate]()
+    past_trials, gates = tuple(trials), dict[tuple[str, int], Gate]()
 
     def judge(left: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], Gate]:
-        gates.update(waves.gates(known, left, approved, rollout.policy, rollout.now))
+        gates.update(waves.gates(past_trials, left, approved, rollout.policy, rollout.now))
         return gates
 
-    begun = max((trial.wave for trial in known), default=waves.VOLUNTEERS - 1)
+    begun = max((trial.wave for trial in past_trials), default=waves.VOLUNTEERS - 1)
     return Planner(rollout, candidates, judge=judge, begun=begun).decisions, gates
 
 
@@ -67,18 +67,18 @@ def plan_named(
         RefitError: there is no such session, it was deleted, it is stopped or pinned, its image doesn't exist or is the
             one that it has, or its last move has not ended.
     """
-    known = {candidate.session.name: candidate for candidate in candidates}
-    if name in deleted and name not in known:
+    by_name = {candidate.session.name: candidate for candidate in candidates}
+    if name in deleted and name not in by_name:
         raise RefitError(
             f"The session {name!r} was deleted.",
             why="Its home was kept, but there is nothing that could be moved.",
             hint=f"`refit session create {name} …` gives the home a session again.",
         )
-    if name not in known:
-        raise UnknownName("session", name, known)
-    session = known[name].session
+    if name not in by_name:
+        raise UnknownName("session", name, by_name)
+    session = by_name[name].session
     new = rollout.targets.get((session.profile, session.release), "")
-    agreed = replace(known[name], wish=replace(known[name].wish, agreed=new))
+    agreed = replace(by_name[name], wish=replace(by_name[name].wish, agreed=new))
     (decision,) = plan([agreed], rollout)
     if decision.reason:
         raise RefitError(

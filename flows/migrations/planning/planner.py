@@ -296,9 +296,9 @@ class Planner:
         self._write(case, self._until(case, slot), reason, case.terms.detail, slot, forced=True, due=due)
 
     def _write_late(self, case: Case, slot: int | None, due: int, *, forced: bool) -> None:
-        action, known = self._until(case, slot) if forced else Action.later, slot is not None
-        moment = due if known else None
-        self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and known, due=moment)
+        action, has_slot = self._until(case, slot) if forced else Action.later, slot is not None
+        moment = due if has_slot else None
+        self._write(case, action, Reason.late, self._cause(case), slot, forced=forced and has_slot, due=moment)
 
     def _until(self, case: Case, slot: int | None) -> Action:
         """The action on a session until it is forced; it moves, if that is now."""

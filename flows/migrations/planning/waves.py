@@ -125,11 +125,11 @@ def gates(
         policy: how much may fail, and for how long a wave bakes.
         now: when that is asked.
     """
-    found: dict[tuple[str, int], list[Trial]] = {}
+    trials_of_waves: dict[tuple[str, int], list[Trial]] = {}
     for trial in trials:
         if trial.moved or trial.failed or trial.ended is None:
-            found.setdefault((trial.image, trial.wave), []).append(trial)
-    latest = {image: max(wave for other, wave in found if other == image) for image, _ in found}
+            trials_of_waves.setdefault((trial.image, trial.wave), []).append(trial)
+    latest = {image: max(wave for other, wave in trials_of_waves if other == image) for image, _ in trials_of_waves}
     return {
         (image, wave): _gate(
             members,
@@ -139,7 +139,7 @@ def gates(
             policy=policy,
             now=now,
         )
-        for (image, wave), members in found.items()
+        for (image, wave), members in trials_of_waves.items()
     }
 
 

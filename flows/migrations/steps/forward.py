@@ -57,8 +57,8 @@ class Forward:
     def check(self, move: Move) -> Outcome:
         """Make sure that the session is as it is written down, and that there is room for its copy."""
         if any(
-            found.name == move.before.container and found.made_from != move.before
-            for found in self._world.containers(move.before.name)
+            container.name == move.before.container and container.made_from != move.before
+            for container in self._world.containers(move.before.name)
         ):
             raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
@@ -99,13 +99,15 @@ class Forward:
         if move.consent is Consent.starts:
             return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
         try:
-            found = rehearse(self._settings, self._sessions.homes, move.after)
+            rehearsed = rehearse(self._settings, self._sessions.homes, move.after)
         except TooSlow as error:
             raise Deferred(f"{error.what} {error.why}") from error
-        if found.failed:
-            seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in found.findings if not finding.passed)
+        if rehearsed.failed:
+            seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
             raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
-        return Outcome(f"not rehearsed: {found.skipped}" if found.skipped else f"rehearsed in {found.seconds:g} s")
+        return Outcome(
+            f"not rehearsed: {rehearsed.skipped}" if rehearsed.skipped else f"rehearsed in {rehearsed.seconds:g} s"
+        )
 
     def create(self, move: Move) -> Outcome:
         """Create the new container, or take one that the session has had and that fits."""
@@ -159,8 +161,8 @@ class Forward:
         candidate = self._candidate(move)
 
         def objection_to(seen: Look) -> str:
-            known = replace(candidate, seen=seen, wish=self._wish(move.before.name))
-            return objection(known, move.after.image, self._rollout())
+            current = replace(candidate, seen=seen, wish=self._wish(move.before.name))
+            return objection(current, move.after.image, self._rollout())
 
         return objection_to
 
@@ -271,9 +273,12 @@ class Forward:
         if not previous_containers.is_kept(move, self._settings.migration.keep_hours):
             self._sessions.engine.remove(move.before.container)
             return
-        for found in self._world.containers(move.before.name):
-            if found.name not in (move.before.container, move.after.container) and found.running is Running.stopped:
-                self._sessions.engine.remove(found.name)
+        for container in self._world.containers(move.before.name):
+            if (
+                container.name not in (move.before.container, move.after.container)
+                and container.running is Running.stopped
+            ):
+                self._sessions.engine.remove(container.name)
 
     def _not_warm(self, session: Session) -> str:
         if why := stays_cold(session):

@@ -53,16 +53,16 @@ class World:
 
     def runs(self, session: Session) -> bool:
         """Whether it runs, and has its home."""
-        found = next((each for each in self.containers(session.name) if each.name == session.container), None)
-        return bool(found and found.running is Running.running and not found.warm)
+        container = next((each for each in self.containers(session.name) if each.name == session.container), None)
+        return bool(container and container.running is Running.running and not container.warm)
 
     def changes(self, move: Move, *, at_a_glance: bool = False) -> tuple[str, ...]:
         """Paths of the home that are otherwise than the new image found them, besides those that the IDE itself writes.
 
         It found the home of the snapshot to which a rollback goes back, else that of the stop.
         """
-        own, found = move.after.access.own_paths, move.back_to or move.id
-        return self.sessions.homes.differences(move.before, found, own, at_a_glance=at_a_glance)
+        own, snapshot = move.after.access.own_paths, move.back_to or move.id
+        return self.sessions.homes.differences(move.before, snapshot, own, at_a_glance=at_a_glance)
 
     def keep_snapshot(self, move: Move, kind: Kind) -> str:
         """Let the snapshot of a move be one of the session's; returns its name."""

@@ -157,12 +157,12 @@ class Activity:
     @property
     def reasons(self) -> tuple[str, ...]:
         """The evidence that made the verdict."""
-        return tuple(found.text for found in self.evidence if found.says is self.verdict)
+        return tuple(evidence_item.text for evidence_item in self.evidence if evidence_item.says is self.verdict)
 
     @property
     def ending(self) -> tuple[Evidence, ...]:
         """The programs and kernels that a stop would end, but for those by which nothing would be lost."""
-        return tuple(found for found in self.evidence if found.ends and found.says is not Verdict.idle)
+        return tuple(item for item in self.evidence if item.ends and item.says is not Verdict.idle)
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,10 @@ def look(asked: Row) -> Row:
     processes = [_compared(before.get(pid), process, seconds) for pid, process in after.items()]
     server = _attempt(problems, "Jupyter", _jupyter, asked) if asked["protocol"] == "jupyter" else None
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        known = (server or {}).get("kernels", [])
-        kernels = [*pool.map(lambda kernel: {**kernel, "variables": _variables(kernel, processes)}, known)]
+        sessions_of_kernels = (server or {}).get("kernels", [])
+        kernels = [
+            *pool.map(lambda kernel: {**kernel, "variables": _variables(kernel, processes)}, sessions_of_kernels)
+        ]
     return {
         "at": time.time(),
         "probe": [os.getpid(), *_others_who_look(processes)],
@@ -118,10 +120,10 @@ def _others_who_look(processes: Iterable[Row]) -> Iterator[int]:
     """Other looks of Refit's at this session: started from outside, with the same nonce in their environment."""
     if not (nonce := os.environ.get(_LOOKER)):
         return
-    wanted, from_outside = f"{_LOOKER}={nonce}".encode(), [each["pid"] for each in processes if each["parent"] == 0]
+    mark, from_outside = f"{_LOOKER}={nonce}".encode(), [each["pid"] for each in processes if each["parent"] == 0]
     for pid in from_outside:
         with contextlib.suppress(OSError):  # it has ended
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 yield pid
 
 
@@ -129,14 +131,14 @@ def _others_who_look(processes: Iterable[Row]) -> Iterator[int]:
 
 
 def _processes() -> dict[int, Row]:
-    found = {}
+    processes = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                found[int(folder.name)] = _process(folder)
+                processes[int(folder.name)] = _process(folder)
             except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
-    return found
+    return processes
 
 
 def _process(folder: Path) -> Row:
@@ -344,11 +346,11 @@ def _jupyter(asked: Row) -> Row:
 
 def _on_pages() -> set[str]:
     """The documents that pages of JupyterLab have or had open, as it notes them for the next page."""
-    found: set[str] = set()
+    pids: set[str] = set()
     for file in Path.home().glob(_WORKSPACES):
         with contextlib.suppress(OSError, ValueError):  # it may be written just now
-            found.update(_paths(json.loads(file.read_text())))
-    return found
+            pids.update(_paths(json.loads(file.read_text())))
+    return pids
 
 
 def _paths(noted: Any) -> Iterator[str]:

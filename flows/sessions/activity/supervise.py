@@ -60,9 +60,9 @@ def _code(hook: subprocess.Popen[bytes]) -> int:
 def _end_all() -> None:
     """End all descendants: stopped first, so that none starts another meanwhile."""
     until = time.monotonic() + _END_SECONDS
-    while (found := _descendants()) and time.monotonic() < until:
+    while (descendants := _descendants()) and time.monotonic() < until:
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in found:
+            for pid in descendants:
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
@@ -83,11 +83,11 @@ def _descendants() -> list[int]:
                 parents[int(folder.name)] = int(parent)
             elif int(parent) == os.getpid():
                 _collect(int(folder.name))
-    found, known = list[int](), {os.getpid()}
-    while new := [pid for pid, parent in parents.items() if parent in known and pid not in known]:
-        known.update(new)
-        found += new
-    return found
+    pids, family = list[int](), {os.getpid()}
+    while new := [pid for pid, parent in parents.items() if parent in family and pid not in family]:
+        family.update(new)
+        pids += new
+    return pids
 
 
 def _collect(pid: int) -> None:

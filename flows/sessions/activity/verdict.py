@@ -61,8 +61,8 @@ def judge(look: Look, helpers: Iterable[str] = (), quiet: float = 900.0) -> Acti
         quiet: seconds without a sign of a person after which nobody is there.
     """
     evidence = (*_general(look, quiet), *_Processes(look, (*HELPERS, *helpers), quiet).evidence())
-    worst = next((kind for kind in Verdict if any(found.says is kind for found in evidence)), Verdict.idle)
-    ordered = sorted(evidence, key=lambda found: list(Verdict).index(found.says))
+    worst = next((kind for kind in Verdict if any(item.says is kind for item in evidence)), Verdict.idle)
+    ordered = sorted(evidence, key=lambda item: list(Verdict).index(item.says))
     began = min((process.started for process in look.processes), default=look.at)
     used = max((moment for _, moment in _signs(look)), default=began)
     return Activity(worst, as_moment(look.at), as_moment(began), as_moment(max(used, began)), tuple(ordered))
@@ -286,9 +286,9 @@ class _Processes:
 
     def _is_kernel(self, process: Process) -> bool:
         """Whether Jupyter has started it; what a kernel has started works for a cell, also if init has adopted it."""
-        known = any(kernel.id in word for kernel in self._look.kernels for word in process.argv)
+        is_kernel = any(kernel.id in word for kernel in self._look.kernels for word in process.argv)
         parent = self._all.get(process.parent)
-        return known and parent is not None and parent.pid != 1 and self._is_crew(parent)
+        return is_kernel and parent is not None and parent.pid != 1 and self._is_crew(parent)
 
 
 # A look waits until it is told to begin, and its text is the first line of its input.

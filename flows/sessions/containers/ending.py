@@ -111,13 +111,13 @@ def end_marked(mark: str) -> None:
 
 
 def _marked(mark: str) -> list[int]:
-    wanted, found = f"{MARK}={mark}".encode(), []
+    mark_variable, pids = f"{MARK}={mark}".encode(), []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):  # it has ended
-                if wanted in (folder / "environ").read_bytes().split(b"\0") and _read(folder, int(folder.name)):
-                    found.append(int(folder.name))
-    return found
+                if mark_variable in (folder / "environ").read_bytes().split(b"\0") and _read(folder, int(folder.name)):
+                    pids.append(int(folder.name))
+    return pids
 
 
 def is_childless(first: int) -> bool:
@@ -152,13 +152,13 @@ def read_status(pid: int, status: Mapping[str, str], started: int) -> Process | 
 
 def _others(first: int, space: str) -> list[Process]:
     """All processes of a container but its first."""
-    found = []
+    others = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (pid := int(folder.name)) != first:
             with suppress(OSError):  # it has ended
                 if _space(pid) == space and (process := _read(folder, pid)):
-                    found.append(process)
-    return found
+                    others.append(process)
+    return others
 
 
 def _read(folder: Path, pid: int) -> Process | None:

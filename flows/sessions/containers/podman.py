@@ -57,7 +57,7 @@ class _Waiting:
 
     session: Session
     first: ProcessId
-    found: tuple[Container, ...]
+    containers: tuple[Container, ...]
 
 
 class Podman:
@@ -76,30 +76,30 @@ class Podman:
 
     def containers(self, session: str = "") -> tuple[Container, ...]:
         """All containers that Refit made, or those of one session, lowest generation first."""
-        wanted = f"label={_LABEL}session{f'={session}' if session else ''}"
-        listed = json.loads(self._podman("ps", "--all", "--filter", wanted, "--format", "json").stdout or "[]")
-        found = sorted(map(as_container, filter(is_ours, listed)), key=lambda found: (found.session, found.generation))
-        return self._slots.with_warm(tuple(map(self._checked, found)))
+        label = f"label={_LABEL}session{f'={session}' if session else ''}"
+        listed = json.loads(self._podman("ps", "--all", "--filter", label, "--format", "json").stdout or "[]")
+        ours = sorted(map(as_container, filter(is_ours, listed)), key=lambda ours: (ours.session, ours.generation))
+        return self._slots.with_warm(tuple(map(self._checked, ours)))
 
-    def _checked(self, found: Container) -> Container:
+    def _checked(self, container: Container) -> Container:
         """A container as it is: that one has ended, Podman notices later than the kernel (see `_acknowledge_end`)."""
-        self._dead.discard(found.name)
-        if found.running is not Running.running or not found.pid:
-            self._firsts.pop(found.name, None)
-            return found
-        if (first := ProcessId.of(found.pid)) is None:
-            self._dead.add(found.name)
-            return replace(found, running=Running.stopped)
-        self._firsts[found.name] = first
-        return found
+        self._dead.discard(container.name)
+        if container.running is not Running.running or not container.pid:
+            self._firsts.pop(container.name, None)
+            return container
+        if (first := ProcessId.of(container.pid)) is None:
+            self._dead.add(container.name)
+            return replace(container, running=Running.stopped)
+        self._firsts[container.name] = first
+        return container
 
     def _first(self, container: str) -> int:
         """The pid of the first process of a container that runs; 0: it doesn't."""
-        known = self._firsts.get(container)
-        if known is None or not known.alive:
+        first = self._firsts.get(container)
+        if first is None or not first.alive:
             self.containers(session_of(container))
-            known = self._firsts.get(container)
-        return known.pid if known else 0
+            first = self._firsts.get(container)
+        return first.pid if first else 0
 
     def pull(self, image: str) -> None:
         """Bring the image with this digest from the registry, unless it is here.
@@ -121,17 +121,17 @@ class Podman:
         """
         if session.late_home:
             self._slots.make(session.container)
-        if (found := self._find(session)) is None:
+        if (id := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
             options = drift.marked(create_options(session, self._settings, self._slots, self._walls))
             self._podman("create", "--replace", *options, self._reference(session.image))
-            found = self._find(session)
-        if found is None or found.made_from != session:
+            id = self._find(session)
+        if id is None or id.made_from != session:
             raise RefitError(
                 f"There is a container {session.container!r} already, and it is made otherwise.",
                 hint="look at it (`podman inspect`); if nobody needs it, remove it and try again.",
             )
-        return found
+        return id
 
     def start(self, container: str) -> None:
         """Start a created or stopped container, with its home.
@@ -141,10 +141,10 @@ class Podman:
         """
         if self._continued(container):
             return
-        found = self.containers(session_of(container))
-        mine = next((each for each in found if each.name == container), None)
+        siblings = self.containers(session_of(container))
+        mine = next((each for each in siblings if each.name == container), None)
         if mine and mine.made_from:
-            self._slots.give(mine.made_from, found)
+            self._slots.give(mine.made_from, siblings)
             if mine.running is Running.running and mine.made_from.late_home:
                 if self._slots.arrived(mine.pid):
                     return
@@ -157,7 +157,7 @@ class Podman:
         waiting = self._waiting.pop(container, None)
         if waiting is None or not waiting.first.alive:
             return False
-        self._slots.give(waiting.session, map(self._checked, waiting.found))
+        self._slots.give(waiting.session, map(self._checked, waiting.containers))
         return self._slots.arrived(waiting.first.pid)
 
     def binds_late(self) -> bool:
@@ -176,11 +176,11 @@ class Podman:
         self._slots.take(session.container)
         self._start(session.container)
         until = time.monotonic() + self._settings.ready_timeout_seconds * session.access.patience
-        found = self.containers(session.name)
+        siblings = self.containers(session.name)
         first = self._firsts.get(session.container)
         while first and first.alive:  # the kernel says so, which takes less than to ask Podman again
             if not wait or self._slots.waits(first.pid, _WAIT):
-                self._waiting[session.container] = _Waiting(session, first, found)
+                self._waiting[session.container] = _Waiting(session, first, siblings)
                 self._inspect(session.container)  # while there is time
                 return
             if time.monotonic() > until:
@@ -244,9 +244,9 @@ class Podman:
             RefitError: it doesn't run, or has no address there.
         """
         told = self._inspect(container)
-        if (found := as_address(told, port)) is None:
+        if (address := as_address(told, port)) is None:
             raise RefitError(f"{container} can't be reached.", why="It doesn't run, or has no address of its own.")
-        return found
+        return address
 
     def _inspect(self, container: str) -> Mapping[str, Any]:
         """Podman's record of a container; for as long as its first process lives, it is the same."""
@@ -260,9 +260,9 @@ class Podman:
     def by_hand(self, session: Session) -> tuple[str, ...]:
         """Changes by hand to a session's container, each in words."""
         made = (each for each in self.containers(session.name) if each.generation == session.generation)
-        if (found := next(made, None)) is None:
+        if (argv := next(made, None)) is None:
             return ()
-        (told,) = json.loads(self._podman("container", "inspect", found.name).stdout)
+        (told,) = json.loads(self._podman("container", "inspect", argv.name).stdout)
         return drift.changes(told)
 
     def execute(

@@ -23,14 +23,14 @@ def to_pull(settings: Settings, images: Iterable[str]) -> dict[str, int]:
     Raises:
         RefitError: Podman or the registry can't say.
     """
-    registry, here, found = Registry(settings), _layers_here(settings), dict[str, int]()
+    registry, here, pulls = Registry(settings), _layers_here(settings), dict[str, int]()
     for image in images:
         with suppress(NoAnswer):
             manifest = registry.manifest(settings.repository, image)
             sizes = [int(layer["size"]) for layer in manifest.document.get("layers", ())]
             layers = registry.config(settings.repository, manifest)["rootfs"]["diff_ids"]
-            found[image] = missing(sizes, layers, here)
-    return found
+            pulls[image] = missing(sizes, layers, here)
+    return pulls
 
 
 def missing(sizes: Sequence[int], layers: Sequence[str], here: Collection[str]) -> int:

@@ -50,17 +50,17 @@ class Mounted:
     shared: bool
 
 
-def objection(session: Session, found: Iterable[Container], bound: Collection[str]) -> str:
+def objection(session: Session, containers: Iterable[Container], bound: Collection[str]) -> str:
     """Why the home must not come to the container of this session now: another one may write into it. Pure.
 
     Args:
         session: the one whose container is to get the home.
-        found: all containers of that name.
+        containers: all containers of that name.
         bound: the containers, whether or not they are there still, in whose slots this home is.
     """
     if others := sorted(set(bound) - {session.container}):
         return f"{others[0]} has it"
-    for other in found:
+    for other in containers:
         made = other.made_from
         direct = made is None or (made.home == session.home and not made.late_home)
         if other.name != session.container and direct and other.running is Running.running:
@@ -68,19 +68,19 @@ def objection(session: Session, found: Iterable[Container], bound: Collection[st
     return ""
 
 
-def with_warm(found: tuple[Container, ...], bound: Collection[str]) -> tuple[Container, ...]:
+def with_warm(containers: tuple[Container, ...], bound: Collection[str]) -> tuple[Container, ...]:
     """Containers with what the homes in slots tell of them: those that run without theirs are warm. Pure.
 
     Args:
-        found: some containers.
+        containers: some containers.
         bound: the containers in whose slots there is a home.
     """
-    return tuple(replace(each, warm=True) if _waits(each) and each.name not in bound else each for each in found)
+    return tuple(replace(each, warm=True) if _waits(each) and each.name not in bound else each for each in containers)
 
 
-def _waits(found: Container) -> bool:
+def _waits(container: Container) -> bool:
     """Whether a container runs whose home may be missing."""
-    return bool(found.running is Running.running and found.made_from and found.made_from.late_home)
+    return bool(container.running is Running.running and container.made_from and container.made_from.late_home)
 
 
 class Slots:
@@ -101,17 +101,17 @@ class Slots:
             command.run(["install", "-d", "-m", "0555", slot, slot / NAME], root=True)
         return slot
 
-    def give(self, session: Session, found: Iterable[Container]) -> None:
+    def give(self, session: Session, containers: Iterable[Container]) -> None:
         """Bind a session's home into the slot of its container, or see that it may be mounted without one.
 
         Args:
             session: the one whose container is to have it; its lease has to be held.
-            found: all containers of that session, as they are now.
+            containers: all containers of that session, as they are now.
 
         Raises:
             RefitError: another container may write into that home.
         """
-        if why := objection(session, found, self._with_home_of(session)):
+        if why := objection(session, containers, self._with_home_of(session)):
             raise RefitError(
                 f"{session.container} doesn't get the home of {session.name!r}: {why}.",
                 why="Two containers must never write into one home.",
@@ -150,9 +150,13 @@ class Slots:
             self.take(container)
             command.run(["rmdir", "--", slot / NAME, slot], root=True)
 
-    def with_warm(self, found: tuple[Container, ...]) -> tuple[Container, ...]:
+    def with_warm(self, containers: tuple[Container, ...]) -> tuple[Container, ...]:
         """Containers as they are now; see the function."""
-        return with_warm(found, {place.parent.name for place in self._places()}) if any(map(_waits, found)) else found
+        return (
+            with_warm(containers, {place.parent.name for place in self._places()})
+            if any(map(_waits, containers))
+            else containers
+        )
 
     def arrived(self, pid: int) -> bool:
         """Whether the home is there for a process, a container's first one."""
@@ -175,13 +179,13 @@ class Slots:
     def works(self) -> bool:
         """Whether what is bound into a slot appears in a container that runs: tried out once for each boot."""
         facts = tools.facts(self._settings)
-        known = {"boot": facts.boot, "asked": facts.asked}
+        key = {"boot": facts.boot, "asked": facts.asked}
         file = self._settings.home / "slots.json"
         with suppress(OSError, ValueError):
-            if (read := json.loads(file.read_text(encoding="utf-8"))).items() >= known.items():
+            if (read := json.loads(file.read_text(encoding="utf-8"))).items() >= key.items():
                 return bool(read["works"])
         works = self._tried()
-        write_whole(file, json.dumps({**known, "works": works}))
+        write_whole(file, json.dumps({**key, "works": works}))
         return works
 
     def _tried(self) -> bool:
@@ -237,7 +241,7 @@ class Slots:
 
     def _shared(self) -> bool:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-        return any(found.point == self._folder and found.shared for found in mounted(lines))
+        return any(mount.point == self._folder and mount.shared for mount in mounted(lines))
 
 
 def mount(slot: Path) -> str:

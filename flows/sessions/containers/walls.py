@@ -199,7 +199,7 @@ def with_bridge(network: Mapping[str, Any], bridge: str) -> Mapping[str, Any]:
 
 def resolvers(texts: Iterable[str]) -> tuple[str, ...]:
     """The name servers that files like resolv.conf name; those on loopback no container ever asks. Pure."""
-    found: list[str] = []
+    addresses: list[str] = []
     for words in (line.split() for text in texts for line in text.splitlines()):
         if len(words) > 1 and words[0] == "nameserver":
             try:
@@ -207,8 +207,8 @@ def resolvers(texts: Iterable[str]) -> tuple[str, ...]:
             except ValueError:
                 continue
             if not address.is_loopback:
-                found.append(str(address))
-    return tuple(dict.fromkeys(found))
+                addresses.append(str(address))
+    return tuple(dict.fromkeys(addresses))
 
 
 def table(wall: Wall, servers: Sequence[str]) -> str:

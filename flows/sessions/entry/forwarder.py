@@ -78,7 +78,7 @@ class Forwarder:
         return {self.folder / "haproxy.cfg": _CONFIGURATION}
 
     @property
-    def wanted(self) -> bool:
+    def needed(self) -> bool:
         """Whether this machine ever needed it: since some session got its first key."""
         return (self.folder / _PORTS).exists()
 
@@ -98,16 +98,16 @@ class Forwarder:
         Raises:
             RefitError: it runs, and doesn't get one of them.
         """
-        wanted = sorted(ports)
+        numbers = sorted(ports)
         with self._alone():
             fence.check()
-            text = configuration(wanted)
+            text = configuration(numbers)
             if _read(self.folder / _PORTS) == text:
                 return
             (self.folder / _ADDRESSES).touch(mode=0o600)  # it doesn't start without
             write_whole(self.folder / _PORTS, text, private=True)
             if self._tell(_MASTER, "reload\n") is not None:
-                _wait_for(wanted)
+                _wait_for(numbers)
 
     def point(self, port: int, address: str) -> None:
         """Let a port lead to this address (`host:port`) from now on; without one it leads nowhere."""

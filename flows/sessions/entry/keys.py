@@ -52,25 +52,25 @@ def read_keys(text: str, where: str) -> tuple[PublicKey, ...]:
     if "PRIVATE KEY" in text:
         raise NoPublicKey(where, "It is a private key, which nobody but its owner may have.")
     lines = enumerate(text.splitlines(), 1)
-    wanted = ((number, line.strip()) for number, line in lines if line.strip() and not line.lstrip().startswith("#"))
-    keys = tuple(_key(line, f"{where}:{number}") for number, line in wanted)
+    rows = ((number, line.strip()) for number, line in lines if line.strip() and not line.lstrip().startswith("#"))
+    keys = tuple(_key(line, f"{where}:{number}") for number, line in rows)
     if not keys:
         raise NoPublicKey(where, "There is nothing in it.")
     return keys
 
 
-def added(known: Iterable[PublicKey], new: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
+def added(keys: Iterable[PublicKey], new: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
     """The keys that are known and the new ones, each once, with its newest comment."""
-    return tuple({key.body: key for key in (*known, *new)}.values())
+    return tuple({key.body: key for key in (*keys, *new)}.values())
 
 
-def without(known: Iterable[PublicKey], names: Iterable[str]) -> tuple[PublicKey, ...]:
+def without(before: Iterable[PublicKey], names: Iterable[str]) -> tuple[PublicKey, ...]:
     """The keys that are known but those with these fingerprints or comments.
 
     Raises:
         UnknownName: there is no such key.
     """
-    keys = tuple(known)
+    keys = tuple(before)
     for name in names:
         kept = tuple(key for key in keys if name not in (key.fingerprint, key.comment))
         if kept == keys:
@@ -82,7 +82,7 @@ def without(known: Iterable[PublicKey], names: Iterable[str]) -> tuple[PublicKey
 def _key(line: str, where: str) -> PublicKey:
     kind, _, rest = line.partition(" ")
     if kind not in KINDS:
-        if any(f" {known} " in f" {line} " for known in KINDS):
+        if any(f" {algorithm} " in f" {line} " for algorithm in KINDS):
             raise NoPublicKey(where, "It has options, which could run programs.", "leave the options out.")
         raise NoPublicKey(where, f"It begins with {kind[:40]!r}; known are {', '.join(KINDS)}.")
     body, _, comment = rest.strip().partition(" ")

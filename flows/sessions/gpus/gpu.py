@@ -57,11 +57,11 @@ class Taken:
 class NoGpu(RefitError):
     """There are not as many free GPUs as a session wants."""
 
-    def __init__(self, name: str, wanted: int, gpus: Sequence[Gpu], taken: Sequence[Taken]) -> None:
+    def __init__(self, name: str, number: int, gpus: Sequence[Gpu], taken: Sequence[Taken]) -> None:
         holders = "\n".join(f"  {one}" for one in taken)
         there = f"This machine has {len(gpus)}; taken are:\n{holders}" if taken else f"This machine has {len(gpus)}."
         super().__init__(
-            f"The session {name!r} waits for {'a GPU' if wanted == 1 else f'{wanted} GPUs'}.",
+            f"The session {name!r} waits for {'a GPU' if number == 1 else f'{number} GPUs'}.",
             why=there,
             hint="wait until a session that has one is stopped, or `refit gpu release` what nobody needs.",
         )
@@ -86,24 +86,24 @@ def read_spec(text: str, file: Path) -> tuple[Gpu, ...]:
 
 def gpus_among(devices: Iterable[Gpu], kinds: Collection[str]) -> tuple[Gpu, ...]:
     """The GPUs among devices, each once: of these kinds, or of any kind that ends in `/gpu` if there are none."""
-    found: dict[frozenset[str], Gpu] = {}
+    gpus: dict[frozenset[str], Gpu] = {}
     for device in sorted(devices, key=lambda one: one.name):
-        wanted = device.kind in kinds if kinds else device.kind.endswith("/gpu")
-        if wanted and not device.name.endswith(f"={_EVERYTHING}"):
+        is_gpu = device.kind in kinds if kinds else device.kind.endswith("/gpu")
+        if is_gpu and not device.name.endswith(f"={_EVERYTHING}"):
             # The same GPU may be there by its number and by its long name.
-            found.setdefault(frozenset(device.nodes.values()) or frozenset({device.name}), device)
-    return tuple(found.values())
+            gpus.setdefault(frozenset(device.nodes.values()) or frozenset({device.name}), device)
+    return tuple(gpus.values())
 
 
 def choose(
-    gpus: Iterable[Gpu], taken: Iterable[Taken], wanted: int, share: int, had: Collection[str] = ()
+    gpus: Iterable[Gpu], taken: Iterable[Taken], number: int, share: int, had: Collection[str] = ()
 ) -> tuple[str, ...] | None:
     """The GPUs that a session gets: those that it had, if they are free, then those that fewest others have.
 
     Args:
         gpus: those of the machine.
         taken: what others have.
-        wanted: how many it wants.
+        number: how many it wants.
         share: how many sessions may have the same one.
         had: what it had before.
 
@@ -111,8 +111,8 @@ def choose(
         their names, in order; none: there are not enough.
     """
     free = _free(gpus, taken, share)
-    best = sorted(free, key=lambda name: (name not in had, -free[name], name))[:wanted]
-    return tuple(sorted(best)) if len(best) == wanted else None
+    best = sorted(free, key=lambda name: (name not in had, -free[name], name))[:number]
+    return tuple(sorted(best)) if len(best) == number else None
 
 
 def nodes_of(gpus: Iterable[Gpu], names: Collection[str]) -> dict[str, str]:
@@ -132,9 +132,9 @@ def free_from(taken: Iterable[Taken]) -> datetime | None:
 
 def _free(gpus: Iterable[Gpu], taken: Iterable[Taken], share: int) -> dict[str, int]:
     """GPU → how many sessions more may have it, if any; what a person holds, none may."""
-    known = list(taken)
-    held = {one.gpu for one in known if not one.session}
-    count = Counter(one.gpu for one in known)
+    rest = list(taken)
+    held = {one.gpu for one in rest if not one.session}
+    count = Counter(one.gpu for one in rest)
     seats = {gpu.name: share - count[gpu.name] for gpu in gpus if gpu.name not in held}
     return {name: left for name, left in seats.items() if left > 0}
 

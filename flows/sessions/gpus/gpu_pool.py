@@ -75,13 +75,13 @@ class GpuPool:
             return tuple(map(_taken, self._rows(transaction)))
 
     def take(
-        self, session: str, wanted: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
+        self, session: str, number: int, had: Collection[str] = (), *, by: str, wait: float = 0.0
     ) -> tuple[str, ...]:
         """Let a session have GPUs until it gives them back; what it has besides, it keeps until `keep`.
 
         Args:
             session: its name.
-            wanted: how many it wants.
+            number: how many it wants.
             had: those that it had, if it has had any: it gets them again, if it can.
             by: who wants it.
             wait: seconds in which it may have to wait for others.
@@ -92,7 +92,7 @@ class GpuPool:
         Raises:
             NoGpu: there are not enough free ones; it has what it had.
         """
-        return retry(lambda: self._take(session, wanted, had, by), NoGpu, seconds=wait, pause=_LOOK_SECONDS)
+        return retry(lambda: self._take(session, number, had, by), NoGpu, seconds=wait, pause=_LOOK_SECONDS)
 
     def hold(self, gpu: str, *, by: str, why: str = "", until: datetime | None = None) -> None:
         """Keep a GPU from all sessions.
@@ -101,8 +101,8 @@ class GpuPool:
             UnknownName: this machine has no such GPU.
             RefitError: somebody has it.
         """
-        if gpu not in (known := {one.name for one in self.gpus()}):
-            raise UnknownName("GPU", gpu, known)
+        if gpu not in (names := {one.name for one in self.gpus()}):
+            raise UnknownName("GPU", gpu, names)
 
         def work(transaction: Transaction) -> None:
             if has := [_taken(row) for row in self._begin(transaction) if row.gpu == gpu]:
@@ -153,12 +153,10 @@ class GpuPool:
         links = [word for node in nodes for word in ("-o", "-lname", node)][1:]
         search = ["find", "/proc", "-mindepth", "3", "-maxdepth", "3", "-path", "/proc/[0-9]*/fd/*"]
         call = [*search, "(", *links, ")", "-printf", "%h\n"]
-        found = command.run(call, root=True, accepted=(0, 1), limit=_FIND_SECONDS).stdout.split()
-        return tuple(
-            filter(None, (_program(pid, since) for pid in sorted({int(line.split("/")[2]) for line in found})))
-        )
+        pids = command.run(call, root=True, accepted=(0, 1), limit=_FIND_SECONDS).stdout.split()
+        return tuple(filter(None, (_program(pid, since) for pid in sorted({int(line.split("/")[2]) for line in pids}))))
 
-    def _take(self, session: str, wanted: int, had: Collection[str], by: str) -> tuple[str, ...]:
+    def _take(self, session: str, number: int, had: Collection[str], by: str) -> tuple[str, ...]:
         gpus = self.gpus()
 
         def work(transaction: Transaction) -> tuple[str, ...]:
@@ -166,9 +164,9 @@ class GpuPool:
             rows = self._begin(transaction)
             mine = {row.gpu for row in rows if row.session == session}
             others = [row for row in rows if row.session != session]
-            chosen = choose(gpus, map(_taken, others), wanted, self._share, {*mine, *had})
+            chosen = choose(gpus, map(_taken, others), number, self._share, {*mine, *had})
             if chosen is None:
-                raise NoGpu(session, wanted, gpus, [_taken(row) for row in others])
+                raise NoGpu(session, number, gpus, [_taken(row) for row in others])
             for gpu in sorted(set(chosen) - mine):
                 transaction.add(self._row(gpu, _seat(others, gpu), session, by))
             return chosen

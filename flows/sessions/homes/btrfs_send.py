@@ -21,9 +21,9 @@ def touched(dump: str) -> frozenset[str] | None:
     made: set[str] = set()
     ended: set[str] = set()
     for line in dump.splitlines():
-        if (found := _LINE.fullmatch(line)) is None:
+        if (match := _LINE.fullmatch(line)) is None:
             return None
-        verb, path = found["verb"], found["path"].strip("/")
+        verb, path = match["verb"], match["path"].strip("/")
         if verb == "snapshot":
             continue
         (timed if verb == "utimes" else paths).add(path)
@@ -32,7 +32,7 @@ def touched(dump: str) -> frozenset[str] | None:
         elif verb in _ENDS:
             ended.add(path)
         elif verb == "rename":
-            if (target := _TARGET.search(found["rest"])) is None:
+            if (target := _TARGET.search(match["rest"])) is None:
                 return None
             ended.add(path)
             paths.add(target["path"].strip("/"))

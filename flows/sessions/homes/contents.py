@@ -45,8 +45,8 @@ def compare(one: bytes, other: bytes, contents: bool, rsync: list[bytes]) -> int
 
 def bring(source: bytes, target: bytes, find: list[bytes]) -> int:
     """Copy the files with large holes that `find` names (blocks, bytes, path) and that rsync would copy."""
-    with _output(find) as (found, _):
-        for line in _lines(found, b"\0"):
+    with _output(find) as (paths, _):
+        for line in _lines(paths, b"\0"):
             blocks, size, name = line.split(b" ", 2)
             if int(size) >= LEAST and int(blocks) * 1024 < int(size):
                 with suppress(OSError):  # it is gone, or in the way there is what rsync has to remove first
@@ -186,7 +186,7 @@ def _opened(path: bytes) -> Iterator[int]:
 
 def _unescaped(name: bytes) -> bytes:
     """A path as rsync prints it, which stays in one line."""
-    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), name)
+    return _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), name)
 
 
 @contextmanager

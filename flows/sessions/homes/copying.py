@@ -110,8 +110,8 @@ def all_of(home: Path) -> tuple[Path, ...]:
     """The parts of a copy: that of the home, and beside it those of the volumes; root's folder says so."""
     named = ["(", "-name", home.name, "-o", "-name", f"{home.name}.*", ")"]
     listed: Call = ["find", home.parent, "-mindepth", "1", "-maxdepth", "1", *named, "-print0"]
-    found = command.run(listed, root=True, accepted=(0, 1)).stdout
-    return tuple(Path(path) for path in found.split("\0") if path)
+    listing = command.run(listed, root=True, accepted=(0, 1)).stdout
+    return tuple(Path(path) for path in listing.split("\0") if path)
 
 
 def refuse_mounts(home: Path) -> None:
@@ -273,12 +273,12 @@ def extent_of(folders: Iterable[Path], most: int) -> Extent:
     Raises:
         RefitError: they have so many files that nobody could wait for a copy.
     """
-    found = sum((extent(folder, most) for folder in folders), start=Extent())
-    if found.files > most:
+    total = sum((extent(folder, most) for folder in folders), start=Extent())
+    if total.files > most:
         raise RefitError(
             f"The home has more than {most} files and folders, with its volumes.",
             why="Each of them is looked at while the session is away.",
             hint="let its owner pack or delete some, bring the home into a pool (`refit home pool add`), or let "
             "homes have more by the setting `home_files`.",
         )
-    return found
+    return total

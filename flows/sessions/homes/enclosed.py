@@ -121,8 +121,8 @@ def _options(reads: Sequence[Path], writes: Sequence[Path]) -> list[str]:
 @cache
 def _system() -> tuple[str, ...]:
     """The system's programs and libraries, to read; of /etc only where libraries and programs (awk) are."""
-    known = ("/etc/ld.so.cache", "/etc/alternatives")
-    return (*_programs(), *(word for path in known for word in ("--ro-bind-try", path, path)))
+    paths = ("/etc/ld.so.cache", "/etc/alternatives")
+    return (*_programs(), *(word for path in paths for word in ("--ro-bind-try", path, path)))
 
 
 def _programs() -> Iterator[str]:

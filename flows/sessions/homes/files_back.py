@@ -54,15 +54,15 @@ def chosen(session: Session, paths: Iterable[str]) -> tuple[Chosen, ...]:
     Raises:
         RefitError: one isn't below the home or an own volume, or is no plain path.
     """
-    found: dict[Part, list[str]] = {}
+    inside_of: dict[Part, list[str]] = {}
     places: Mapping[str, Part] = {
         **{volume.path: Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume)},
         HOME: Part("", session.home),
     }
     for path in paths:
         place, inside = _placed(path, places)
-        found.setdefault(places[place], []).append(inside)
-    return tuple(Chosen(part, tuple(dict.fromkeys(inside))) for part, inside in found.items())
+        inside_of.setdefault(places[place], []).append(inside)
+    return tuple(Chosen(part, tuple(dict.fromkeys(inside))) for part, inside in inside_of.items())
 
 
 def _placed(path: str, places: Mapping[str, Part]) -> tuple[str, str]:

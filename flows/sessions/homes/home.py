@@ -37,27 +37,27 @@ class LocalHomes(HomeSnapshots):
         """The volumes of a session that are there, also of one that is gone: name → folder."""
         folders = [self._volumes / check_name(session)]
         folders += [self.pool.volumes / session] if self.pool.exists else []
-        found = [volume for folder in folders if folder.is_dir() for volume in folder.iterdir()]
-        return {volume.name: volume for volume in sorted(found) if not volume.name.startswith(".")}
+        volumes = [volume for folder in folders if folder.is_dir() for volume in folder.iterdir()]
+        return {volume.name: volume for volume in sorted(volumes) if not volume.name.startswith(".")}
 
     def shared(self) -> dict[str, Path]:
         """The volumes that sessions share: name → folder."""
         return {folder.name: folder for folder in sorted(self._shared.iterdir())}
 
-    def mounted(self, session: str, wanted: Wanted) -> Volume:
+    def mounted(self, session: str, mounts: Wanted) -> Volume:
         """A volume that a session is to have: the shared one of that name, if there is one, else its own.
 
         Raises:
             RefitError: there are both.
         """
-        shared, own = self.shared().get(wanted.name), self.volume(session, wanted.name)
+        shared, own = self.shared().get(mounts.name), self.volume(session, mounts.name)
         if shared and own.exists():
             raise RefitError(
-                f"There are two volumes {wanted.name!r}: one that was kept of {session!r}, and one that all share.",
-                hint=f"remove the one that nobody needs: `refit volume rm {session}/{wanted.name}`, for instance.",
+                f"There are two volumes {mounts.name!r}: one that was kept of {session!r}, and one that all share.",
+                hint=f"remove the one that nobody needs: `refit volume rm {session}/{mounts.name}`, for instance.",
             )
         folder = shared or own
-        return Volume(wanted.name, wanted.path, folder, wanted.read_only, shared=bool(shared))
+        return Volume(mounts.name, mounts.path, folder, mounts.read_only, shared=bool(shared))
 
     def owners(self) -> dict[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""

@@ -197,11 +197,11 @@ class HomeSnapshots:
         Raises:
             NobodyKnows: that takes too long.
         """
-        snapshot, found = self.snapshot(session.name, id), list[str]()
+        snapshot, differences = self.snapshot(session.name, id), list[str]()
         for part in parts(session):
             excepted = () if part.volume else except_paths
-            found += map(part.named, self._differences(part, part.beside(snapshot), excepted, at_a_glance))
-        return tuple(found)
+            differences += map(part.named, self._differences(part, part.beside(snapshot), excepted, at_a_glance))
+        return tuple(differences)
 
     def _differences(
         self, part: Part, snapshot: Path, except_paths: Collection[str], at_a_glance: bool
@@ -283,10 +283,10 @@ class HomeSnapshots:
         self, pairs: Iterable[tuple[Path, Path]], by: Callable[[Path, Path], object], *, writable: bool = False
     ) -> None:
         """Let each second of a pair be what the first is; `by` copies what isn't in the pool."""
-        known = list(pairs)
-        if pooled := [pair for pair in known if pair[0] in self.pool]:
+        folders = list(pairs)
+        if pooled := [pair for pair in folders if pair[0] in self.pool]:
             self.pool.snapshot(pooled, writable=writable)
-        for source, target in known:
+        for source, target in folders:
             if source not in self.pool:
                 by(source, target)
 

@@ -90,15 +90,15 @@ def has_nested(path: Path) -> bool:
 
 
 def _nested(top: int) -> list[bytes]:
-    found: list[bytes] = []
+    subvolumes: list[bytes] = []
     waiting = [b""]
     while waiting:
         above = waiting.pop()
         with _below(top, above) as subvolume:
             inside = [above + path for path in _direct(subvolume)]
-        found += inside
+        subvolumes += inside
         waiting += [path + b"/" for path in inside]
-    return found
+    return subvolumes
 
 
 def _direct(subvolume: int) -> list[bytes]:

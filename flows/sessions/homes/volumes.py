@@ -64,18 +64,18 @@ def read_wanted(texts: Iterable[str]) -> tuple[Wanted, ...]:
     Raises:
         RefitError: one can't be, or two can't be together.
     """
-    wanted = tuple(map(_read, texts))
-    check_together(wanted)
-    return wanted
+    mounts = tuple(map(_read, texts))
+    check_together(mounts)
+    return mounts
 
 
-def check_together(wanted: Sequence[Wanted]) -> None:
+def check_together(mounts: Sequence[Wanted]) -> None:
     """Find out whether a session can have all of these.
 
     Raises:
         RefitError: two have the same name, or one would be inside another.
     """
-    for one, other in permutations(wanted, 2):
+    for one, other in permutations(mounts, 2):
         if one.name == other.name:
             raise RefitError(f"The volume {one.name!r} is asked for twice.", hint="leave one out.")
         if PurePosixPath(one.path).is_relative_to(other.path):

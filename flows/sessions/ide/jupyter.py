@@ -100,8 +100,8 @@ class Jupyter(Pages):
 
     def open_terminal(self, name: str) -> None:
         """Open a terminal by that name, unless there is one."""
-        known = self._send("GET", f"/api/terminals/{quote(name, safe='')}?no_track_activity=1", accepted=(200, 404))
-        if known.status_code == 404:
+        answer = self._send("GET", f"/api/terminals/{quote(name, safe='')}?no_track_activity=1", accepted=(200, 404))
+        if answer.status_code == 404:
             self._send("POST", "/api/terminals", json={"name": name})
 
     def await_terminals(self, names: Sequence[str]) -> None:

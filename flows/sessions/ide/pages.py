@@ -84,10 +84,10 @@ class Windows(Pages):
     def notices(self) -> Mapping[str, OnPage]:
         """As `Pages.notices`; what can't be understood is none, for people may write there what they like."""
         try:
-            found = _ON_PAGE.validate_json(self._do(_READ, _HEARD))
+            notices = _ON_PAGE.validate_json(self._do(_READ, _HEARD))
         except ValidationError:
             return {}
-        return {found.id: found}
+        return {notices.id: notices}
 
     def forget_answer(self, id: str) -> None:
         """As `Pages.forget_answer`."""

@@ -74,14 +74,14 @@ def look(engine: Engine, session: Session, running: Sequence[Evidence]) -> Opene
         RefitError: its IDE doesn't say.
     """
     if session.access.protocol != "jupyter":
-        return Opened(programs=tuple(found.text for found in running))
+        return Opened(programs=tuple(item.text for item in running))
     call = ["python3", "-I", "-", str(session.access.port)]
     told = engine.execute(session.container, call, stdin=_SCRIPT.read_text(encoding="utf-8"), limit=_LIMIT)
-    found = Opened.from_json(told)
-    documents = found.documents[:_MOST]
+    item = Opened.from_json(told)
+    documents = item.documents[:_MOST]
     named = {document.kernel_id for document in documents}
     programs = tuple(each.text for each in running if not each.kernel or each.kernel not in named)
-    return Opened(documents, found.terminals[:_MOST], programs)
+    return Opened(documents, item.terminals[:_MOST], programs)
 
 
 def reopen(jupyter: Jupyter, ended: Opened) -> Opened:

@@ -30,8 +30,10 @@ def watched(look: Look) -> tuple[str, ...]:
 
     Whether somebody looks at a terminal inside tmux or JupyterLab can't be told.
     """
-    known = {process.pid: process for process in look.processes}
-    return tuple(sorted({p.terminal for p in look.processes if p.terminal and _from_outside(p, known.get(p.parent))}))
+    processes = {process.pid: process for process in look.processes}
+    return tuple(
+        sorted({p.terminal for p in look.processes if p.terminal and _from_outside(p, processes.get(p.parent))})
+    )
 
 
 def _from_outside(process: Process, parent: Process | None) -> bool:

@@ -167,8 +167,8 @@ class Grants:
 
     def _read(self, chosen: ColumnElement[bool]) -> tuple[Grant, ...]:
         with Transaction(self._database) as rows:
-            found = rows.scalars(select(GrantRow).where(chosen).order_by(GrantRow.number))
-            return tuple(map(_grant, found))
+            grants = rows.scalars(select(GrantRow).where(chosen).order_by(GrantRow.number))
+            return tuple(map(_grant, grants))
 
 
 def _row_of(share: Share) -> Select[tuple[GrantRow]]:

@@ -57,8 +57,8 @@ def invite(place: Path, person: str, seconds: float, *, admin: bool = False) -> 
     if problem := why_no_name(person):
         raise RefitError(f"{person!r} can't be the name of a person.", why=problem, hint="choose another name.")
     for file in place.iterdir():
-        known = _read(file)
-        if known is None or known.person == person:
+        invitations = _read(file)
+        if invitations is None or invitations.person == person:
             file.unlink(missing_ok=True)
     code = secrets.token_urlsafe(32)
     told = json.dumps(asdict(Invitation(person, time.time() + seconds, admin)))

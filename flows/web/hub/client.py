@@ -79,13 +79,13 @@ class HubClient:
         Raises:
             HubError: the Hub doesn't answer.
         """
-        found: list[Person] = []
+        people: list[Person] = []
         while True:
-            offset = {"offset": len(found), "limit": _PAGE, "include_stopped_servers": "1"}
+            offset = {"offset": len(people), "limit": _PAGE, "include_stopped_servers": "1"}
             page = self._ask("GET", "/users", params=offset).json()
-            found += map(_person, page)
+            people += map(_person, page)
             if len(page) < _PAGE:
-                return tuple(found)
+                return tuple(people)
 
     def person(self, code: str, redirect: str) -> Login:
         """The login of the person who came back from the Hub with this code; it works once.

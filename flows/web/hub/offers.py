@@ -62,8 +62,8 @@ class Offer:
 def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Offer:
     """The offer of a profile whose newest image is known. Pure."""
     text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
-    known = image if isinstance(image, Image) else None
-    return Offer(profile.stem, profile.release, text, known, _why_not(profile, image, free_gpus))
+    published = image if isinstance(image, Image) else None
+    return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus))
 
 
 def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:

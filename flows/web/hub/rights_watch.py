@@ -85,11 +85,11 @@ class RightsWatch:
             fresh: an answer of a moment ago isn't good enough.
         """
         with self._lock:
-            at, known = self._seen
-            if known is None or fresh or at < time.monotonic() - _FRESH:
-                at, known = time.monotonic(), self._read()
-                self._seen = at, known
-            return known
+            at, entitlements = self._seen
+            if entitlements is None or fresh or at < time.monotonic() - _FRESH:
+                at, entitlements = time.monotonic(), self._read()
+                self._seen = at, entitlements
+            return entitlements
 
     def refresh(self) -> None:
         """Ask the Hub now.
@@ -137,8 +137,8 @@ class RightsWatch:
             self.now()
 
     def _read(self) -> Entitlements:
-        known = heard(self._told, self._servers.all()) if self._told else self._heard
-        if known != self._heard:
-            rights.keep(self._settings, known)
-            self._heard = known
-        return rights.entitlements(self._settings, self._database, known)
+        told = heard(self._told, self._servers.all()) if self._told else self._heard
+        if told != self._heard:
+            rights.keep(self._settings, told)
+            self._heard = told
+        return rights.entitlements(self._settings, self._database, told)

@@ -25,22 +25,22 @@ Route = Mapping[str, Any]
 
 
 def as_hub_sees(
-    known: Mapping[str, Route], of_servers: Mapping[str, tuple[str, str, str]], gateway: str
+    table: Mapping[str, Route], of_servers: Mapping[str, tuple[str, str, str]], gateway: str
 ) -> dict[str, dict[str, Any]]:
     """The Hub's view of the gateway's routes. Pure.
 
     Args:
-        known: path → route, as the gateway tells.
+        table: path → route, as the gateway tells.
         of_servers: the Hub's path of a server → its session, its person, its name.
         gateway: URL of the gateway, where the Hub reaches every server.
     """
     seen = {
         f"{path}/": _route(f"{path}/", route["target"], route.get("data", {}))
-        for path, route in known.items()
+        for path, route in table.items()
         if path == routes.HUB or _SERVICE in route
     }
     for spec, (session, person, server) in of_servers.items():
-        if led := known.get(routes.path(session)):
+        if led := table.get(routes.path(session)):
             used = {"last_activity": led["last_activity"]} if "last_activity" in led else {}
             seen[spec] = _route(spec, gateway, {"user": person, "server_name": server, **used})
     return seen
@@ -61,8 +61,8 @@ class RefitProxy(Proxy):
 
     async def get_all_routes(self) -> dict[str, dict[str, Any]]:
         """The routes of the Hub, of its services, and of the servers whose session the gateway knows."""
-        known = await asyncio.to_thread(self._gateway.all_routes)
-        if known is None:
+        routes = await asyncio.to_thread(self._gateway.all_routes)
+        if routes is None:
             self.log.warning("The gateway doesn't answer; `refit up` starts it.")
         led = await asyncio.to_thread(servers().all)
         of_servers = {
@@ -71,7 +71,7 @@ class RefitProxy(Proxy):
             for name, spawner in user.spawners.items()
             if name in led.get(user.name, {})
         }
-        return as_hub_sees(known or {}, of_servers, settings().gateway_url)
+        return as_hub_sees(routes or {}, of_servers, settings().gateway_url)
 
     async def add_route(self, routespec: str, target: str, data: Mapping[str, Any]) -> None:
         """Lead a service to its target, and a server to where its session is now, whatever the target."""

@@ -39,7 +39,7 @@ class Wanted:
     release: str
 
 
-def wanted(options: Mapping[str, object]) -> Wanted | None:
+def choice_of(options: Mapping[str, object]) -> Wanted | None:
     """The choice in the options of a server; none: nothing in particular. Pure.
 
     Raises:
@@ -68,7 +68,7 @@ def is_up(status: Status | None, *, busy: bool, moving: bool) -> bool:
         busy: somebody acts on it now.
         moving: a move of it has not ended.
     """
-    return bool(status and status.wanted and (status.running is Running.running or busy or moving))
+    return bool(status and status.should_run and (status.running is Running.running or busy or moving))
 
 
 class Servers:
@@ -97,7 +97,7 @@ class Servers:
         """The session of a server; none: there is none."""
         return self.all().get(person, {}).get(server)
 
-    def start(self, person: str, server: str, wanted: Wanted | None) -> str:
+    def start(self, person: str, server: str, choice: Wanted | None) -> str:
         """Start the session of a server, or make it; one that runs is left alone. Returns the session's name.
 
         Raises:
@@ -106,7 +106,7 @@ class Servers:
         """
         try:
             if (session := self.session(person, server)) is None:
-                return self._make(person, server, wanted).name
+                return self._make(person, server, choice).name
             if not self.is_up(session.name):
                 start_session(self._settings, session.name)
             return session.name
@@ -160,13 +160,13 @@ class Servers:
         with self._lock:
             self._seen = (-math.inf, {})
 
-    def _make(self, person: str, server: str, wanted: Wanted | None) -> Session:
-        if wanted is None:
+    def _make(self, person: str, server: str, choice: Wanted | None) -> Session:
+        if choice is None:
             raise NothingChosen()
         catalog = load.load_catalog(self._settings.catalog)
-        profile = load.profile(catalog, wanted.release, wanted.profile)
-        if not catalog.releases[wanted.release].is_supported(now().date()):
-            raise RefitError(f"Release {wanted.release} is not supported any more.", hint="choose a newer one.")
+        profile = load.profile(catalog, choice.release, choice.profile)
+        if not catalog.releases[choice.release].is_supported(now().date()):
+            raise RefitError(f"Release {choice.release} is not supported any more.", hint="choose a newer one.")
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         name, variables = self._free_name(person, server), names.environment(person, server)
         session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)

@@ -18,7 +18,7 @@ from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
 from flows.web.hub import accounts, offers
-from flows.web.hub.servers import RUNS, Servers, wanted
+from flows.web.hub.servers import RUNS, Servers, choice_of
 
 Result = TypeVar("Result")
 
@@ -75,7 +75,7 @@ class RefitSpawner(Spawner):
                 raise SpawnException("This session was stopped meanwhile.", reason="stopped")
             return settings().gateway_url
         try:
-            await self._in_thread(servers().start, self.user.name, self.name, wanted(options))
+            await self._in_thread(servers().start, self.user.name, self.name, choice_of(options))
         except RefitError as error:
             told = " ".join(filter(None, (error.what, error.why)))
             raise SpawnException(told, reason="refit", log_message=str(error)) from error

@@ -101,8 +101,8 @@ class Callers:
             raise nobody()
         key = hashlib.sha256(token.encode()).hexdigest()
         with self._lock:
-            caller, known = self._fresh.get(key), key in self._fresh
-        if not known:
+            caller, kept = self._fresh.get(key), key in self._fresh
+        if not kept:
             caller = self._asked(token, key)
         if caller is None:
             raise nobody()

@@ -68,8 +68,8 @@ def read(verb: Verb, sent: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _offered(verb: Verb, session: MySession, caller: Caller) -> bool:
-    wanted = verb.button and session.state in verb.shown and verb.scope in caller.scopes
-    return bool(wanted and verb.fits(session))
+    offered = verb.button and session.state in verb.shown and verb.scope in caller.scopes
+    return bool(offered and verb.fits(session))
 
 
 def _type(schema: Mapping[str, Any]) -> str:

@@ -61,8 +61,8 @@ class Remembered:
         with self._lock:
             if name not in self._known:
                 self._known[name] = ask()
-            known: Result = self._known[name]  # type: ignore[assignment]
-            return known
+            answer: Result = self._known[name]  # type: ignore[assignment]
+            return answer
 
     def forget(self) -> None:
         """Ask anew from now on."""
@@ -171,7 +171,7 @@ class Lookout:
             server=server,
             owner=owner,
             role=access.role,
-            state=told.state(status.running, doing, wanted=status.wanted, moving=moving, busy=busy),
+            state=told.state(status.running, doing, should_run=status.should_run, moving=moving, busy=busy),
             url=f"{session.path}/" if session.access.port else "",
             profile=session.profile,
             release=session.release,
@@ -203,13 +203,13 @@ class Lookout:
 
     def _outlooks(self, sessions: Iterable[Session]) -> dict[str, tuple[Outlook, UpdatePreferences]]:
         """Session → what lies ahead of it, and what its owner wants."""
-        known = tuple(sessions)
+        every = tuple(sessions)
         wishes, notified = PreferenceStore(self.database), self._notified()
         ways = {image: one.way for image, one in Rollouts(self.database).all().items()}
         rollout = PlanInput(now(), self._newest(), self.settings.migration, ways=ways)
         return {
             session.name: (outlook(self._candidate(session, wish, notified), rollout), wish)
-            for session in known
+            for session in every
             for wish in [wishes.of(session.name)]
         }
 
@@ -254,8 +254,8 @@ class Lookout:
 
     def _image(self, digest: str) -> told.Image:
         with self._lock:
-            if known := self._images.get(digest):
-                return known
+            if image := self._images.get(digest):
+                return image
         try:
             manifest = self._registry.manifest(self._registry.repository, digest, recall=True)
             built = moment(self._registry.config(self._registry.repository, manifest).get("created"))

@@ -24,13 +24,13 @@ class State(StrEnum):
     down = "down"
 
 
-def state(running: Running | None, doing: Doing | None, *, wanted: bool, moving: bool, busy: bool) -> State:
+def state(running: Running | None, doing: Doing | None, *, should_run: bool, moving: bool, busy: bool) -> State:
     """How a session is. Pure.
 
     Args:
         running: what the engine says; none: it has no container.
         doing: what is done to it here just now.
-        wanted: it ought to run.
+        should_run: it ought to run.
         moving: a move of it has not ended.
         busy: somebody acts on it.
     """
@@ -40,7 +40,7 @@ def state(running: Running | None, doing: Doing | None, *, wanted: bool, moving:
         return State.stopping if doing and doing.verb == "stop" else State.running
     if doing and doing.verb != "stop":
         return State.starting
-    if not wanted:
+    if not should_run:
         return State.stopped
     return State.starting if busy else State.down
 

@@ -73,7 +73,7 @@ def test_what_a_killed_holder_left_running_is_ended_by_the_next_verb(
 
 def test_a_session_that_is_started_after_a_killed_stop_is_not_stopped_afterwards(scene: Scene, bob: str) -> None:
     process = in_a_process(lambda: Sessions.open(scene.settings).stop(bob))
-    wait_until(lambda: bob not in scene.sessions.store.wanted())
+    wait_until(lambda: bob not in scene.sessions.store.intents())
     kill(process)
     left = running(scene, bob)
     session = scene.sessions.start(bob)

@@ -119,7 +119,7 @@ class Fleet:
         with Transaction(self.database) as transaction, transaction.begin():
             homes = [{"name": one.name, "uid": one.uid, "created": at} for one in made]
             transaction.execute(insert(HomeRow), homes)
-            rows = [{"name": one.name, "spec": one.to_json(), "wanted": True, "created": at} for one in made]
+            rows = [{"name": one.name, "spec": one.to_json(), "should_run": True, "created": at} for one in made]
             transaction.execute(insert(SessionRow), rows)
         for session in made:
             self.adopt(session)

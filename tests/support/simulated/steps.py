@@ -33,7 +33,7 @@ class World:
     new: Running | None = None
     new_has_home: bool = False
     session: bool = True
-    wanted: bool = True
+    should_run: bool = True
     on_new: bool = False
     snapshot: bool = False
     home: str = "old"
@@ -48,7 +48,9 @@ class World:
 
     @property
     def seen(self) -> Seen:
-        return Seen(self.session, self.wanted, self.old, self.new, self.looked, again=self.again, reverts=self.reverts)
+        return Seen(
+            self.session, self.should_run, self.old, self.new, self.looked, again=self.again, reverts=self.reverts
+        )
 
     def act(self, name: str) -> None:
         getattr(self, f"do_{name}")()
@@ -120,7 +122,7 @@ class World:
         self.old, self.snapshot = None, False
 
     def do_rewarm(self) -> None:
-        assert self.session and self.wanted, "nothing that its owner ended comes back"
+        assert self.session and self.should_run, "nothing that its owner ended comes back"
         if self.old is not Running.running:
             self.old, self.old_has_home = Running.running, False
 
@@ -133,7 +135,7 @@ class World:
             self.home = self.saved
 
     def do_revive(self) -> None:
-        assert self.session and self.wanted, "nothing that its owner ended comes back"
+        assert self.session and self.should_run, "nothing that its owner ended comes back"
         self.old, self.old_has_home, self.shut = Running.running, True, False
 
     def do_forget(self) -> None:
@@ -141,7 +143,7 @@ class World:
 
     def do_discard(self) -> None:
         stopped = Entry("stop", Phase.intent) in self.journal
-        assert not stopped or not self.wanted or Entry("revive", Phase.done) in self.journal, "removed too early"
+        assert not stopped or not self.should_run or Entry("revive", Phase.done) in self.journal, "removed too early"
         assert self.new is not Running.running, "what runs is not removed"
         self.new = None
 
@@ -185,10 +187,10 @@ def meanwhile(world: World, upset: str) -> None:
     if upset == "time passes":
         world.looked = False
     if upset == "owner stops" and world.session:
-        world.wanted, world.old, world.shut = False, world.old and Running.stopped, False
+        world.should_run, world.old, world.shut = False, world.old and Running.stopped, False
     if upset == "owner starts" and world.old is Running.stopped and world.new is not Running.running:
-        world.wanted, world.old, world.old_has_home = True, Running.running, True
+        world.should_run, world.old, world.old_has_home = True, Running.running, True
         world.again = Entry("stop", Phase.intent) in world.journal
     if upset == "owner deletes" and world.session:
-        world.session, world.wanted, world.old = False, False, None
+        world.session, world.should_run, world.old = False, False, None
         world.new = Running.stopped if world.new else None

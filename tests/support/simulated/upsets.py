@@ -199,6 +199,6 @@ def _check_containers(fleet: Fleet, session: Session, upsets: Upsets) -> None:
         return
     recorded = store.session(session.name)
     assert [box.session for box in boxes] == [recorded], f"orphans: {[box.session.container for box in boxes]}"
-    if session.name in store.wanted() and not upsets.died():
+    if session.name in store.intents() and not upsets.died():
         assert boxes[0].writes, "it doesn't run with its home, and its owner wants it to"
     assert not (boxes[0].running is Running.running and boxes[0].shut), "nobody comes in any more"

@@ -37,13 +37,13 @@ from tests.support.waiting import serving as serving_at
 
 BEGUN = datetime(2026, 11, 21, 9, tzinfo=UTC)
 LAB = ("jupyter-minimal-deb12-py311", "2026a")
-RAN_BEFORE, NEW = SessionFact(*LAB, "sha256:old", "running", wanted=True, behind=True, overdue=True), "sha256:new"
+RAN_BEFORE, NEW = SessionFact(*LAB, "sha256:old", "running", should_run=True, behind=True, overdue=True), "sha256:new"
 FACTS = Facts(
     sessions=(
         RAN_BEFORE,
-        SessionFact(*LAB, NEW, "running", wanted=True, behind=False),
-        SessionFact(*LAB, NEW, "missing", wanted=True, behind=False),
-        SessionFact("r-minimal-deb12-py311", "2026a", "sha256:r", "stopped", wanted=False, behind=False),
+        SessionFact(*LAB, NEW, "running", should_run=True, behind=False),
+        SessionFact(*LAB, NEW, "missing", should_run=True, behind=False),
+        SessionFact("r-minimal-deb12-py311", "2026a", "sha256:r", "stopped", should_run=False, behind=False),
     ),
     rollouts=(
         RolloutState(NEW, *LAB, BEGUN, "", RolloutStatus.running),
@@ -107,7 +107,7 @@ def test_a_machine_on_which_nothing_has_happened_can_be_read_as_well() -> None:
 
 
 def test_nobody_is_called_up_to_date_while_the_registry_is_silent() -> None:
-    unknown = SessionFact(*LAB, "sha256:old", "running", wanted=True)
+    unknown = SessionFact(*LAB, "sha256:old", "running", should_run=True)
     assert not any(name == "refit_sessions_behind" for name, _ in told(Facts(sessions=(unknown,))))
 
 

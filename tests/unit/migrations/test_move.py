@@ -13,7 +13,7 @@ from flows.migrations.move_steps import FINAL, REVERT, STEPS, Code, State, Step,
 from flows.sessions.model import Running
 from tests.support.simulated.steps import BY_NAME, CRASHES, PEOPLE, World, turn, undoing
 
-QUIET = Seen(session=True, wanted=True, old=Running.running, new=None)
+QUIET = Seen(session=True, should_run=True, old=Running.running, new=None)
 FORWARD = [step.name for step in STEPS if step is not REVERT]
 MOST_STEPS = 2 * len(STEPS) * (ATTEMPTS + 1) * 2
 
@@ -148,7 +148,7 @@ def gives_up(chosen: Next, phase: Phase) -> bool:
 
 
 def test_a_session_that_was_deleted_is_never_resurrected() -> None:
-    gone = Seen(session=False, wanted=False, old=None, new=Running.stopped)
+    gone = Seen(session=False, should_run=False, old=None, new=Running.stopped)
     journal = entries(*LOOKED, "stop")
     chosen = decide(journal, gone)
     assert gives_up(chosen, Phase.skipped)

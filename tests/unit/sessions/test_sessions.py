@@ -109,13 +109,13 @@ def test_sessions_whose_records_are_lost_are_recorded_again_as_they_are(tmp_path
 def test_nobody_gets_back_what_belongs_to_another_by_now(store: Store) -> None:
     add(store, "ana")
     with pytest.raises(NameTaken):
-        store.bring_back(session("ana"), wanted=True)
+        store.bring_back(session("ana"), should_run=True)
     with pytest.raises(RefitError, match="belongs to another"):
-        store.bring_back(session("bob"), wanted=True)
+        store.bring_back(session("bob"), should_run=True)
     store.forget("ana")
     with pytest.raises(RefitError, match="belongs to another"):
-        store.bring_back(session("ana", uid=300_050), wanted=True)
-    store.bring_back(session("ana"), wanted=True)
+        store.bring_back(session("ana", uid=300_050), should_run=True)
+    store.bring_back(session("ana"), should_run=True)
     assert store.find("ana") == (session("ana"), True)
 
 
@@ -155,11 +155,11 @@ def test_a_container_of_another_version_of_refit_is_seen_all_the_same() -> None:
 def test_a_record_is_kept_changed_and_forgotten(store: Store) -> None:
     made = add(store, "ana")
     assert store.sessions() == (made,)
-    assert store.wanted() == frozenset()
+    assert store.intents() == frozenset()
     store.want("ana", True)
     moved = session("ana", made.uid)
     store.update(moved)
-    assert (store.session("ana"), store.wanted()) == (moved, {"ana"})
+    assert (store.session("ana"), store.intents()) == (moved, {"ana"})
     store.forget("ana")
     store.forget("ana")
     assert (store.sessions(), store.homes()) == ((), {"ana": made.uid})

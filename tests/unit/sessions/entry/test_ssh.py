@@ -105,14 +105,14 @@ def test_it_listens_on_loopback_alone() -> None:
 def test_what_it_is_told_before_it_runs_it_reads_when_it_starts(settings: Settings) -> None:
     told = Forwarder(settings)
     told.listen([])
-    assert not told.wanted
+    assert not told.needed
     told.listen([19000])
     told.point(19000, "10.88.0.7:2222")
-    assert told.wanted
+    assert told.needed
     assert (told.folder / "addresses").read_text() == "19000 10.88.0.7:2222\n"
     told.point(19000, "")
     told.listen([])
-    assert told.wanted and (told.folder / "addresses").read_text() == ""
+    assert told.needed and (told.folder / "addresses").read_text() == ""
 
 
 # --- Changed by hand ------------------------------------------------------------------------------------------------

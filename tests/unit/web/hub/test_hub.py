@@ -180,11 +180,11 @@ def test_a_server_that_moves_or_starts_counts_as_running(
 
 
 def test_options_that_are_not_the_forms_are_refused() -> None:
-    assert servers.wanted({"release": "2026a", "profile": "p"}) == servers.Wanted("p", "2026a")
-    assert servers.wanted({}) is None
+    assert servers.choice_of({"release": "2026a", "profile": "p"}) == servers.Wanted("p", "2026a")
+    assert servers.choice_of({}) is None
     for wrong in ({"release": "2026a"}, {"profile": ["p"], "release": "2026a"}, {"profile": 1, "release": 2}):
         with pytest.raises(RefitError):
-            servers.wanted(wrong)
+            servers.choice_of(wrong)
     assert offers.read({"profile": ["2026a/jupyter-minimal"]}) == {"release": "2026a", "profile": "jupyter-minimal"}
     for sent in ({}, {"profile": []}, {"profile": [""]}, {"profile": ["2026a"]}, {"profile": ["/x"]}):
         with pytest.raises(RefitError):
