@@ -12,6 +12,7 @@ from tests.support.activity.room import (
     open_a_tab,
     open_jupyter_terminal,
     ssh,
+    stop_in_jupyter_terminal,
 )
 
 ROWS = (
@@ -55,6 +56,13 @@ ROWS = (
         STATE,
         in_tmux("sleep 900"),
         "tmux send-keys -t work C-z; ps -o stat= -C sleep | grep -q T",
+        "suspended: sleep 900",
+    ),
+    Row(
+        "a program that Ctrl-Z has stopped in a terminal of JupyterLab",
+        STATE,
+        stop_in_jupyter_terminal,
+        "ps -o stat= -C sleep | grep -q T",
         "suspended: sleep 900",
     ),
     Row(

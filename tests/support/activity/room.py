@@ -24,7 +24,7 @@ from flows.sessions.ide.jupyter import execute_request
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import USER, Session
 from tests.support.browser import open_page
-from tests.support.terminal import Terminal
+from tests.support.terminal import CTRL_Z, Terminal
 from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
 
 BUSY, STATE, IDLE = Verdict.busy, Verdict.state, Verdict.idle
@@ -40,7 +40,11 @@ for folder in pathlib.Path("/proc").glob("[0-9]*"):
     except ProcessLookupError:
         pass
 """
-_TIDY = "find ~ -mindepth 1 -maxdepth 1 ! -name '.[ijlc]*' -exec rm -rf {} +; rm -rf /tmp/tmux-* /tmp/ssh-*"
+# The page of one row is no sign of a person in the next.
+_TOUCHED = "~/.local/share/jupyter/heartbeat"
+_TIDY = (
+    f"find ~ -mindepth 1 -maxdepth 1 ! -name '.[ijlc]*' -exec rm -rf {{}} +; rm -rf /tmp/tmux-* /tmp/ssh-* {_TOUCHED}"
+)
 
 
 @dataclass
@@ -152,6 +156,16 @@ def open_jupyter_terminal(room: Room, *typed: str) -> None:
             channel.send(json.dumps(["stdin", f"{line}\r"]))
         while "$" not in (said := json.loads(channel.recv(timeout=PATIENCE)))[-1]:
             assert said
+
+
+def stop_in_jupyter_terminal(room: Room) -> None:
+    """Start a program in a terminal of JupyterLab, and press Ctrl-Z."""
+    name = room.post("/api/terminals")["name"]
+    with room.channel(f"/terminals/websocket/{name}") as channel:
+        channel.send(json.dumps(["stdin", "sleep 900\r"]))
+        wait_until(lambda: room.is_so("pgrep -fx 'sleep 900'"))
+        channel.send(json.dumps(["stdin", CTRL_Z]))
+        wait_until(lambda: room.is_so("ps -o stat= -C sleep | grep -q T"))
 
 
 def log_in_from_outside(room: Room, *tunnel: str) -> None:
