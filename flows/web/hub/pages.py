@@ -37,7 +37,7 @@ def guest(session: str, owner: str, access: Access) -> str:
     return page(
         f"The session of {owner}",
         f"You may use the session {session}, {why}.",
-        f"In it you act as the session's user. Whatever you change or run there is done in the name of {owner}, with "
+        f"In it you act as the session's user. All that you change or run there is done in the name of {owner}, with "
         f"the files and the logins of {owner}.",
         f"{owner} sees in the history of the session that you came in.",
         after=form + _HOME,

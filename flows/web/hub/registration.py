@@ -1,4 +1,5 @@
-"""What the Hub is told of the page of people's own sessions: a service with a login, scopes and rights of its own."""
+"""The page of people's own sessions in the Hub's configuration: a service with a login, scopes and rights of its
+own."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ def service(settings: Settings) -> dict[str, Any]:
 
 
 def role() -> dict[str, Any]:
-    """What the service may do at the Hub."""
+    """The rights of the service at the Hub."""
     return {"name": NAME, "scopes": list(_RIGHTS), "services": [NAME]}
 
 
 def person_scopes() -> list[str]:
-    """What each person may do here, and give their tokens the right to."""
+    """The scopes that each person has here, and can give to tokens."""
     return [f"access:services!service={NAME}", *(scope.value for scope in Scope)]

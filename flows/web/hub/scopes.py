@@ -1,6 +1,6 @@
-"""What a token of the Hub lets its bearer do here. Pure.
+"""Scopes: the rights of the bearer of one of the Hub's tokens here. Pure.
 
-Scopes limit tokens. What a person may do follows from whose session it is, and whether they administer the Hub.
+Scopes limit tokens. The rights of a person follow from whose session it is, and whether they administer the Hub.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Scope(StrEnum):
 
     @property
     def text(self) -> str:
-        """What it permits, for people."""
+        """The right in words, for people."""
         return _TEXTS[self]
 
 

@@ -25,7 +25,7 @@ _AT_ONCE = 200
 
 
 def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
-    """What answers at the socket."""
+    """The application that answers at the socket."""
 
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")

@@ -1,4 +1,5 @@
-"""What takes its time: one action for a session at once, a few side by side, and what came of them for a while."""
+"""Actions that take their time: one action for a session at once, a few side by side, and what came of them for a
+while."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class Actions:
         return begun
 
     def of(self, session: str) -> Doing | None:
-        """What was asked for last, if that is not long ago."""
+        """The action that was asked for last, if that is not long ago."""
         with self._lock:
             return self._doing.get(session)
 

@@ -1,4 +1,4 @@
-"""Who asks: the person whose token of the Hub it is, and what that token permits. The Hub alone knows.
+"""Callers: the person whose token of the Hub it is, and the rights of that token. The Hub alone knows.
 
 Each token is asked about again after some seconds, so that one that was revoked, or whose person was removed, ends
 soon. While the Hub is away nobody can revoke anything there: whoever was in stays in for some minutes.
@@ -92,7 +92,7 @@ class Callers:
         self._lock = Lock()
 
     def of(self, token: str) -> Caller:
-        """Whose token it is.
+        """The caller with this token.
 
         Raises:
             Problem: nobody's, or the Hub doesn't answer.
@@ -172,7 +172,7 @@ class Callers:
         return Caller(name, frozenset(scope for scope in Scope if scope in scopes), bool(more.get("admin")), key=key)
 
     def _ask(self, method: str, path: str, token: str, **more: Any) -> Mapping[str, Any] | None:
-        """What the Hub answers; none: it refuses."""
+        """The answer of the Hub; none: it refuses."""
         headers = {"Authorization": f"token {token}"} if token else {}
         try:
             answer = self._client.request(method, path, headers=headers, **more)

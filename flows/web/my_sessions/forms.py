@@ -13,7 +13,7 @@ from flows.web.my_sessions.verbs import VERBS, Verb
 
 @dataclass(frozen=True)
 class Field:
-    """What a form asks for.
+    """A field of a form.
 
     Attributes:
         name: of the parameter.
@@ -51,7 +51,7 @@ def forms(session: MySession, caller: Caller) -> tuple[Form, ...]:
 
 
 def fields(verb: Verb) -> Iterator[Field]:
-    """What the form of a verb asks for; hidden parameters are left out."""
+    """The fields of a verb's form; hidden parameters are left out."""
     schema = verb.takes.model_json_schema()
     for name, one in schema.get("properties", {}).items():
         if one.get("hidden"):

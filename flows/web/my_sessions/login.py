@@ -68,7 +68,7 @@ class Login:
         return self._callers.of(token)
 
     def form_key(self, caller: Caller) -> str:
-        """What a form of this login sends along; nobody else can make it."""
+        """The key that a form of this login sends along; nobody else can make it."""
         return hmac.new(self._key.encode(), f"form {caller.key}".encode(), hashlib.sha256).hexdigest()
 
     def check_form(self, caller: Caller, sent: str) -> None:

@@ -1,4 +1,4 @@
-"""Looks at sessions for their people. What is asked of others is remembered for seconds: every page asks for it."""
+"""Looks at sessions for their people. The answers of others are remembered for seconds: every page asks for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MOST_CHANGED = 1000  # characters
 
 
 class Remembered:
-    """What was asked for lately; of those who ask at the same time, one asks and the others wait."""
+    """The answers to late questions; of those who ask at the same time, one asks and the others wait."""
 
     def __init__(self, seconds: float) -> None:
         self._known: TTLCache[str, object] = TTLCache(64, seconds)
@@ -268,7 +268,7 @@ class Lookout:
         return image
 
     def _changed(self, old: str, new: str) -> str:
-        """What the newer image has otherwise, in words; empty: nobody knows."""
+        """The differences of the newer image, in words; empty: nobody knows."""
         with self._lock:
             if (old, new) in self._changes:
                 return self._changes[old, new]
@@ -283,7 +283,7 @@ class Lookout:
         return changes
 
     def _or_nothing(self, ask: Callable[[], Mapping[ImageKey, Result]]) -> Mapping[ImageKey, Result]:
-        """What registry or catalog say; nothing where they don't: the rest is shown without it."""
+        """The answer of registry or catalog; nothing where they don't answer: the rest is shown without it."""
         try:
             return ask()
         except RefitError as error:

@@ -20,11 +20,11 @@ _PROBLEM = {
     "type": "object",
     "required": ["title", "status", "code"],
     "properties": {
-        "title": {"type": "string", "description": "What happened."},
+        "title": {"type": "string", "description": "The problem."},
         "status": {"type": "integer"},
         "code": {"type": "string", "enum": [code.value for code in Code], "description": "Programs decide by it."},
         "detail": {"type": "string", "description": "Why it happened."},
-        "hint": {"type": "string", "description": "What to do about it."},
+        "hint": {"type": "string", "description": "Advice on it."},
     },
 }
 

@@ -63,12 +63,12 @@ def unknown_session(name: str) -> Problem:
 
 
 def of(error: RefitError) -> Problem:
-    """A problem from any error that a person can mend. What other errors advise is for operators: it isn't told."""
+    """A problem from any error that a person can mend. The advice of other errors is for operators: it isn't told."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, LeaseTaken):
         return Problem(Code.busy, "Somebody acts on this session just now.", hint="try again in a minute.")
-    # What is known by other names is other people's: `why` of these lists all.
+    # The other names are other people's: `why` of these lists all.
     why = "" if isinstance(error, UnknownName) else error.why
     return Problem(Code.refused, error.what, why=why)
 

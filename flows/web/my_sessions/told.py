@@ -1,4 +1,4 @@
-"""What people are told of their sessions: plain data, as the API sends it and the pages show it. Pure."""
+"""The sessions as people are told of them: plain data, as the API sends it and the pages show it. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Update:
-    """What lies ahead of a session.
+    """The outlook of a session.
 
     Attributes:
         image: that it is to have; none: it has the newest one.

@@ -23,7 +23,7 @@ from flows.web.my_sessions.told import MySession, State
 
 
 class Desk:
-    """What verbs work with."""
+    """The objects that verbs work with."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -1,6 +1,6 @@
 """The process that brings a home back to a snapshot is killed around every side effect.
 
-Afterwards a new process resumes. Whatever it was: the session runs, with the home of before or with the home of then,
+Afterwards a new process resumes. After any kill: the session runs, with the home of before or with the home of then,
 in the pool and in folders; and the home of before is there, as itself or as a snapshot.
 """
 

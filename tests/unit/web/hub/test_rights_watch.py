@@ -1,4 +1,4 @@
-"""What the authorizer makes of what the Hub tells: whose sessions are open to whom, and who has to leave."""
+"""The authorizer's view of the Hub's people: whose sessions are open to whom, and who has to leave."""
 
 from __future__ import annotations
 
