@@ -12,6 +12,7 @@ from rich.table import Table
 from typer.main import get_command
 
 from flows.cli import main, tables
+from flows.images.plan import Plan
 from flows.services import ServiceState
 
 URL = "http://127.0.0.1:25010"
@@ -68,3 +69,7 @@ def test_every_command_and_each_of_its_words_is_explained(path: tuple[str, ...],
     assert all(explained.values()), explained
     # Placeholders are in capitals, everywhere.
     assert all(re.fullmatch("[A-Z-]+", p.metavar or "") for p in command.params if p.param_type_name == "argument")
+
+
+def test_a_plan_in_which_nothing_can_be_planned_promises_nothing() -> None:
+    assert tables.planned(Plan({})) == "No stage can be planned."
