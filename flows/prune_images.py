@@ -23,6 +23,8 @@ from flows.publishing.prune import Plan, Policy
 from flows.services import garbage
 from flows.sessions.containers.podman import Podman
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.snapshots.records import SnapshotRecords
+from flows.sessions.snapshots.retention import images_kept
 from flows.sessions.store import Store
 
 
@@ -69,11 +71,12 @@ def make_plan(settings: Settings, database: Engine) -> Plan:
 
 
 def in_use(settings: Settings, database: Engine) -> dict[str, str]:
-    """Digest → which session, container on this machine, or move that isn't over refers to it."""
+    """Digest → which session, container on this machine, move that isn't over, or snapshot refers to it."""
     journal = Journal(database)
     # A held move is over for the machine, and not for the person who has to decide.
     open_moves = [move for move in journal.latest().values() if move.state not in FINAL or move.state is State.held]
     return {
+        **images_kept(SnapshotRecords(database).all(), settings.keep_images_of_snapshots),
         **{container.image: f"container {container.name}" for container in Podman(settings).containers()},
         **{
             session.image: f"the move of session {session.name}"

@@ -25,6 +25,8 @@ with lazily(globals()):
     from flows.migrations.switch_profile import go_back
     from flows.sessions.lifecycle import Sessions
     from flows.sessions.snapshots.model import Snapshot
+    from flows.sessions.snapshots.retention import Rules
+    from flows.sessions.snapshots.rules import RulesStore
     from flows.sessions.wishes import caller
 
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit session snapshots` names it.")]
@@ -35,6 +37,7 @@ def add_to(session_app: typer.Typer) -> None:
     session_app.command("snapshot")(take)
     session_app.command("snapshots")(list_all)
     session_app.command("remove-snapshot")(remove)
+    session_app.command("snapshot-rules")(choose_rules)
     session_app.command("diff")(show_diff)
     session_app.command("rollback")(roll_back)
 
@@ -78,6 +81,31 @@ def remove(name: SessionName, snapshot: Chosen, yes: Yes = False) -> None:
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of {name} for good?", abort=True)
     session_snapshots.remove(Sessions.open(load()), name, snapshot, caller())
+
+
+def choose_rules(
+    name: SessionName,
+    every: Annotated[float | None, typer.Option(min=0, metavar="HOURS", help="Take one so often; 0: never.")] = None,
+    newest: Annotated[int | None, typer.Option(min=0, help="How many without a name stay.")] = None,
+    days: Annotated[int | None, typer.Option(min=0, help="On how many days the last one of the day stays.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="As the settings say again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show or choose how often the schedule takes snapshots of a session, and how long those without a name stay."""
+    settings = load()
+    sessions = Sessions.open(settings)
+    sessions.store.session(name)
+    known = RulesStore(sessions.store.database)
+    had, given = Rules() if default else known.of(name), Rules(every, newest, days)
+    if default or given != Rules():
+        known.choose(name, given.over_rules(had), caller())
+    policy = known.of(name).over(settings.snapshots)
+    if as_json:
+        show_json(policy)
+        return
+    often = f"every {policy.every_hours:g} hours" if policy.every_hours else "only when asked for"
+    stay = f"the newest {policy.newest} without a name stay, and the last one of each of the latest {policy.days} days"
+    out.print(f"Snapshots of {name} are taken {often}; {stay}.", highlight=False)
 
 
 def show_diff(

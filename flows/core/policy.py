@@ -69,6 +69,21 @@ class SessionPolicy(Document):
         return other.model_copy(update={name: getattr(self, name) for name in self.model_fields_set})
 
 
+class SnapshotPolicy(Document):
+    """`snapshots:` in settings.yaml: when snapshots of sessions are taken by themselves, and how long they stay."""
+
+    every_hours: float = Field(
+        0.0,
+        ge=0,
+        description="Hours between two snapshots of a session that runs, in the pool alone; 0: none.",
+    )
+    newest: int = Field(3, ge=0, description="Newest snapshots without a name of each session that stay.")
+    days: int = Field(7, ge=0, description="Days before today on which the last snapshot of each day stays.")
+    pool_percent: float = Field(
+        80.0, gt=0, le=100, description="Percent of the pool from which on the oldest ones without a name go."
+    )
+
+
 class Freeze(Document):
     """Days on which nobody is moved, not by force either; both are included, on each user's own calendar."""
 

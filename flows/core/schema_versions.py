@@ -18,7 +18,7 @@ from flows.core.file_locks import one_at_a_time
 _UPGRADE_KEY = 0x5EF17
 
 
-NEWEST = "rollbacks"  # version of the schema
+NEWEST = "snapshot_rules"  # version of the schema
 
 
 _SCHEMA = Path(__file__).parent / "schema"

@@ -20,7 +20,7 @@ from pydantic import Field, SecretStr
 from flows.core import documents, program_output
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
-from flows.core.policy import RolloutPolicy
+from flows.core.policy import RolloutPolicy, SnapshotPolicy
 
 with lazily(globals()):
     from flows.core.settings_sources import gathered  # 0.1 s
@@ -214,6 +214,7 @@ class Settings(documents.Document):
         0.0, ge=0, description="Seconds for which a session that starts waits for a GPU."
     )
 
+    snapshots: SnapshotPolicy = Field(SnapshotPolicy(), description="When snapshots are taken, and how long they stay.")
     migration: RolloutPolicy = Field(RolloutPolicy(), description="How sessions are moved: waves, caps, hours.")
 
     ca_bundle: Path | None = Field(None, description="PEM file of the authorities that TLS is checked against.")
@@ -244,6 +245,9 @@ class Settings(documents.Document):
     )
     build_timeout_seconds: float = Field(10_800.0, gt=0, description="Seconds for a program of a stage's build.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
+    keep_images_of_snapshots: int = Field(
+        5, ge=0, description="Images that a prune leaves because the newest snapshots of sessions name them."
+    )
     keep_days: float = Field(7.0, ge=0, description="Days in which a prune removes no image and no stage.")
     keep_logs: float = Field(30.0, ge=0, description="Days after which a prune removes a log.")
 

@@ -24,7 +24,7 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.waiting import forever
 from flows.gateway import routes
-from flows.migrations import previous_containers
+from flows.migrations import keep_snapshots, previous_containers
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
@@ -39,6 +39,7 @@ LOOK_SECONDS = 2.0
 LONGEST_SECONDS = 60.0
 # How often it is looked for containers that sessions had before, and whose time is over.
 FORMER_SECONDS = 600.0
+SNAPSHOT_SECONDS = 60.0
 # How often it is looked whether a session that ought to run has come back by itself.
 AGAIN_SECONDS = 5.0
 # A story is told so long: everybody's browser asks, and not every answer needs the database.
@@ -106,6 +107,10 @@ class WaitingPage:
         """Remove the containers that sessions had before they moved, when their time is over."""
         previous_containers.clear(self._sessions, self._journal, self._settings.migration.keep_hours)
 
+    def mind_snapshots(self) -> None:
+        """Take the snapshots of sessions that are due, and remove those that have outlived."""
+        keep_snapshots.mind(self._settings, self._sessions)
+
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:
             return
@@ -164,6 +169,7 @@ def start_minding(waiting_page: WaitingPage) -> None:
         waiting_page.mind_gateway: LOOK_SECONDS,
         waiting_page.mind_moves: LOOK_SECONDS,
         waiting_page.mind_former: FORMER_SECONDS,
+        waiting_page.mind_snapshots: SNAPSHOT_SECONDS,
     }
     for task, seconds in tasks.items():
         minding = partial(forever, task, _tell_failure, pause=seconds, longest=LONGEST_SECONDS)
