@@ -280,7 +280,8 @@ class Release:
 
     `nightly` is the schedule (cron, UTC) on which its images are brought up to date, empty: none; `supported_until` the
     last day (UTC) on which they are, none: for ever; `pins` how far its packages may move; `cutoff` the day (UTC)
-    before which what is locked was uploaded, none: whenever.
+    before which what is locked was uploaded, none: whenever; `retired` the stems of profiles that it has no more, and
+    those of their successors.
     """
 
     name: str
@@ -289,6 +290,7 @@ class Release:
     supported_until: date | None = None
     pins: Pins = field(default_factory=Pins)
     cutoff: date | None = None
+    retired: Mapping[str, str] = field(default_factory=dict)
 
     def is_supported(self, on: date) -> bool:
         """Whether its images are to be kept up to date on that day (UTC)."""

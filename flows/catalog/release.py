@@ -51,6 +51,9 @@ class ReleaseFile(Document):
     cutoff: date | None = Field(None, description="Packages are locked as they were before that day (UTC).")
     migration: SessionPolicy = Field(SessionPolicy(), description="How sessions of all its profiles are moved.")
     profiles: tuple[Choice, ...] = Field(min_length=1)
+    retired: Mapping[str, str] = Field(
+        {}, description="Profiles that this release or an older one had, and which of this one takes the place of each."
+    )
     reach: Mapping[PackageName, Reach] = Field({}, description="How far packages may move, if not by patches alone.")
     exceptions: tuple[Waiver, ...] = Field((), description="Packages that may be where their first lock forbids it.")
 
@@ -59,7 +62,8 @@ def assemble(file: ReleaseFile, catalog: Catalog, first: FirstLock | None = None
     """The release that a file without mistakes describes; `first` is its first lock, if it is cut."""
     profiles = tuple(_profile(choice, file, catalog) for choice in file.profiles)
     pins = Pins(first, file.reach, file.exceptions)
-    return Release(file.release, profiles, file.nightly or "", file.supported_until, pins, file.cutoff)
+    night = file.nightly or ""
+    return Release(file.release, profiles, night, file.supported_until, pins, file.cutoff, dict(file.retired))
 
 
 def _profile(choice: Choice, file: ReleaseFile, catalog: Catalog) -> Profile:
@@ -93,6 +97,7 @@ def mistakes(
     node = documents.compose(text, path)
     yield from _misnamed(path, documents.line_of(node, ("release",)), file.release)
     yield from _excepted_twice(path, node, file.exceptions)
+    yield from _lost(path, node, file)
     seen: dict[str, int] = {}
     for index, choice in enumerate(file.profiles):
         line = documents.line_of(node, ("profiles", index))
@@ -138,6 +143,17 @@ def _excepted_twice(path: Path, node: yaml.Node | None, waivers: Iterable[Waiver
             what = f"{waiver.package} is excepted already in line {seen[waiver.package]}"
             yield Mistake(path, line, what, "keep one of them, with a range that says all")
         seen.setdefault(waiver.package, line)
+
+
+def _lost(path: Path, node: yaml.Node | None, file: ReleaseFile) -> Iterator[Mistake]:
+    """Retired profiles that are there, or that lead to none: nobody would be led on a second time."""
+    stems = {choice.stem for choice in file.profiles}
+    for old, new in file.retired.items():
+        line = documents.line_of(node, ("retired", old))
+        if old in stems:
+            yield Mistake(path, line, f"{old} is retired, and among the profiles", "take it out of one of them")
+        if new not in stems:
+            yield Mistake(path, line, f"{old} leads to {new!r}, which is no profile here", nearest(new, stems))
 
 
 def _misnamed(path: Path, line: int, release: str) -> Iterator[Mistake]:

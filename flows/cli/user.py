@@ -13,9 +13,11 @@ from flows.core.lazily import lazily
 
 with lazily(globals()):
     from flows.cli import tables
+    from flows.core.database import open_database
     from flows.core.settings import Settings, load
     from flows.core.waiting import wait_until
     from flows.gateway import routes
+    from flows.sessions.people.person_keys import PersonKeys
     from flows.sessions.preferences import read_duration
     from flows.web.hub import accounts
     from flows.web.hub.client import HubClient
@@ -55,7 +57,8 @@ def list_people(as_json: Json = False) -> None:
 @app.command("remove")
 def remove(name: Person, yes: Yes = False) -> None:
     """Stop a person's sessions and remove their account; sessions and homes stay, and can be given to others."""
-    hub = HubClient(hub_settings())
+    settings = hub_settings()
+    hub = HubClient(settings)
     person = next((one for one in hub.people() if one.name == name), None)
     if person is None:
         raise RefitError(f"Nobody called {name!r} has an account.", hint="`refit user list` shows who has one.")
@@ -65,6 +68,7 @@ def remove(name: Person, yes: Yes = False) -> None:
         hub.stop(name, server)
     _wait_until_stopped(hub, name)
     hub.remove(name)
+    PersonKeys(open_database(settings.database)).forget(name)  # whatever the Hub's authenticator does
     out.print(f"{name} has no account any more. `refit session owner` gives a session to somebody else.")
 
 

@@ -23,10 +23,13 @@ from tornado import web  # type: ignore[attr-defined]
 from traitlets import Unicode
 
 from flows.core.atomic_files import write_whole
+from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.settings import Settings
+from flows.core.settings import Settings, load
+from flows.sessions.people.person_keys import PersonKeys
 
 SHORTEST_PASSWORD = 10
+LONGEST_NAME = 200  # the Hub's database has room for 255
 _LONGEST_PASSWORD = 72  # bytes; bcrypt looks at no more
 _FORM = "invitation.html"
 
@@ -70,8 +73,8 @@ def why_no_name(person: str) -> str:
     """Why nobody can be called so; empty: one can. Pure."""
     if not person or person != person.strip() or person != person.lower():
         return "A name isn't empty, has no spaces around it and no capitals: the Hub makes them small."
-    if len(person) > 128 or not person.isprintable() or any(char in person for char in "/, "):
-        return "A name has at most 128 characters, and no slash, comma or space."
+    if len(person) > LONGEST_NAME or not person.isprintable() or any(char in person for char in "/, "):
+        return f"A name has at most {LONGEST_NAME} characters, and no slash, comma or space."
     return ""
 
 
@@ -118,8 +121,10 @@ class InvitedAuthenticator(NativeAuthenticator):
     invitations = Unicode(help="Folder with the invitations.", config=True)
 
     def delete_user(self, user: Any) -> None:
-        """Forget the account; what the Hub removes next are the servers, whose sessions stay."""
+        """Forget the account and its keys; what the Hub removes next are the servers, whose sessions stay."""
         leaving.add(user.name)
+        # Somebody who gets the same name later isn't the same person.
+        PersonKeys(open_database(load().database)).forget(user.name)
         super().delete_user(user)
 
     def make_account(self, invitation: Invitation, password: str) -> None:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.catalog import load
+from flows.catalog import load, successors
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
 from flows.core.leases import held
@@ -164,9 +164,7 @@ class Servers:
         if choice is None:
             raise NothingChosen()
         catalog = load.load_catalog(self._settings.catalog)
-        profile = load.profile(catalog, choice.release, choice.profile)
-        if not catalog.releases[choice.release].is_supported(now().date()):
-            raise RefitError(f"Release {choice.release} is not supported any more.", hint="choose a newer one.")
+        profile = successors.current(catalog, choice.release, choice.profile, now().date())
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         name, variables = self._free_name(person, server), names.environment(person, server)
         session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)

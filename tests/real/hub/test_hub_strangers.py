@@ -12,7 +12,9 @@ from urllib.parse import quote
 import httpx
 import psutil
 
+from flows.sessions.entry.keys import PublicKey
 from flows.sessions.model import Running
+from flows.sessions.people.person_keys import PersonKeys
 from flows.web.hub import passes
 from tests.support.hub import PASSWORD, RELEASE, Hub, Person
 from tests.support.machine import FIRST
@@ -129,7 +131,10 @@ def test_a_person_who_is_removed_is_out_and_their_homes_can_be_handed_over(hub: 
     cyd = hub.person("cyd")
     cyd.start()
     assert cyd.reaches("/user/cyd/api") == "cyd"
+    keys = PersonKeys(hub.sessions.store.database)
+    keys.add("cyd", [PublicKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")])
     hub.refit("user", "remove", "cyd", "--yes")
+    assert not keys.of("cyd")  # the next person of that name isn't the same
     assert "/hub/login" in str(cyd.client.get("/hub/home").url) and cyd.log_in().status_code == 403
     assert hub.sessions.show("cyd").running is Running.stopped
     wait_until(lambda: "/hub/login" in str(cyd.client.get("/session/cyd/api").url))
