@@ -165,6 +165,12 @@ class Publications:
             self._checked.update({one: what for one, what in seen.items() if isinstance(what, Publication)})
         return results | seen
 
+    def dates(self, digests: Collection[str]) -> dict[str, datetime]:
+        """Digest → when the image was published here; those of others, and of before, are missing."""
+        chosen = select(PublicationRow.digest, PublicationRow.at).where(PublicationRow.digest.in_(sorted(set(digests))))
+        with Session(self._database) as rows:
+            return {row.digest: row.at for row in rows.execute(chosen)}
+
     def refusals(self, digests: Collection[str]) -> dict[str, Refusal]:
         """Those of these images that don't count."""
         return {one: what for one, what in self.find(digests).items() if isinstance(what, Refusal)}

@@ -49,9 +49,9 @@ def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) 
     return Api(person.hub, answer.json()["token"])
 
 
-def submit(person: Person, page: httpx.Response, verb: str, session: str, **more: str) -> httpx.Response:
+def submit(person: Person, shown: httpx.Response, verb: str, session: str, **more: str) -> httpx.Response:
     """Send a form of a page."""
-    [key, *_] = re.findall(r'name="form" value="([^"]*)"', page.text)
+    [key, *_] = re.findall(r'name="form" value="([^"]*)"', shown.text)
     return person.client.post(f"{BASE}/do/{verb}", data={"form": unescape(key), "session": session, **more})
 
 

@@ -23,7 +23,7 @@ _FORM = jinja2.Template((Path(__file__).parent / "offers.html").read_text(encodi
 
 @dataclass(frozen=True)
 class Image:
-    """The newest image of a profile: how many bytes its layers have (compressed), and when it was made."""
+    """The newest image of a profile: how many bytes its layers have (compressed), and when it was published."""
 
     size: int
     built: datetime | None
@@ -93,25 +93,16 @@ def offers(settings: Settings) -> tuple[Offer, ...]:
     publications = Publications(settings, database, registry)
     current = publications.current([(one.stem, one.release) for one in profiles])
     free, _ = GpuPool(settings, database).free()
-    return tuple(judge(one, _image(registry, current.get((one.stem, one.release))), free) for one in profiles)
+    dates = publications.dates([one for one in current.values() if isinstance(one, str)])
+    return tuple(judge(one, _image(registry, current.get((one.stem, one.release)), dates), free) for one in profiles)
 
 
-def _image(registry: Registry, digest: str | Refusal | None) -> Image | Refusal | None:
+def _image(registry: Registry, digest: str | Refusal | None, dates: Mapping[str, datetime]) -> Image | Refusal | None:
     if digest is None or isinstance(digest, Refusal):
         return digest
     manifest = registry.manifest(registry.repository, digest, recall=True)
-    created = registry.config(registry.repository, manifest).get("created")
     size = sum(int(layer["size"]) for layer in manifest.document["layers"])
-    return Image(size, moment(created))
-
-
-def moment(written: object) -> datetime | None:
-    """The moment that an image's configuration names; none: it names none."""
-    try:
-        moment = datetime.fromisoformat(str(written))
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else None
+    return Image(size, dates.get(digest))
 
 
 def form(offered: Iterable[Offer]) -> str:

@@ -16,9 +16,9 @@ from starlette.routing import Route
 from flows.core.settings import Settings, load
 from flows.web.my_sessions import api
 from flows.web.my_sessions.callers import Callers
+from flows.web.my_sessions.desk import Desk
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.pages import Pages
-from flows.web.my_sessions.verbs import Desk
 
 # Requests that are answered at the same time; the others get 503.
 _AT_ONCE = 200

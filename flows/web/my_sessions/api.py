@@ -16,10 +16,11 @@ from starlette.routing import Route
 from flows.core.errors import RefitError
 from flows.web.my_sessions import problems
 from flows.web.my_sessions.callers import Caller, Callers, nobody
+from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.openapi import description
 from flows.web.my_sessions.paths import API, BASE
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.verbs import VERBS, Desk, Verb
+from flows.web.my_sessions.verbs import VERBS
 
 logger = logging.getLogger("refit.my-sessions")
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.desk import Verb
 from flows.web.my_sessions.told import MySession
-from flows.web.my_sessions.verbs import VERBS, Verb
+from flows.web.my_sessions.verbs import VERBS
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def fields(verb: Verb) -> Iterator[Field]:
     for name, one in schema.get("properties", {}).items():
         if one.get("hidden"):
             continue
-        choices, label = one.get("choices", {}), str(one.get("title") or name)
+        choices, label = dict(one.get("choices", ())), str(one.get("title") or name)
         kind = "select" if choices else {"date": "date", "integer": "number"}.get(_type(one), "text")
         yield Field(name, label, kind, choices, name in schema.get("required", []))
 
@@ -64,6 +65,9 @@ def fields(verb: Verb) -> Iterator[Field]:
 def read(verb: Verb, sent: Mapping[str, str]) -> dict[str, Any]:
     """The parameters that a form has sent; fields that were left empty aren't among them."""
     names = verb.takes.model_fields
+    if "chosen" in sent and {"profile", "release"} <= set(names):  # a choice among profiles of all releases
+        release, _, profile = sent["chosen"].partition("/")
+        return {"profile": profile, "release": release}
     return {name: value for name, value in sent.items() if name in names and value != ""}
 
 

@@ -34,8 +34,7 @@ from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Access, Role
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
-from flows.web.hub import names
-from flows.web.hub.offers import moment
+from flows.web.hub import names, offers
 from flows.web.my_sessions import told
 from flows.web.my_sessions.problems import unknown_session
 from flows.web.my_sessions.told import Doing, MySession
@@ -133,9 +132,13 @@ class Lookout:
         """Ask the engine anew, as after an action."""
         self._engine.forget()
 
-    def newest(self, session: Session) -> str:
-        """Digest of the image that a session is to have; empty: there is none."""
-        return self._newest().get((session.profile, session.release), "")
+    def offers(self) -> tuple[offers.Offer, ...]:
+        """The profiles that sessions can have.
+
+        Raises:
+            RefitError: the catalog has mistakes, or the registry doesn't answer.
+        """
+        return self._slow.get("offers", lambda: offers.offers(self.settings))
 
     def _statuses(self) -> Mapping[str, Status]:
         return self._engine.get("all", lambda: {one.session.name: one for one in self.sessions.all()})
@@ -258,7 +261,7 @@ class Lookout:
                 return image
         try:
             manifest = self._registry.manifest(self._registry.repository, digest, recall=True)
-            built = moment(self._registry.config(self._registry.repository, manifest).get("created"))
+            built = self._publications.dates([digest]).get(digest)
             image = told.Image(digest, built, sum(int(layer["size"]) for layer in manifest.document["layers"]))
         except RefitError as error:
             logger.info("nothing is known of the image %s: %s", digest, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.globals |= {"style": _STYLE, "base": BASE, "hub": routes.HUB, "now": now}
-    made.filters |= {"day": told.day, "age": lambda built: told.age(built, now()), "short": short}
+    filters: dict[str, Callable[..., str]] = {"day": told.day, "amounts": told.amounts, "short": short}
+    made.filters |= {**filters, "age": lambda built: told.age(built, now())}
     return made
 
 

@@ -15,13 +15,19 @@ from starlette.routing import Route
 from flows.web.hub.registration import CALLBACK
 from flows.web.my_sessions import api, forms, looks
 from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.desk import Desk
 from flows.web.my_sessions.login import HEADERS, Login, is_navigation
+from flows.web.my_sessions.own_verbs import Log
 from flows.web.my_sessions.paths import BASE
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.verbs import BY_NAME, Desk
+from flows.web.my_sessions.update_verbs import MODES
+from flows.web.my_sessions.verbs import BY_NAME
 
 logger = logging.getLogger("refit.my-sessions")
 _AGAIN_SECONDS = 2
+# The word by which a form says that it is on the page of one session.
+_ONE = "one"
+_GONE = (Code.unknown, Code.scope)
 Work = Callable[[Request, Any], Response]
 
 
@@ -36,6 +42,7 @@ class Pages:
         return [
             Route(BASE, lambda _: RedirectResponse(f"{BASE}/", 308)),
             Route(f"{BASE}/", self._handler(self.mine)),
+            Route(f"{BASE}/sessions/{{session}}", self._handler(self.one)),
             Route(f"{BASE}/do/{{verb}}", self._handler(self.do), methods=["POST"]),
             Route(CALLBACK, self._handler(self.welcome)),
         ]
@@ -44,6 +51,10 @@ class Pages:
         """The first page: all sessions of a person."""
         return self._mine(self._login.caller(request))
 
+    def one(self, request: Request, _: Any) -> Response:
+        """The page of one session."""
+        return self._one(self._login.caller(request), request.path_params["session"])
+
     def do(self, request: Request, sent: Any) -> Response:
         """Do what a form asks for; then its page is shown again."""
         caller = self._login.caller(request)
@@ -51,11 +62,14 @@ class Pages:
         verb, name = BY_NAME.get(request.path_params["verb"]), sent.get("session", "")
         if verb is None or verb.method != "POST":
             raise Problem(Code.unknown, "There is no such form.")
+        alone = sent.get("page") == _ONE
         try:
             api.done(verb, self._desk, caller, name, forms.read(verb, sent))
         except Problem as problem:
-            return self._mine(caller, problem)
-        return RedirectResponse(f"{BASE}/#{quote(name)}", 303, HEADERS)
+            here = alone and problem.code not in _GONE
+            return self._one(caller, name, problem) if here else self._mine(caller, problem)
+        there = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
+        return RedirectResponse(f"{BASE}/{there}", 303, HEADERS)
 
     def welcome(self, request: Request, _: Any) -> Response:
         """Somebody comes back from the Hub."""
@@ -69,6 +83,26 @@ class Pages:
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
         }
         return self._page("sessions.html", caller, problem, **shown)
+
+    def _one(self, caller: Caller, name: str, problem: Problem | None = None) -> Response:
+        one = api.done(BY_NAME["show"], self._desk, caller, name, {})
+        shown = {
+            "one": one,
+            "forms": forms.forms(one, caller),
+            "modes": MODES,
+            "history": self._asked("history", caller, name, ()) if one.is_mine else (),
+            "log": self._asked("logs", caller, name, Log("")).text if one.is_mine else "",
+            "offers": self._asked("profiles", caller, "", ()),
+            "again": _AGAIN_SECONDS if not problem and one.settles else 0,
+        }
+        return self._page("session.html", caller, problem, **shown)
+
+    def _asked(self, verb: str, caller: Caller, name: str, otherwise: Any) -> Any:
+        """The answer of a verb; where there is none, the rest of a page is shown without it."""
+        try:
+            return api.done(BY_NAME[verb], self._desk, caller, name, {})
+        except Problem:
+            return otherwise
 
     def _page(self, template: str, caller: Caller, problem: Problem | None, **shown: Any) -> Response:
         status = problem.status if problem else 200

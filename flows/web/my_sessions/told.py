@@ -70,7 +70,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class Image:
-    """An image, as far as the registry knows it: its digest, when it was made, the bytes of its layers (compressed)."""
+    """An image: its digest, when it was published, and the bytes of its layers (compressed), as far as is known."""
 
     digest: str
     built: datetime | None = None
@@ -198,6 +198,13 @@ _FOR_OWNERS = {
 def day(moment: datetime) -> str:
     """A moment for people."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def amounts(session: MySession) -> str:
+    """The most that a session may take of the machine, for people."""
+    gpus = f"{session.gpus} GPU{'s' if session.gpus > 1 else ''}" if session.gpus else ""
+    memory = f"{session.memory / 1e9:.3g} GB of memory" if session.memory else ""
+    return ", ".join(filter(None, (memory, f"{session.cpus:g} cores" if session.cpus else "", gpus)))
 
 
 def age(built: datetime | None, at: datetime) -> str:

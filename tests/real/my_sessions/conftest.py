@@ -28,5 +28,7 @@ def ada(hub: Hub) -> Person:
 
 @pytest.fixture(scope="package")
 def eve(hub: Hub) -> Person:
-    """Somebody else."""
-    return hub.person("eve")
+    """Somebody else, whose session runs."""
+    eve = hub.person("eve")
+    hub.sessions.create("eve", FIRST, RELEASE, hub.image, LIGHT, owner="eve")
+    return eve
