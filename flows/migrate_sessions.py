@@ -111,7 +111,7 @@ def migrate_sessions(
         sessions: Names of sessions, which are moved at once. Empty means all, each at its time.
         to: Tag or digest of an image to move to. Empty means the newest tested image of each session's profile.
         dry_run: Only show what would be done.
-        once: Don't wait for those whose time has not come.
+        once: Don't wait for sessions that can't be moved yet.
         only_begun: Go on with the rollouts that have begun, and begin none.
     """
     settings = load_settings()
@@ -274,7 +274,7 @@ def steer_migration(what: Literal["pause", "resume", "abort", "approve"], image:
 
 @flow(name="resume-migrations", flow_run_name="resume migrations")
 def resume_migrations(held: str = "") -> tuple[Result, ...]:
-    """Bring every move that a crash interrupted to its end, forwards or backwards.
+    """Finish or undo every move that a crash interrupted.
 
     Args:
         held: Name of a session whose last move is held: try to end that, too.

@@ -140,7 +140,7 @@ def _night_of_unbranched(releases: Sequence[str], catalog: Path, run: Run) -> Pa
         chosen = [load.release(recipes, name) for name in releases]
         looked_at, locks = refresh_locks(chosen, recipes, run)
     except Exception as error:  # a bug, too: releases with branches are to have their night
-        get_run_logger().exception("The releases of %s came to nothing", catalog)
+        get_run_logger().exception("The night failed for the releases of %s", catalog)
         seconds = monotonic() - started
         return 0, (), tuple(ReleaseNight(name, None, problem=str(error), seconds=seconds) for name in releases)
     return looked_at, locks, tuple(_release_night(release, recipes, run) for release in chosen)
@@ -165,7 +165,7 @@ def _night_of_branch(branch: ReleaseBranch, catalog: Path, run: Run) -> Part:
             night = _release_night(release, recipes, run)
             return looked_at, locks, (_pushed(there, night),)
     except Exception as error:  # a bug, too: the other releases are to have their night
-        get_run_logger().exception("Branch %s came to nothing", name)
+        get_run_logger().exception("The night failed for the branch %s", name)
         return 0, (), (ReleaseNight(name, None, problem=str(error), seconds=monotonic() - started),)
 
 
@@ -233,7 +233,7 @@ def _release_night(release: Release, recipes: Catalog, run: Run) -> ReleaseNight
         before = registry.digests(registry.repository, [f"{p.stem}_{release.name}" for p in release.profiles])
         build = _build(release.name, recipes, run)
     except Exception as error:  # a bug, too: the other releases are to have their night
-        get_run_logger().exception("Release %s came to nothing", release.name)
+        get_run_logger().exception("The night failed for release %s", release.name)
         return ReleaseNight(release.name, None, problem=str(error), seconds=monotonic() - started)
     # All that could be published is: what is found out about it from here on must not lose the report of it.
     report, proof = build.report, _prove(build.attempts[0], run) if build.attempts else None

@@ -135,7 +135,7 @@ class Download(Document):
     """A file that a recipe takes from the internet."""
 
     url: str = Field(pattern=r"^https://[^\s?#]+$")
-    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="Of its content: anything else is refused.")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of its content; anything else is refused.")
     machine: str = Field(
         "", pattern="^[a-z0-9_]*$", description="The machine that it is for, as `uname -m` says; empty: for all."
     )
@@ -154,13 +154,13 @@ class CudaLevel(Document):
 class CudaConfig(Document):
     """`base/cuda/cuda.yaml`."""
 
-    version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Of the toolkit.")
+    version: str = Field(pattern=r"^[0-9]+\.[0-9]+$", description="Version of the toolkit.")
     driver: str = Field(pattern=r"^[0-9.]+$", description="The oldest driver that can run it.")
     machines: Mapping[MachineName, MachineName] = Field(
         min_length=1,
         description="Machine, as `uname -m` says, and the value of `$machine` in its addresses there.",
     )
-    repository: Repository = Field(description="Where it comes from on systems of rpm.")
+    repository: Repository = Field(description="Repository of its packages on systems of rpm.")
     key: Download = Field(description="The public key of that repository.")
     levels: Mapping[CudaName, CudaLevel] = Field(min_length=1)
     only: tuple[Only, ...] = Field((), description="Recipes that it goes with; empty: with everything.")
@@ -195,7 +195,7 @@ class Only(Document):
     os: tuple[Name, ...] = ()
     python: tuple[PythonName, ...] = ()
     cuda: tuple[CudaName | Literal[""], ...] = Field((), description="Levels of CUDA; the empty one: none of it.")
-    because: str = Field(min_length=1, description="Told to whoever wants something else.")
+    because: str = Field(min_length=1, description="Reason, told to people who choose something else.")
 
 
 class BundleConfig(Document):

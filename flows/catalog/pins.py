@@ -48,7 +48,7 @@ class Waiver(Document):
     """An exception of a release: a package that may be somewhere else than its first lock says, why, and how long."""
 
     package: PackageName
-    range: Range = Field(description='Where it may be, e.g. ">=2.7,<3".')
+    range: Range = Field(description='Versions that it may have, e.g. ">=2.7,<3".')
     reason: str = Field(min_length=1, description="Why: the number of a CVE, for instance.")
     expires: date = Field(description="The last day (UTC) on which this holds.")
 

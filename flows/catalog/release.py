@@ -28,7 +28,7 @@ class Choice(Document):
     bundle: Name
     os: Name
     python: PythonName
-    cuda: CudaName | Literal[""] = Field("", description="How much of CUDA it has, e.g. runtime; empty: nothing.")
+    cuda: CudaName | Literal[""] = Field("", description="Level of CUDA that it has, e.g. runtime; empty: none.")
     size_budget: Size | None = Field(None, description="How large its image may be (compressed), e.g. 450 MB.")
     migration: SessionPolicy = Field(SessionPolicy(), description="How its sessions are moved, if not as all others.")
     resources: Resources = Field(Resources(), description="Limits of each of its sessions on their machine.")
@@ -55,7 +55,9 @@ class ReleaseFile(Document):
         {}, description="Profiles that this release or an older one had, and which of this one takes the place of each."
     )
     reach: Mapping[PackageName, Reach] = Field({}, description="How far packages may move, if not by patches alone.")
-    exceptions: tuple[Waiver, ...] = Field((), description="Packages that may be where their first lock forbids it.")
+    exceptions: tuple[Waiver, ...] = Field(
+        (), description="Exceptions: packages that may leave the bounds of the first lock."
+    )
 
 
 def assemble(file: ReleaseFile, catalog: Catalog, first: FirstLock | None = None) -> Release:

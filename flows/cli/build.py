@@ -60,7 +60,7 @@ Image = Annotated[str, typer.Argument(metavar="TAG", help="Tag, alias or digest 
 def lock(
     release: ReleaseName,
     bundle: Annotated[list[str] | None, typer.Option(metavar="BUNDLE", help="Only these bundles.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only see whether all locks fit; nothing is written.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check whether all locks fit; write nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Lock the Python requirements of a release's bundles, each inside its target base's container."""
@@ -111,7 +111,7 @@ def build(
     if not as_json:
         out.print(tables.built(report))
     for name, why in report.left.items():
-        err.print(f"Nothing was built for {name}: {why}. `--force` builds in spite of it.")
+        err.print(f"Nothing was built for {name}: {why}. `--force` builds all the same.")
     for name, why in report.unbuildable.items():
         err.print(f"{name} can't be built here: {why}", highlight=False, soft_wrap=True)
     if report.unbuildable:
@@ -235,7 +235,7 @@ def show_evidence(
 
 def compare_images(
     old: Annotated[str, typer.Argument(metavar="OLD", help="Tag, alias or digest of the older image.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same of the newer one.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Tag, alias or digest of the newer image.")],
     as_json: Json = False,
 ) -> None:
     """Show what differs between two images: packages, layers, and what a host must pull that has the first."""

@@ -81,7 +81,7 @@ def cut(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the branch of a new release, with its release file and the lock from which only patches lead away."""
+    """Make the branch of a new release with its release file and first lock; later locks change patches alone."""
     with running_flows(quiet=as_json):
         from flows.cut_release import cut_release
 
@@ -96,7 +96,7 @@ def wizard(
     release: Annotated[str, typer.Option(metavar="RELEASE", help="Release that it belongs to.")] = "",
     system: Annotated[str, typer.Option("--os", metavar="OS", help="Operating system.")] = "",
     python: Annotated[str, typer.Option(metavar="PYTHON", help="Python, e.g. py311.")] = "",
-    cuda: Annotated[str, typer.Option(metavar="LEVEL", help="How much of CUDA: a level, or none.")] = "",
+    cuda: Annotated[str, typer.Option(metavar="LEVEL", help="Level of CUDA, or none.")] = "",
     bundle: Annotated[str, typer.Option(metavar="BUNDLE", help="Set of libraries.")] = "",
     ide: Annotated[str, typer.Option(metavar="IDE", help="Program that opens.")] = "",
     write: Annotated[bool | None, typer.Option("--write/--no-write", help="Add it to the release's file.")] = None,
@@ -161,7 +161,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: small lette
 
 @new_app.command("bundle")
 def new_bundle(name: Name) -> None:
-    """Begin a bundle, a set of libraries, for every Python that others are for."""
+    """Begin a bundle, a set of libraries, for each Python that another bundle has."""
     _begin("bundle", name, "Write what it needs below [packages]; then `refit wizard` and `refit lock`.")
 
 
@@ -173,7 +173,7 @@ def new_ide(name: Name) -> None:
 
 @new_app.command("base")
 def new_base(name: Name) -> None:
-    """Begin a base, an operating system, like the newest of Debian packages that there is."""
+    """Begin a base, an operating system, from the newest base of Debian packages."""
     _begin("base", name, "Change `suite` and `pythons` in its base.yaml.")
 
 

@@ -52,7 +52,7 @@ def hold_gpu(
     hours: Annotated[float | None, typer.Option(min=0, help="For how long; without it, until it is released.")] = None,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Reason; people who wait for it are told.")] = "",
 ) -> None:
-    """Keep a GPU from all sessions, for something else or for nobody."""
+    """Hold a GPU, so that no session takes it."""
     until = None if hours is None else now() + timedelta(hours=hours)
     Sessions.open(load()).gpus.hold(gpu, by=caller(), why=why, until=until)
 
@@ -61,7 +61,7 @@ def hold_gpu(
 def release_gpu(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A GPU that a person holds, or a session.")],
 ) -> None:
-    """Let others have a GPU that a person holds, or those of a session that doesn't run."""
+    """Release a GPU that a person holds, or those of a session that doesn't run."""
     sessions = Sessions.open(load())
     given = release_gpus(sessions, name)
     if not given:

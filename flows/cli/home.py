@@ -120,7 +120,7 @@ def choose_owner(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the home, and of its session, if it has one.")],
     owner: Annotated[str, typer.Argument(metavar="OWNER", help='The owner; "" for nobody in particular.')],
 ) -> None:
-    """Say whose a home is: that person alone can have a session with it in the Hub."""
+    """Set the owner of a home: only that person can have a session with it in the Hub."""
     store = Sessions.open(load()).store
     if store.find(name):
         PreferenceStore(store.database).change(name, caller(), owner=owner.strip())
@@ -155,7 +155,7 @@ def list_kept(
 
 @snapshot_app.command("restore")
 def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
-    """Make the home and volumes of a stopped session what they are in a snapshot that was kept, after asking."""
+    """Restore the home and volumes of a stopped session from a snapshot that a move has kept; asks first."""
     if not yes:
         typer.confirm(f"Lose everything that was changed in the home of {name!r} since then?", abort=True)
     sessions = Sessions.open(load())
@@ -184,9 +184,7 @@ def show_pool(context: typer.Context, as_json: Json = False) -> None:
 
 @pool_app.command("create")
 def create_pool(
-    size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How much of the disk belongs to it from now on, e.g. 50 GB.")
-    ],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Size of the pool, e.g. 50 GB.")],
     as_json: Json = False,
 ) -> None:
     """Make the pool, a file with a file system of btrfs; new homes lie in it, those that are there stay."""
@@ -196,10 +194,10 @@ def create_pool(
 
 @pool_app.command("grow")
 def grow_pool(
-    size: Annotated[str, typer.Option(metavar="SIZE", help="How much of the disk belongs to it then, e.g. 100 GB.")],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="New size of the pool, e.g. 100 GB.")],
     as_json: Json = False,
 ) -> None:
-    """Let the pool have more of the disk; the homes in it are used meanwhile."""
+    """Grow the pool; sessions go on to use the homes in it."""
     pool = Pool(load())
     _show_pool(pool, [pool.grow(read_size(size))], as_json)
 

@@ -72,9 +72,9 @@ def sign_images(
 
 @images_app.command("revoke")
 def revoke(
-    what: What, why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason for which it is refused.")]
+    what: What, why: Annotated[str, typer.Option("--why", metavar="TEXT", help="Reason, for the record.")]
 ) -> None:
-    """Let an image count no more, or all that a key has signed; sessions that run it go on."""
+    """Revoke an image, or all that a key has signed: none is started or moved to; running sessions go on."""
     settings = load()
     name = _named(what, Registry(settings))
     Trust(settings, open_database(settings.database)).revoke(name, why, caller())
@@ -83,7 +83,7 @@ def revoke(
 
 @images_app.command("restore")
 def restore(what: What) -> None:
-    """Take back that an image, or a key, was revoked."""
+    """Undo the revocation of an image or a key."""
     settings = load()
     name = _named(what, Registry(settings))
     if not Trust(settings, open_database(settings.database)).restore(name):
@@ -103,7 +103,7 @@ def list_revoked(as_json: Json = False) -> None:
 @images_app.command("keys")
 def show_keys(
     new: Annotated[
-        bool, typer.Option("--new", help="Make up another key that signs from now on; the former goes on to count.")
+        bool, typer.Option("--new", help="Generate another signing key; signatures of the former go on to count.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -54,8 +54,13 @@ GROUPS = (
     Group("cache", "Images", lambda: build.cache_app, "Show the caches of what builds download, or free their space."),
     Group("queue", "Images", lambda: queue.app, "Queues of builds, one for each operating system."),
     Group("release", "Catalog", lambda: catalog.release_app, "Cut releases, and see which are supported until when."),
-    Group("new", "Catalog", lambda: catalog.new_app, "Begin a recipe: the least that works, to be changed."),
-    Group("import", "Catalog", lambda: catalog.import_app, "Make a catalog of what others wrote for other tools."),
+    Group("new", "Catalog", lambda: catalog.new_app, "Begin a recipe from a minimal one that works."),
+    Group(
+        "import",
+        "Catalog",
+        lambda: catalog.import_app,
+        "Make a catalog from recipes that were written for other tools.",
+    ),
     Group(
         "session",
         "Sessions",
@@ -147,7 +152,9 @@ def _answering_json() -> int:
     try:
         code = int(app(standalone_mode=False) or 0)
         if code:  # as a rule, its document is there
-            show_json_error(RefitError("This was cancelled." if code == 130 else f"This failed with code {code}."))
+            show_json_error(
+                RefitError("The command was cancelled." if code == 130 else f"This failed with code {code}.")
+            )
         return code
     except RefitError as error:
         show_error(str(error))
@@ -160,7 +167,7 @@ def _answering_json() -> int:
         return int(getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort) as error:
         err.print("Cancelled.")
-        show_json_error(RefitError("This was cancelled."))
+        show_json_error(RefitError("The command was cancelled."))
         return 1 if isinstance(error, typer.Abort) else 130
 
 

@@ -68,7 +68,7 @@ def change_profile(
 def migrate(
     session: Names = None,
     to: To = "",
-    once: Annotated[bool, typer.Option("--once", help="Don't wait for those whose time has not come.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Don't wait for sessions that can't be moved yet.")] = False,
     as_json: Json = False,
 ) -> None:
     """Move sessions onto the newest tested images of their profiles, each as soon as it may be; what fails is undone.
@@ -90,7 +90,7 @@ def show_plan(
     origin: Annotated[str, typer.Option("--from", metavar="TAG", help="Only sessions that have this image.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Show who would move when, in which wave, who not, and why; nothing is touched."""
+    """Show which sessions would move when, in which wave, which not, and why; nothing is touched."""
     planned = plan_migration(session or [], to, load(), origin)
     show_data(as_json, planned, session_tables.migration(planned))
 
@@ -100,7 +100,7 @@ def show_status(
     watch: Annotated[bool, typer.Option("--watch", help="Go on until every rollout is over.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how the rollouts go, and who is on what image, who is behind, and why."""
+    """Show the rollouts, and each session with its image: which are behind, and why."""
     planning = SessionPlanner(load())
     if as_json:
         show_json(planning.fleet())
@@ -125,36 +125,34 @@ def _watch(look: Callable[[], Fleet]) -> None:
 
 @app.command("pause")
 def pause(image: Image = "") -> None:
-    """Let nobody else be moved to an image; what has begun comes to its end. `resume` lets it go on."""
+    """Pause the rollout of an image; moves that have begun end. `resume` lets it go on."""
     out.print(steer("pause", image, load(), caller()))
 
 
 @app.command("abort")
 def abort(image: Image = "") -> None:
-    """End the rollout of an image: whoever has not been moved stays as they are."""
+    """Abort the rollout of an image: sessions that have not been moved keep theirs."""
     out.print(steer("abort", image, load(), caller()))
 
 
 @app.command("approve")
 def approve(image: Image = "") -> None:
-    """Let the next wave of an image begin, having looked at those before; holds for this digest alone."""
+    """Approve the next wave of an image after a look at those before; holds for this digest alone."""
     out.print(steer("approve", image, load(), caller()))
 
 
 @app.command("resume")
 def resume(image: Image = "") -> None:
-    """Let a rollout that is paused or aborted go on."""
+    """Resume a rollout that was paused or aborted."""
     out.print(steer("resume", image, load(), caller()))
 
 
 @app.command("recover")
 def recover(
-    session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="A session whose move is held: try that again.")
-    ] = "",
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="A session whose move is held; try it again.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Bring every move that a crash interrupted to its end, forwards or backwards."""
+    """Finish or undo every move that a crash interrupted."""
     with running_flows(quiet=as_json):
         from flows.migrate_sessions import resume_migrations
 
@@ -167,11 +165,13 @@ def show_history(
     session: Annotated[str, typer.Argument(metavar="SESSION", help="Only this session.")] = "",
     events: Annotated[
         bool,
-        typer.Option("--events", help="Every event of rollouts, moves and notices; looks whether any was changed."),
+        typer.Option(
+            "--events", help="Show every event of rollouts, moves and notices, and check that none was changed."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the moves that were made, newest first; of one session, all that is known of why."""
+    """Show past moves, newest first; of one session, with all reasons."""
     database = open_database(load().database)
     if not events:
         moves = Journal(database).history(session)[::-1]

@@ -40,7 +40,7 @@ def list_queues(as_json: Json = False) -> None:
 
 @app.command("pause")
 def pause_queue(system: OperatingSystem) -> None:
-    """Let nothing new start; what runs goes on, what is queued stays queued."""
+    """Pause a queue: no run starts; running ones go on, queued ones stay queued."""
     with running_flows(quiet=True):
         from flows.orchestration.queues import pause
 
@@ -50,7 +50,7 @@ def pause_queue(system: OperatingSystem) -> None:
 
 @app.command("resume")
 def resume_queue(system: OperatingSystem) -> None:
-    """Let builds start again, those first that wait longest."""
+    """Resume a queue: those that have waited longest start first."""
     with running_flows(quiet=True):
         from flows.orchestration.queues import resume
 
@@ -65,7 +65,7 @@ def purge_queue(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel what is queued, not what runs; shows it first, and asks. Later nights of a schedule stay."""
+    """Cancel the queued runs, after asking; running ones and later nights of a schedule stay."""
     with running_flows(quiet=True):
         from flows.orchestration.queues import purge
 

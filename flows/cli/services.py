@@ -115,7 +115,7 @@ def serve() -> None:
         recipes = _catalog(settings)
         # Without one, nothing is known of releases: their nights stay as they are.
         names = deploy(verbs, recipes.bases.values(), nights(recipes)) if recipes else deploy(verbs)
-    out.print(f"Offered at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
+    out.print(f"Deployments at {settings.prefect_url}: {', '.join(names)}.", highlight=False)
 
 
 def _catalog(settings: Settings) -> Catalog | None:

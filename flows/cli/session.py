@@ -111,7 +111,7 @@ def stop_session(name: SessionName) -> None:
 
 @app.command("recover")
 def recover_sessions(as_json: Json = False) -> None:
-    """Record sessions again whose records were lost with the database, by what their containers say; all go on."""
+    """Recover the records of sessions from their containers after a loss of the database; all go on."""
     with screen.showing(err):
         results = recovery.recover(Sessions.open(load()))
     show_data(as_json, results, session_tables.recovered(results))
@@ -123,7 +123,7 @@ def recover_sessions(as_json: Json = False) -> None:
 def session_activity(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Only this session.")] = "", as_json: Json = False
 ) -> None:
-    """Show who or what works in the sessions that run, and how that was found out; asking doesn't count as work."""
+    """Show whether running sessions are busy, and why; asking doesn't count as work."""
     settings = load()
     sessions = Sessions.open(settings)
     seen = probes.look_at(settings, sessions.engine, sessions.that_run(name))
@@ -131,7 +131,7 @@ def session_activity(
 
 
 @app.command("logs")
-def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
+def session_logs(name: SessionName, lines: Annotated[int, typer.Option(help="Number of lines.")] = 100) -> None:
     """Print the last lines that a session wrote."""
     show_text(f"{Sessions.open(load()).logs(name, lines)}\n")
 
@@ -146,7 +146,7 @@ def execute_in_session(
 
 @updates_app.command("show")
 def show_wish(name: SessionName, as_json: Json = False) -> None:
-    """Show what a session's owner wants of migrations, and who said so."""
+    """Show the wishes of a session's owner about migrations, and who said them."""
     store = PreferenceStore(open_database(load().database))
     wish, changes = store.all().get(name, UpdatePreferences()), store.changes(name)
     show_data(as_json, {"wish": wish, "changes": changes}, session_tables.wish_changes(changes))
@@ -183,7 +183,7 @@ def choose_hours(
         str | None, typer.Option("--time-zone", metavar="ZONE", help="Time zone of the hours, e.g. Europe/Zurich.")
     ] = None,
 ) -> None:
-    """Choose the hours in which migrations leave a session alone, and the clock on which they are read."""
+    """Choose the hours in which migrations leave a session alone, and their time zone."""
     _wish(name, **preferences.chosen_hours(None if quiet is None else tuple(quiet), time_zone))
 
 
@@ -192,12 +192,12 @@ def choose_owner(
     name: SessionName,
     owner: Annotated[str, typer.Argument(metavar="OWNER", help='The owner; "" for nobody in particular.')],
 ) -> None:
-    """Say whose a session is: who has several loses one at a time, and is told at addresses of their own."""
+    """Set a session's owner: of an owner's sessions one at a time is moved, and notices go to their addresses."""
     _wish(name, owner=owner.strip())
 
 
 @updates_app.command("volunteer")
-def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="No longer.")] = False) -> None:
+def volunteer(name: SessionName, no: Annotated[bool, typer.Option("--no", help="Take that back.")] = False) -> None:
     """Let a session be among the first that get a new image."""
     _wish(name, volunteer=not no)
 

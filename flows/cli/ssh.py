@@ -24,7 +24,7 @@ with lazily(globals()):
 
 KeyFiles = Annotated[
     list[Path] | None,
-    typer.Option("--ssh-key", metavar="FILE", help="Public keys of whoever may log in by ssh."),
+    typer.Option("--ssh-key", metavar="FILE", help="Public keys of people who may log in by ssh."),
 ]
 
 
@@ -36,10 +36,10 @@ def add_to(session_app: typer.Typer) -> None:
 
 def change_keys(
     name: SessionName,
-    add: Annotated[list[Path] | None, typer.Option("--add", metavar="FILE", help="Let these public keys in.")] = None,
+    add: Annotated[list[Path] | None, typer.Option("--add", metavar="FILE", help="Add these public keys.")] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option("--remove", metavar="KEY", help="This one no longer: comment or fingerprint."),
+        typer.Option("--remove", metavar="KEY", help="Remove this key: comment or fingerprint."),
     ] = None,
     as_json: Json = False,
 ) -> None:

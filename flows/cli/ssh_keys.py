@@ -59,8 +59,11 @@ def remove(
 
 def configure_ssh(
     person: Person,
-    host: Annotated[str, typer.Option(metavar="NAME", help="How the person's machine calls this one.")] = "",
-    port: Annotated[int, typer.Option(metavar="PORT", help="Port there, if another one leads here.")] = 0,
+    host: Annotated[str, typer.Option(metavar="NAME", help="Name or address of this machine for the person's.")] = "",
+    port: Annotated[
+        int,
+        typer.Option(metavar="PORT", help="Port of the way in for the person's machine, if another one leads here."),
+    ] = 0,
     forward_agent: Annotated[
         bool, typer.Option("--forward-agent", help="Let sessions use the person's ssh agent.")
     ] = False,

@@ -54,10 +54,11 @@ def list_volumes(as_json: Json = False) -> None:
 def create_volume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the volume.")],
     shared: Annotated[
-        bool, typer.Option("--shared", help="For all sessions: the only kind to be made by itself.")
+        bool,
+        typer.Option("--shared", help="Share it among sessions; volumes of a session's own are made with the session."),
     ] = False,
 ) -> None:
-    """Make a volume that sessions share: all of them read and write what is in it, and no way back undoes it."""
+    """Make a volume that sessions share: all read and write it, and no rollback undoes their changes."""
     if not shared:
         raise typer.BadParameter("a volume of a session's own is made with it: `refit session create --volume`")
     folder = LocalHomes(load()).make_shared(name)
@@ -71,7 +72,7 @@ def add_volume(
         list[str], typer.Argument(metavar="VOLUME", help="Volume that it gets: NAME:/path or NAME:/path:ro.")
     ],
 ) -> None:
-    """Let a stopped session have further volumes; its container is made anew when it starts."""
+    """Add volumes to a stopped session; its container is made anew when it starts."""
     had = reconfigure.add_volumes(Sessions.open(load()), session, read_wanted(volume)).volumes
     out.print(f"{session} has {', '.join(f'{one.name} at {one.path}' for one in had)}.", highlight=False)
 

@@ -72,7 +72,7 @@ class Settings(documents.Document):
 
     registry: str = Field("", description="host[:port] of the image registry; empty: the embedded one.")
     registry_port: Port = Field(5000, description="Loopback port of the embedded registry.")
-    registry_user: str = Field("", description="Whom it lets in; the embedded one: made up, where nobody is named.")
+    registry_user: str = Field("", description="User name at the registry; empty: made up for the embedded registry.")
     registry_password: SecretStr = Field(
         SecretStr(""), description="The password of `registry_user`; empty: made up for the embedded registry."
     )
@@ -121,7 +121,9 @@ class Settings(documents.Document):
         "session has another address after each start.",
     )
     gateway_port: Port = Field(17_900, description="Port of the gateway, at the address of `bind_address`.")
-    gateway_api_port: Port = Field(17_901, description="Loopback port on which Refit tells it where sessions are.")
+    gateway_api_port: Port = Field(
+        17_901, description="Loopback port of the gateway's API, by which Refit sets its routes."
+    )
 
     hub: bool = Field(
         False,
@@ -135,7 +137,7 @@ class Settings(documents.Document):
     )
 
     metrics_token: SecretStr = Field(
-        SecretStr(""), description="Bearer token that it wants to see; empty: everybody on this machine is answered."
+        SecretStr(""), description="Bearer token for the metrics; empty: every user of this machine may read them."
     )
 
     session_uids: Span = Field(
@@ -154,14 +156,14 @@ class Settings(documents.Document):
     lease_seconds: float = Field(
         60.0,
         gt=0,
-        description="Seconds after which a run that stands still has lost its session to others.",
+        description="Seconds without renewal after which a run loses its lease on a session.",
     )
     ready_timeout_seconds: float = Field(60.0, gt=0, description="Seconds in which an IDE answers after its start.")
     idle_minutes: float = Field(
-        15.0, ge=0, description="Minutes without a sign of a person after which nobody is there."
+        15.0, ge=0, description="Minutes without input by a person after which a session may count as idle."
     )
     idle_state_hours: float = Field(
-        8.0, ge=0, description="Hours for which an idle session keeps what a stop would lose."
+        8.0, ge=0, description="Hours for which an idle session with state that a stop would lose isn't moved."
     )
 
     copy_timeout_minutes: float = Field(60.0, gt=0, description="Minutes for a copy of a home, or its way back.")

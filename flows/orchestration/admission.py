@@ -138,7 +138,7 @@ def _leave(share: Share, request: Request, parameters: Mapping[str, object]) -> 
         raise RefitError(
             f"Nothing was built for {_names(share.left)}.",
             why="; ".join(f"{system}: {why}" for system, why in share.left.items()) + ".",
-            hint=f"`refit queue resume {next(iter(share.left))}` if it is paused; `--force` builds in spite of it.",
+            hint=f"`refit queue resume {next(iter(share.left))}` if it is paused; `--force` builds all the same.",
         )
 
 

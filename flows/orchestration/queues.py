@@ -176,7 +176,7 @@ def _queue(client: SyncPrefectClient, pool: WorkPool) -> Queue:
 
 
 def pause(system: str) -> None:
-    """Let nothing new start; what runs goes on, what is queued stays queued.
+    """Pause a queue: no run starts; running ones go on, queued ones stay queued.
 
     Raises:
         UnknownName: there is no such queue.

@@ -60,7 +60,7 @@ class Keys:
         return signer
 
     def renew(self) -> str:
-        """Make up another key that signs from now on; the former goes on to count. Returns the new one's id.
+        """Generate another signing key; signatures of the former go on to count. Returns the new one's id.
 
         Raises:
             BadKey: a key was chosen by `signing_key`: that is where another one is named.

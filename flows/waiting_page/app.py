@@ -177,4 +177,4 @@ def start_minding(waiting_page: WaitingPage) -> None:
 
 
 def _tell_failure(error: Exception) -> None:
-    logger.error("the waiting page can't see to everything", exc_info=error)
+    logger.error("the waiting page couldn't reopen sessions or end interrupted moves", exc_info=error)
