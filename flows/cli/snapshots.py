@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from flows.cli import migrate
-from flows.cli.console import Json, SessionName, Yes, err, out, show_data, show_json
+from flows.cli.console import Json, OfRelease, SessionName, Yes, err, out, show_data, show_json
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line, some
 from flows.core.lazily import lazily
@@ -18,8 +18,9 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import screen, tables
     from flows.core.settings import load
+    from flows.migrations import clone_session, session_snapshots
     from flows.migrations import roll_back as rolling_back
-    from flows.migrations import session_snapshots
+    from flows.migrations.clone_session import Wish
     from flows.migrations.roll_back import Foreseen
     from flows.migrations.session_snapshots import Listed
     from flows.migrations.switch_profile import go_back
@@ -38,6 +39,7 @@ def add_to(session_app: typer.Typer) -> None:
     session_app.command("snapshots")(list_all)
     session_app.command("remove-snapshot")(remove)
     session_app.command("snapshot-rules")(choose_rules)
+    session_app.command("clone")(clone)
     session_app.command("diff")(show_diff)
     session_app.command("rollback")(roll_back)
 
@@ -81,6 +83,21 @@ def remove(name: SessionName, snapshot: Chosen, yes: Yes = False) -> None:
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of {name} for good?", abort=True)
     session_snapshots.remove(Sessions.open(load()), name, snapshot, caller())
+
+
+def clone(
+    name: SessionName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new session.")],
+    release: OfRelease,
+    profile: Annotated[str, typer.Option(metavar="PROFILE", help="Another profile than the session's.")] = "",
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="Begin with that, not with the home of now.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also if something in the home would break.")] = False,
+) -> None:
+    """Make a session that begins with a copy of another one's home, to try something beside it; that one goes on."""
+    wish = Wish(new, profile, release, snapshot, force)
+    with screen.showing(err):
+        made = clone_session.clone(load(), name, wish, caller())
+    out.print(f"{made.name} runs, with a copy of the home of {name}. `refit session show {made.name}` has its address.")
 
 
 def choose_rules(

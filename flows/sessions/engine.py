@@ -132,6 +132,21 @@ class Homes(Protocol):
             RefitError: one belongs to another uid, or one that it shares is gone.
         """
 
+    def draft_clone(self, source: Session, id: str, new: Session) -> None:
+        """Copy a snapshot of a session for a new one, which has neither home nor volumes yet.
+
+        Args:
+            source: the session of the snapshot.
+            id: the snapshot.
+            new: the new session, whose user may be another one in the end.
+
+        Raises:
+            RefitError: there is no room, or it takes too long; the rest of it, `remove` removes.
+        """
+
+    def finish_clone(self, new: Session, old: int) -> None:
+        """Let the copies belong to the new session's user, in the place of `old`, and be its home and volumes."""
+
     def remove_volume(self, folder: Path) -> None:
         """Remove one volume for good; snapshots of it stay with those of the home."""
 

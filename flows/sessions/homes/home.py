@@ -12,11 +12,11 @@ from pathlib import Path
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.sessions.homes import copying
+from flows.sessions.homes import cloning, copying
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.snapshots import HomeSnapshots
-from flows.sessions.homes.space_reservation import NoRoom, lacking, mb
-from flows.sessions.homes.volumes import Wanted
+from flows.sessions.homes.space_reservation import NoRoom, lacking, mb, reserved
+from flows.sessions.homes.volumes import Wanted, parts
 from flows.sessions.model import Session, Volume, check_name
 
 
@@ -62,7 +62,8 @@ class LocalHomes(HomeSnapshots):
     def owners(self) -> dict[str, int]:
         """Home → the uid that owns it, of all that are there, whether or not anybody remembers them."""
         folders = [*([self.pool.homes] if self.pool.exists else []), self._homes]
-        return {home.name: home.lstat().st_uid for folder in folders for home in folder.iterdir()}
+        homes = (home for folder in folders for home in folder.iterdir() if not home.name.startswith("."))
+        return {home.name: home.lstat().st_uid for home in homes}
 
     def make(self, name: str, uid: int) -> Path:
         """The home of a session, made if need be: 0700, `uid`, group 0.
@@ -110,6 +111,7 @@ class LocalHomes(HomeSnapshots):
             copying.remove(folder)
 
     def _make(self, folder: Path, uid: int) -> Path:
+        cloning.require_none(folder)
         if folder.exists() and folder.lstat().st_uid != uid:
             raise RefitError(
                 f"{folder} belongs to uid {folder.lstat().st_uid}, and the session's uid is {uid}.",
@@ -124,9 +126,34 @@ class LocalHomes(HomeSnapshots):
             command.run(["install", "-d", "-m", "0700", "-o", str(uid), "-g", "0", folder], root=True)
         return folder
 
+    def draft_clone(self, source: Session, id: str, new: Session) -> None:
+        """Copy a snapshot of a session beside the places of home and volumes of a new one, which has none yet.
+
+        Args:
+            source: the session of the snapshot.
+            id: the snapshot.
+            new: the new session, whose user may be another one in the end.
+
+        Raises:
+            RefitError: there is no room, or it takes too long; the rest of it, `remove` removes.
+        """
+        froms = cloning.sources(parts(source), self.snapshot(source.name, id))
+        to = {part.volume: part.folder for part in parts(new)}
+        size = cloning.size_of(froms.values(), self._most_files, self.pool, new.home)
+        with reserved(self._notes, new.home.parent, size):
+            for part, folder in froms.items():
+                cloning.make_draft(self.pool, folder, to[part.volume], self._copy_seconds)
+        cloning.drop_own(cloning.draft_of(new.home), self._copy_seconds)
+
+    def finish_clone(self, new: Session, old: int) -> None:
+        """Give the copies to the new session's user, in the place of the user `old`, and put them in their places."""
+        for part in reversed(parts(new)):  # the home last: where it is, all is
+            cloning.give(self.pool, part.folder, old, new.uid, self._copy_seconds)
+
     def remove(self, name: str) -> None:
         """Remove a home, its volumes and all snapshots for good."""
         doomed = [self._homes / check_name(name), self._volumes / name, self._snapshots / name]
+        cloning.forget_draft(self.pool, self.path(name))
         if self.pool.exists:
             folders = [self.pool.snapshots / name, self.pool.volumes / name]
             inside = (subvolume for folder in folders if folder.exists() for subvolume in folder.iterdir())

@@ -157,14 +157,33 @@ class SimulatedHomes:
         for volume in session.volumes:
             self._make(volume.folder, session.uid)
 
+    def draft_clone(self, source: Session, id: str, new: Session) -> None:
+        self._world.at("clone", new.name)
+        taken = self._world.snapshots[source.name, id]
+        for part in parts(new):
+            draft = str(part.folder.with_name(f".{part.folder.name}.clone"))
+            self._world.homes[draft] = _half(taken[part.volume])
+            self._world.at("clone", new.name, "middle")
+            self._world.homes[draft] = dict(taken[part.volume])
+        self._world.at("clone", new.name, "after")
+
+    def finish_clone(self, new: Session, old: int) -> None:
+        self._world.at("finish", new.name)
+        for part in reversed(parts(new)):
+            content = self._world.homes.pop(str(part.folder.with_name(f".{part.folder.name}.clone")))
+            self._world.homes[str(part.folder)], self._world.uids[str(part.folder)] = content, new.uid
+            self._world.owed[str(part.folder)] = dict(content)
+        self._world.at("finish", new.name, "after")
+
     def remove_volume(self, folder: Path) -> None:
         for known in (self._world.uids, self._world.homes, self._world.owed):
             known.pop(str(folder), None)
 
     def remove(self, name: str) -> None:
-        if not self._world.by_hand:
+        if not self._world.by_hand and str(self.path(name)) in self._world.homes:
             raise self._world.never(f"I4: the home of {name} is removed, and no person wants that")
-        for folder in (self.path(name), *self._below(".volumes", name)):
+        draft = self._folder / f".{name}.clone"
+        for folder in (self.path(name), draft, *self._below(".volumes", name)):
             self.remove_volume(folder)
         for key in [key for key in self._world.snapshots if key[0] == name]:
             del self._world.snapshots[key]

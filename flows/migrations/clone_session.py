@@ -1,0 +1,158 @@
+"""New sessions that begin as copies of others: beside them, with a user, token, keys and address of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from flows.catalog import load
+from flows.compatibility.obstacles import obstacles
+from flows.core.errors import RefitError
+from flows.core.progress import reported
+from flows.core.settings import Settings
+from flows.gateway import routes
+from flows.images.registry import Registry
+from flows.migrations import session_snapshots
+from flows.migrations.planning.plan import moved
+from flows.migrations.start_sessions import newest_image
+from flows.migrations.switch_profile import of_profile
+from flows.publishing.publish import access_of
+from flows.publishing.signatures import Publications
+from flows.sessions.homes.volumes import Wanted, is_own
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import PREFIX, Session, check_name
+from flows.sessions.snapshots.model import Snapshot
+from flows.sessions.store import NameTaken
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A clone as a person asks for it.
+
+    Attributes:
+        name: of the new session.
+        profile: stem of another profile; empty: that of the session.
+        release: the release of that.
+        snapshot: name of the snapshot that it begins with; empty: as the session is now.
+        force: whether it is made where something in the home would stop working.
+    """
+
+    name: str
+    profile: str = ""
+    release: str = ""
+    snapshot: str = ""
+    force: bool = False
+
+
+def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = "") -> Session:
+    """Make a session that begins with a copy of another one's home and own volumes, and start it.
+
+    The other one may run, and goes on. The new one has a user, a token, host keys and an address of its own; no GPU, no
+    ssh keys of the home, no hold, no files by which an IDE takes itself for running. What both share as volumes, both
+    have.
+
+    Args:
+        settings: those in force.
+        name: the session that is copied.
+        wish: the new one.
+        by: the person who wants it.
+        owner: whose the new one is; empty: the owner of the other one.
+
+    Raises:
+        NameTaken: there is a session of that name.
+        RefitError: there is a home of that name, no such session, snapshot, profile or image, no room, or the home
+            doesn't go together with the profile; or the new session doesn't start.
+    """
+    sessions = Sessions.open(settings)
+    source = sessions.store.session(name)
+    _check_free(sessions, wish.name)
+    pattern = _pattern(settings, source, wish)
+    with _snapshot(sessions, source, wish, by) as snapshot:
+        session_snapshots.require_whole(source, snapshot)
+        with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
+            _check_free(sessions, wish.name)
+            made = replace(pattern, name=wish.name)
+            _make(settings, sessions, source, snapshot, made, owner or sessions.store.owners().get(name, ""))
+    return sessions.start(wish.name)
+
+
+def _check_free(sessions: Sessions, name: str) -> None:
+    if sessions.store.find(check_name(name)):
+        raise NameTaken(name)
+    if sessions.store.has_home(name) or sessions.homes.path(name).exists():
+        raise RefitError(
+            f"There is a home {name!r} already.",
+            why="It was kept when its session was removed.",
+            hint=f"choose another name, or remove it for good: `refit session rm {name} --purge`.",
+        )
+
+
+def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
+    """The session as the new one is to be, but for its name, user and folders."""
+    publications = Publications(settings)
+    if not wish.profile:
+        publications.require(source.image)
+        return replace(source, generation=1, gpus=0, devices=())
+    profile = load.profile(load.load_catalog(settings.catalog), wish.release, wish.profile)
+    image = newest_image(settings, profile)
+    if not wish.force and (why := obstacles(settings, {source.name: (source, image)}).get(source.name)):
+        raise RefitError(
+            f"What is in the home of {source.name!r} doesn't go together with {profile.stem}.",
+            why=why,
+            hint="mend it first, or say `--force`.",
+        )
+    other = moved(source, image, access_of(image, Registry(settings)) or profile.ide.config.access)
+    return replace(of_profile(other, profile), generation=1, gpus=0, devices=())
+
+
+@contextmanager
+def _snapshot(sessions: Sessions, source: Session, wish: Wish, by: str) -> Iterator[Snapshot]:
+    """The snapshot that the clone begins with; one that is taken for it alone goes afterwards."""
+    if wish.snapshot:
+        yield session_snapshots.find(sessions, source.name, wish.snapshot)
+        return
+    taken = session_snapshots.take(sessions, source.name, by, note=f"for {wish.name}, which begins with it")
+    try:
+        yield taken
+    finally:
+        session_snapshots.remove(sessions, source.name, taken.id, by)
+
+
+def _make(
+    settings: Settings, sessions: Sessions, source: Session, snapshot: Snapshot, pattern: Session, owner: str
+) -> None:
+    """Make home and record of the new session, whole or not at all; `session rm --purge` removes a killed attempt."""
+    homes, store = sessions.homes, sessions.store
+
+    def make(uid: int) -> Session:
+        return _placed(settings, sessions, replace(pattern, uid=uid))
+
+    try:
+        homes.draft_clone(source, snapshot.id, _placed(settings, sessions, pattern))
+        taken = homes.owners().values()
+        made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
+        homes.finish_clone(made, source.uid)
+    except BaseException:
+        homes.remove(pattern.name)
+        if store.find(pattern.name):
+            store.forget(pattern.name)
+        store.forget_home(pattern.name)
+        raise
+
+
+def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session:
+    """A session with its own folders, address and volumes; what others share it shares, too."""
+    name, homes = session.name, sessions.homes
+    volumes = tuple(
+        homes.mounted(name, Wanted(volume.name, volume.path, volume.read_only)) if is_own(volume) else volume
+        for volume in session.volumes
+    )
+    placed = replace(
+        session,
+        home=homes.path(name),
+        token_file=settings.folder("sessions") / name / "token",
+        environment={PREFIX: routes.path(name)} if session.access.port else {},
+        volumes=volumes,
+    )
+    return replace(placed, late_home=sessions.binds_late(placed))

@@ -1,0 +1,109 @@
+"""Homes that begin as copies of others, in the pool and in folders."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.migrations import session_snapshots
+from flows.sessions.homes.cloning import draft_of
+from flows.sessions.homes.pool import Pool
+from flows.sessions.homes.volumes import Wanted
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Session
+from tests.support.homes_alone import added
+from tests.support.moving import manifest
+
+UID = 234_575
+
+
+@pytest.fixture
+def ada(sessions: Sessions) -> Session:
+    ada = added(sessions)
+    volume = sessions.homes.mounted("ada", Wanted("data", "/data"))
+    ada = replace(ada, volumes=(volume,))
+    sessions.homes.make_volumes(ada)
+    for path in ("project/.git", ".ssh", ".config/refit", ".local/share/jupyter/runtime", ".config/keep"):
+        (ada.home / path).mkdir(parents=True)
+    for path in ("project/work.py", "project/poetry.lock", "project/.git/index.lock", ".ssh/id_ed25519"):
+        (ada.home / path).write_text(path)
+    (ada.home / ".config/refit/hold").write_text("2h")
+    (ada.home / ".local/share/jupyter/runtime/jpserver-1.json").write_text("{}")
+    (ada.home / "link").symlink_to("/etc/shadow")
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(ada.home)  # the path of a socket is short
+        listener.bind("ide.sock")
+        os.chdir("/")
+    (volume.folder / "rows").write_text("1")
+    command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home, volume.folder], root=True)
+    (ada.home / "project/work.py").chmod(0o640)
+    return ada
+
+
+def cloned(sessions: Sessions, ada: Session, name: str = "ada2") -> Session:
+    snapshot = session_snapshots.take(sessions, "ada", "ada", called=f"for-{name}")
+    new = replace(ada, name=name, uid=UID, home=sessions.homes.path(name), volumes=())
+    new = replace(new, volumes=(sessions.homes.mounted(name, Wanted("data", "/data")),))
+    # The snapshot was taken of the session on record, which has no volumes there.
+    sessions.homes.copy(ada, snapshot.id)
+    sessions.homes.draft_clone(ada, snapshot.id, new)
+    assert not new.home.exists()
+    sessions.homes.finish_clone(new, ada.uid)
+    return new
+
+
+def test_a_clone_has_the_files_and_none_of_what_is_one_sessions_alone(sessions: Sessions, ada: Session) -> None:
+    before = manifest(ada.home)
+    new = cloned(sessions, ada)
+    assert manifest(ada.home) == before
+    found = manifest(new.home)
+    gone = {".ssh", ".ssh/id_ed25519", ".config/refit/hold", "project/.git/index.lock", "ide.sock"}
+    gone |= {".local/share/jupyter/runtime", ".local/share/jupyter/runtime/jpserver-1.json"}
+    assert before.keys() - found.keys() == gone and not found.keys() - before.keys()
+    assert {entry[1] for entry in found.values()} == {UID}
+    assert found["project/work.py"][0] == before["project/work.py"][0] and new.home.lstat().st_uid == UID
+    assert oct(new.home.stat().st_mode)[-3:] == "700" and (new.home / "link").readlink() == Path("/etc/shadow")
+    assert Path("/etc/shadow").stat().st_uid == 0
+    assert (new.volumes[0].folder / "rows").read_text() == "1" and new.volumes[0].folder.stat().st_uid == UID
+
+
+def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: Session) -> None:
+    first, second = cloned(sessions, ada), cloned(sessions, ada, "ada3")
+    (first.home / "project/work.py").write_text("mine")
+    assert (ada.home / "project/work.py").read_text() == "project/work.py"
+    sessions.homes.remove(first.name)
+    assert not first.home.exists() and (ada.home / "project/work.py").exists()
+    sessions.homes.remove("ada")
+    assert not ada.home.exists() and (second.home / "project/work.py").read_text() == "project/work.py"
+    assert (second.volumes[0].folder / "rows").read_text() == "1"
+
+
+def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Sessions, ada: Session) -> None:
+    snapshot = session_snapshots.take(sessions, "ada", "ada", called="one")
+    new = replace(ada, name="ada2", uid=UID, home=sessions.homes.path("ada2"), volumes=())
+    plain = replace(ada, volumes=())
+    sessions.homes.draft_clone(plain, snapshot.id, new)
+    assert "ada2" not in sessions.homes.owners()
+    with pytest.raises(RefitError, match="isn't whole"):
+        sessions.homes.make("ada2", UID)
+    sessions.homes.draft_clone(plain, snapshot.id, new)  # again, from the beginning
+    sessions.homes.remove("ada2")
+    assert not draft_of(new.home).exists()
+    assert sessions.homes.make("ada2", UID).is_dir()
+
+
+def test_a_clone_in_the_pool_copies_nothing(sessions: Sessions, ada: Session) -> None:
+    if ada.home not in (pool := Pool(sessions._settings)):
+        pytest.skip("in folders all is copied")
+    (ada.home / "large").write_bytes(os.urandom(150 << 20))
+    command.run(["sync", "--file-system", pool.folder])
+    free, started = pool.room().free, time.monotonic()
+    cloned(sessions, ada)
+    assert time.monotonic() - started < 5.0 and free - pool.room().free < 20 << 20

@@ -1,0 +1,108 @@
+"""Sessions that begin as copies of others, which are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.core.errors import RefitError, UnknownName
+from flows.migrations import session_snapshots
+from flows.migrations.clone_session import Wish, clone
+from flows.sessions.model import IllegalName, Running, Session
+from flows.sessions.store import NameTaken
+from tests.support.simulated.fleet import Fleet, fleet
+from tests.support.simulated.world import Killed, Point
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path / "home") as found, found.in_charge():
+        yield found
+
+
+@pytest.fixture
+def ada(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setattr("flows.sessions.lifecycle.Sessions._make_token", lambda *_: None)
+    ada = sessions.add(1, sessions.image("old"))
+    sessions.sessions.store.give_home(ada.name, "ada")
+    return ada
+
+
+def home(sessions: Fleet, name: str) -> dict[str, str]:
+    content = sessions.world.homes[str(sessions.home(name))]
+    return {path: text for path, text in content.items() if not path.startswith(".cache")}
+
+
+def test_a_clone_runs_beside_the_session_that_goes_on(sessions: Fleet, ada: Session) -> None:
+    before = home(sessions, ada.name)
+    made = clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+    assert home(sessions, "ada2") == before == home(sessions, ada.name)
+    assert made.uid != ada.uid and made.token_file != ada.token_file and made.path == "/session/ada2"
+    assert (made.image, made.profile, made.gpus, made.generation) == (ada.image, ada.profile, 0, 1)
+    assert sessions.sessions.store.owners()["ada2"] == "ada"
+    assert [box.running for name in (ada.name, "ada2") for box in sessions.world.of(name)] == [Running.running] * 2
+    assert not sessions.world.snapshots and not sessions.world.stops[ada.container]
+
+
+def test_it_may_begin_with_a_snapshot(sessions: Fleet, ada: Session) -> None:
+    session_snapshots.take(sessions.sessions, ada.name, "ada", called="then")
+    then = home(sessions, ada.name)
+    with sessions.world.person():
+        sessions.world.work(ada.name, "worked since")
+    clone(sessions.settings, ada.name, Wish("ada2", snapshot="then"), "ada", owner="bob")
+    assert home(sessions, "ada2") == then != home(sessions, ada.name)
+    assert len(sessions.world.snapshots) == 1 and sessions.sessions.store.owners()["ada2"] == "bob"
+    with sessions.world.person():
+        sessions.sessions.remove("ada2", purge=True)
+    assert home(sessions, ada.name) and clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+
+
+def test_a_name_that_is_taken_or_cant_be_changes_nothing(sessions: Fleet, ada: Session) -> None:
+    bob = sessions.add(2, ada.image)
+    with pytest.raises(NameTaken):
+        clone(sessions.settings, ada.name, Wish(bob.name), "ada")
+    with sessions.world.person():
+        sessions.sessions.remove(bob.name)
+    before = home(sessions, bob.name)
+    with pytest.raises(RefitError, match="a home 's2'"):
+        clone(sessions.settings, ada.name, Wish(bob.name), "ada")
+    assert home(sessions, bob.name) == before
+    with pytest.raises(IllegalName):
+        clone(sessions.settings, ada.name, Wish("../x"), "ada")
+    with pytest.raises(UnknownName):
+        clone(sessions.settings, ada.name, Wish("ada2", snapshot="none"), "ada")
+    with pytest.raises(UnknownName):
+        clone(sessions.settings, "nobody", Wish("ada2"), "ada")
+
+
+@pytest.mark.parametrize(("verb", "when"), [("clone", "middle"), ("finish", "before"), ("clone", "before")])
+def test_where_it_fails_nothing_is_left(sessions: Fleet, ada: Session, verb: str, when: str) -> None:
+    def fail(point: Point) -> None:
+        if (point.verb, point.when) == (verb, when):
+            raise RefitError("it failed")
+
+    sessions.world.meanwhile = fail
+    sessions.world.by_hand, before = False, home(sessions, ada.name)
+    with pytest.raises(RefitError):
+        clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+    store = sessions.sessions.store
+    assert store.find("ada2") is None and not store.has_home("ada2") and home(sessions, ada.name) == before
+
+
+@pytest.mark.parametrize(("verb", "when"), [("clone", "middle"), ("clone", "after"), ("finish", "before")])
+def test_a_process_that_is_killed_leaves_the_session_as_it_was(
+    sessions: Fleet, ada: Session, verb: str, when: str
+) -> None:
+    def kill(point: Point) -> None:
+        if (point.verb, point.when) == (verb, when):
+            sessions.world.alive = False
+            raise Killed
+
+    sessions.world.meanwhile = kill
+    before = home(sessions, ada.name)
+    with pytest.raises(Killed):
+        clone(sessions.settings, ada.name, Wish("ada2"), "ada")
+    sessions.world.alive = True
+    assert home(sessions, ada.name) == before and str(sessions.home("ada2")) not in sessions.world.homes
