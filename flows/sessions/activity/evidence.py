@@ -33,7 +33,8 @@ class Verdict(StrEnum):
 class Process:
     """A process as it was seen twice: `cpu` is the share of a core, `moved` bytes a second, in between.
 
-    `waited` is the share of the time in which it would have worked, had there been a free core.
+    `waited` is the share of the time in which it would have worked, had there been a free core; `restless` the share in
+    which that thread of it worked or would have that did so most: a thread that computes never rests.
 
     Attributes:
         name: what the kernel calls it.
@@ -62,6 +63,7 @@ class Process:
     started: float = 0.0
     cpu: float = 0.0
     waited: float = 0.0
+    restless: float = 0.0
     moved: float = 0.0
     stdin: str = ""
     memory: int = 0

@@ -127,9 +127,6 @@ def _others_who_look(processes: Iterable[Row]) -> Iterator[int]:
                 yield pid
 
 
-# --- Processes ------------------------------------------------------------------------------------------------------
-
-
 def _processes() -> dict[int, Row]:
     processes = {}
     for folder in Path("/proc").iterdir():
@@ -158,7 +155,9 @@ def _process(folder: Path) -> Row:
         "foregrounds": [int(foreground)],
         # utime, stime and those of children that it has waited for
         "cpu": sum(map(int, more[5:9])) / _TICKS,
-        "waited": _waited(folder / "task"),
+        "scheduled": (scheduled := _scheduled(folder / "task")),
+        "waited": sum(waited for _, waited in scheduled.values()),
+        "seen": time.monotonic(),
         "started": _boot() + int(more[13]) / _TICKS,
         "moved": _moved(folder),
         "stdin": _link(folder / "fd" / "0"),
@@ -239,6 +238,8 @@ def _compared(before: Row | None, after: Row, seconds: float) -> Row:
     if before is None or before["started"] != after["started"]:
         before = {**after, **dict.fromkeys(_COUNTED, 0)}
     changed = {what: max(0, after[what] - before[what]) / seconds for what in _COUNTED}
+    changed["restless"] = _restless(before, after)
+    after = {name: value for name, value in after.items() if name not in ("scheduled", "seen")}
     return {**after, **changed, "foregrounds": sorted({*before["foregrounds"], *after["foregrounds"]})}
 
 
@@ -258,13 +259,24 @@ def _terminals(processes: Iterable[Row]) -> set[str]:
     return {name for process in processes if (name := process["terminal"]) and Path(name).exists()}
 
 
-def _waited(folder: Path) -> float:
-    """Seconds in which its threads would have worked, had there been a free core."""
-    nanoseconds = 0
+def _scheduled(folder: Path) -> dict[str, tuple[float, float]]:
+    """For how many seconds each thread ran, and for how many it would have run, had there been a free core."""
+    threads = {}
     for thread in _files(folder):
         with contextlib.suppress(OSError):  # it has ended, or this kernel doesn't count
-            nanoseconds += int((thread / "schedstat").read_text().split()[1])
-    return nanoseconds / 1e9
+            ran, waited, _ = (thread / "schedstat").read_text().split()
+            threads[thread.name] = int(ran) / 1e9, int(waited) / 1e9
+    return threads
+
+
+def _restless(before: Row, after: Row) -> float:
+    """For what share of the time between two looks that thread ran or waited for a core that did so most."""
+    between, shares = after["seen"] - before["seen"], [0.0]
+    for name, (ran, waited) in after["scheduled"].items():
+        ran_then, waited_then = before["scheduled"].get(name, (ran, waited))
+        if ran > ran_then and between > 0:
+            shares.append((ran - ran_then + waited - waited_then) / between)
+    return max(shares)
 
 
 def _moved(folder: Path) -> int:
@@ -288,9 +300,6 @@ def _link(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
-
-
-# --- Network, GPU, heartbeat ------------------------------------------------------------------------------------------
 
 
 def _network() -> int:
@@ -330,9 +339,6 @@ def _gpu() -> float:
     asked = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
     told = subprocess.run(asked, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
     return max(map(float, told.split()), default=0.0) / 100
-
-
-# --- Jupyter ----------------------------------------------------------------------------------------------------------
 
 
 def _jupyter(asked: Row) -> Row:

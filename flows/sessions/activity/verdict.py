@@ -32,6 +32,8 @@ IDLE_CPU, IDLE_BYTES, IDLE_NETWORK, IDLE_GPU = 0.25, 1_000_000, 100_000, 0.03
 IDLE_TUNNEL = 1000
 # Where cores are short even an idle program waits for one; whatever works gets at least this share of it.
 LEAST_CPU = 0.05
+# However little of a core it gets, a thread that computes runs or waits for one all the time; others sleep in between.
+RESTLESS = 0.9
 # Of a kernel's own threads, one looks each second whether the server is still there, and two read what the programs
 # print that it starts (ipykernel: `ParentPoller`, `OutStream._watch_pipe_fd`).
 _KERNELS_OWN: Mapping[str, int] = {"sleep": 1, "pipe": 2}
@@ -174,7 +176,7 @@ class _Processes:
         says, why = self._harmless(process) or (Verdict.busy, "runs")
         if says is Verdict.busy:
             return says, why
-        if process.cpu >= LEAST_CPU and process.cpu + process.waited >= IDLE_CPU:
+        if process.restless >= RESTLESS or (process.cpu >= LEAST_CPU and process.cpu + process.waited >= IDLE_CPU):
             return Verdict.busy, "computes"
         if process.moved >= IDLE_BYTES:
             return Verdict.busy, f"moves {process.moved / 1e6:.1f} MB/s"

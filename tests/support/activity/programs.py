@@ -256,7 +256,10 @@ ROWS = (
     Row(
         "a program that waits for its user or for another one",
         BUSY,
-        in_tmux('mkfifo q; touch there; python3 -c \'import select; select.select([0, open("q", "r+")], [], [])\''),
+        in_tmux(
+            "mkfifo q; touch there",
+            "python3 -c 'import os, select; select.select([0, os.open(\"q\", os.O_RDWR)], [], [])'",
+        ),
         "test -e there && pgrep -f select.select",
         "runs: python3 -c",
         quick=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter
 from flows.core import spawn
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.evidence import Look
-from flows.sessions.activity.verdict import PROBE
+from flows.sessions.activity.verdict import PROBE, RESTLESS
 from tests.support.terminal import Terminal
 from tests.support.waiting import serving
 
@@ -115,3 +116,19 @@ def test_a_gpu_that_nobody_can_be_asked_about_is_unknown(monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError):
         inspect_processes._gpu()
+
+
+@pytest.mark.slow
+def test_a_thread_that_computes_never_rests_however_many_others_do(tmp_path: Path) -> None:
+    """Beside eight programs on each core, as for a moment on a machine that is too full."""
+    burn = "import threading\nthreading.Timer(900, print).start()\nwhile True: pass"
+    rests = "import time\nwhile True: time.sleep(0.5)"
+    others = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(8 * (os.cpu_count() or 1))]
+    others.append(resting := subprocess.Popen([sys.executable, "-c", rests]))
+    try:
+        seen = {process.pid: process.restless for process in looked(tmp_path, seconds=1.0).processes}
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    assert min(seen[each.pid] for each in others if each is not resting) >= RESTLESS > seen[resting.pid]

@@ -108,7 +108,12 @@ def test_an_ssh_connection_with_a_program_is_work_and_a_tunnel_that_carries_noth
 
 @pytest.mark.parametrize(
     ("more", "says"),
-    [({"waited": 0.9}, Verdict.idle), ({"cpu": 0.02, "waited": 0.9}, Verdict.idle), ({"cpu": 0.3}, Verdict.busy)],
+    [
+        ({"waited": 0.9}, Verdict.idle),
+        ({"cpu": 0.02, "waited": 0.9, "restless": 0.6}, Verdict.idle),
+        ({"cpu": 0.02, "waited": 0.97, "restless": 0.99}, Verdict.busy),
+        ({"cpu": 0.3}, Verdict.busy),
+    ],
 )
 def test_a_host_without_free_cores_makes_no_work_of_what_only_waits_for_one(
     more: dict[str, Any], says: Verdict
