@@ -20,6 +20,7 @@ from flows.core.documents import Document, Mistake, Mistakes
 
 PREFIX = "REFIT_"
 _TEXTS = (str, Path, SecretStr)
+Sources = tuple[PydanticBaseSettingsSource, ...]
 Model = TypeVar("Model", bound=Document)
 
 
@@ -50,23 +51,31 @@ def gathered(
     except Mistakes as error:
         mistakes += error.mistakes
 
-    class Gathered(BaseSettings, model):  # type: ignore[valid-type, misc]
-        @classmethod
-        def settings_customise_sources(  # type: ignore[override]  # all that it is given by name
-            cls, settings_cls: type[BaseSettings], **_: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            """Variables, the file, and others."""
-            sources = (_Given(settings_cls, given) for given in (written, others))
-            return _Variables(settings_cls, without, mistakes), *sources
+    def sources(fits: type[BaseSettings]) -> Sources:
+        return _Variables(fits, without, mistakes), _Given(fits, written), _Given(fits, others)
 
     try:
-        settings = Gathered()
+        settings = _gathering(model, sources)()
     except ValidationError as error:
         mistakes += map(_of_variable, error.errors(include_url=False, include_input=False))
     if mistakes:
         raise Mistakes(mistakes)
     values: dict[str, Any] = dict(settings)
     return cast("Model", model.model_construct(settings.model_fields_set, **values))
+
+
+def _gathering(model: type[Document], sources: Callable[[type[BaseSettings]], Sources]) -> type[BaseSettings]:
+    """The model, which reads these sources: the first of them goes before the others."""
+
+    class Gathered(BaseSettings, model):  # type: ignore[valid-type, misc]
+        @classmethod
+        def settings_customise_sources(  # type: ignore[override]  # all others are given by name
+            cls, settings_cls: type[BaseSettings], **_: object
+        ) -> Sources:
+            """All of them, and nothing that is there by itself."""
+            return sources(settings_cls)
+
+    return Gathered
 
 
 class _Variables(EnvSettingsSource):

@@ -20,7 +20,7 @@ from flows.images.manifests import Manifest, canonical
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost, NoAnswer, RegistryError
 from flows.publishing import evidence
-from tests.real.test_evidence import OLD, image
+from tests.support.attached import OLD, image
 from tests.support.liars import PASSWORD, USER, WORD, Eavesdropper, Liar, Lie, Request, Said
 from tests.support.machine import serve_registry
 

@@ -16,15 +16,14 @@ from sqlalchemy import Engine
 from flows.core import database
 from flows.core.errors import UnknownName
 from flows.core.settings import Settings
-from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
+from flows.images.manifests import Manifest, canonical
 from flows.images.registry import Registry
 from flows.publishing import evidence
+from tests.support.attached import NEW, OLD, STEM, image
 from tests.support.machine import RegistryServer, serve_registry
 from tests.support.waiting import PATIENCE
 
 REFIT = Path(sys.executable).parent / "refit"
-STEM = "runtime-minimal-deb12-py311_2026a"
-OLD, NEW = f"{STEM}_20261120", f"{STEM}_20261121"
 _WRITER = """
 import json, sys
 from flows.core import database
@@ -61,18 +60,6 @@ def engine(settings: Settings) -> Iterator[Engine]:
     opened = database.open_database(settings.database)
     yield opened
     opened.dispose()
-
-
-def image(registry: Registry, tag: str, *layers: bytes) -> Manifest:
-    """An image of these layers: nobody starts it."""
-    config = canonical({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}})
-    kind = "application/vnd.oci.image.layer.v1.tar+gzip"
-    parts = [descriptor(kind, layer) for layer in layers]
-    for blob in (config, *layers):
-        registry.put_blob(registry.repository, blob)
-    document = {"schemaVersion": 2, "mediaType": MANIFEST, "config": descriptor(CONFIG, config), "layers": parts}
-    registry.put_manifest(registry.repository, tag, canonical(document), MANIFEST)
-    return registry.manifest(registry.repository, tag)
 
 
 def packages(registry: Registry, subject: Manifest, engine: Engine, **found: str) -> None:

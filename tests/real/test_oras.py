@@ -16,7 +16,7 @@ from flows.images.manifests import canonical
 from flows.images.registry import Registry
 from flows.publishing import evidence
 from flows.signing.trust import ENVELOPE
-from tests.real.test_evidence import OLD, image
+from tests.support.attached import OLD, image
 from tests.support.machine import serve_registry
 from tests.support.oras_program import OrasProgram, oras_program
 
