@@ -30,6 +30,11 @@ def path(session: str) -> str:
     return f"{BELOW}{session}"
 
 
+def page(session: str) -> str:
+    """The page on which the owner of a session says when it moves, and starts or stops it; where there is a Hub."""
+    return f"{MY_SESSIONS}/sessions/{session}"
+
+
 def session(path: str) -> str:
     """The session that a path belongs to; empty: none."""
     return path.removeprefix(BELOW).partition("/")[0] if path.startswith(BELOW) else ""

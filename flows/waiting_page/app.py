@@ -124,11 +124,12 @@ class WaitingPage:
         if (intent := self._sessions.store.intent(name)) is None:
             return Seen(name, None)
         should_run, asked = intent
+        page = routes.page(name) if self.has_hub else ""
         busy = f"session {name}" in held(self._database, f"session {name}")
         for move in self._journal.unfinished(name):
             downtimes = self._journal.downtimes(LATELY)
-            return Seen(name, should_run, asked, busy, move, self._journal.entries(move), downtimes)
-        return Seen(name, should_run, asked, busy)
+            return Seen(name, should_run, asked, busy, move, self._journal.entries(move), downtimes, page)
+        return Seen(name, should_run, asked, busy, page=page)
 
 
 def knocked_at(table: routes.Table) -> tuple[str, ...]:

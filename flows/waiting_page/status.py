@@ -36,6 +36,7 @@ class Seen:
         move: its move that has not ended.
         entries: the lines of that move.
         downtimes: seconds that sessions were away when they were moved lately.
+        page: path at which its owner starts it again; empty: there is none, and the shell is named.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Seen:
     move: Move | None = None
     entries: Sequence[Entry] = ()
     downtimes: Sequence[float] = ()
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class AwayStatus:
         since: since when it is away, where that is known.
         expected: seconds that it is away altogether, where that is known.
         again: seconds after which to ask again.
+        page: path at which its owner starts it again; empty: there is none.
     """
 
     session: str
@@ -68,6 +71,7 @@ class AwayStatus:
     since: datetime | None = None
     expected: float | None = None
     again: float = 1.0
+    page: str = ""
 
 
 HOME_STAYS = "The home stays as it is, with everything in it."
@@ -84,19 +88,25 @@ def tell(seen: Seen) -> AwayStatus:
     if seen.move and seen.should_run:
         return _moving(seen, seen.move)
     if not seen.should_run:
-        text = f"`refit session start {name}` starts it again. {COMES_BACK}"
-        return AwayStatus(name, Why.stopped, f"{name} was stopped by its owner", text, since=seen.asked, again=5)
+        headline, text = f"{name} was stopped by its owner", f"{_start(seen)} {COMES_BACK}"
+        return AwayStatus(name, Why.stopped, headline, text, since=seen.asked, again=5, page=seen.page)
     if seen.busy:
         return AwayStatus(name, Why.starting, f"{name} is being started", COMES_BACK, since=seen.asked)
-    text = f"It ought to run. `refit session start {name}` starts it again. {COMES_BACK}"
-    return AwayStatus(name, Why.missing, f"{name} doesn't answer", text, again=2)
+    text = f"It ought to run. {_start(seen)} {COMES_BACK}"
+    return AwayStatus(name, Why.missing, f"{name} doesn't answer", text, again=2, page=seen.page)
+
+
+def _start(seen: Seen) -> str:
+    """How it is started again; people who log in to a Hub have no shell on this machine."""
+    return "Its owner can start it again." if seen.page else f"`refit session start {seen.name}` starts it again."
 
 
 def _moving(seen: Seen, move: Move) -> AwayStatus:
     since = next((entry.at for entry in seen.entries if (entry.step, entry.phase) == ("stop", Phase.intent)), None)
     usual = round(median(seen.downtimes), 1) if seen.downtimes else None
     if not seen.busy:
-        mended = "That is mended within two minutes, and by `refit migrate recover` at once."
+        at_once = "" if seen.page else ", and by `refit migrate recover` at once"
+        mended = f"That is mended within two minutes{at_once}."
         text = f"The process that moved it was ended in the middle. {mended} {HOME_STAYS} {COMES_BACK}"
         return AwayStatus(seen.name, Why.interrupted, f"The move of {seen.name} was interrupted", text, since, again=2)
     if move.state is State.rolling_back:

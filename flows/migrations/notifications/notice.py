@@ -39,6 +39,7 @@ class Notice:
         deadline: when it is moved whatever works in it, were this delivered now; none: never.
         left: hours that are left until then, if this is a reminder.
         answers: what may be answered by a button, and what that is called.
+        page: address at which its owner answers; empty: there is none, and the shell is named.
     """
 
     session: str
@@ -52,6 +53,7 @@ class Notice:
     deadline: datetime | None
     left: float | None = None
     answers: tuple[tuple[str, str], ...] = ANSWERS
+    page: str = ""
 
     @property
     def title(self) -> str:
@@ -63,7 +65,6 @@ class Notice:
     @property
     def text(self) -> str:
         """All of it."""
-        name = self.session
         last = f"On {self.deadline:%Y-%m-%d %H:%M} UTC it moves whatever works in it." if self.deadline else ""
         return "\n".join(
             filter(
@@ -75,12 +76,22 @@ class Notice:
                     f"Would end: {'; '.join(self.ends)}." if self.ends else "",
                     f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
                     f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
-                    f"At once: refit migrate run --session {name}. Later: refit session updates snooze {name} 2h.",
-                    f"Not before a day: refit session updates mode {name} pin 2026-12-31.",
-                    f"More: refit session updates show {name}.",
+                    *self._ways,
                     "From inside the session: write 2h, and why, into ~/.config/refit/hold.",
                 ),
             )
+        )
+
+    @property
+    def _ways(self) -> tuple[str, ...]:
+        """How an owner answers; people who log in to a Hub have no shell on this machine."""
+        name = self.session
+        if self.page:
+            return (f"At once, later, or not before a day, as you choose: {self.page}",)
+        return (
+            f"At once: refit migrate run --session {name}. Later: refit session updates snooze {name} 2h.",
+            f"Not before a day: refit session updates mode {name} pin 2026-12-31.",
+            f"More: refit session updates show {name}.",
         )
 
 

@@ -20,6 +20,7 @@ from flows.core import operator_alerts
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.gateway import routes
 from flows.migrations.notifications.notice import (
     Notice,
     answers,
@@ -244,6 +245,7 @@ class Teller:
             deadline=self._deadline(line.session),
             left=left,
             answers=answers(self._pin(line)),
+            page=f"{self._settings.gateway_url}{routes.page(line.session)}" if self._settings.hub_wanted else "",
         )
 
 

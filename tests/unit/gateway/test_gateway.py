@@ -112,6 +112,14 @@ def test_a_move_to_another_profile_names_it_and_says_how_long_it_usually_takes()
     assert tell(Seen("ada", True, AT, True, MOVE)).expected is None
 
 
+@pytest.mark.parametrize("seen", [Seen("ada", False, AT), Seen("ada", True, AT), Seen("ada", True, AT, False, MOVE)])
+def test_where_people_log_in_no_command_of_the_shell_is_named(seen: Seen) -> None:
+    story = tell(replace(seen, page="/services/sessions/sessions/ada"))
+    assert "refit " not in story.text and "refit " in tell(seen).text
+    if story.page:
+        assert 'href="/services/sessions/sessions/ada"' in page.as_html(story)
+
+
 def test_what_is_told_becomes_no_markup() -> None:
     html = page.as_html(replace(tell(Seen("ada", True)), headline="</h1><script>alert('x')</script>"))
     assert html.count("<script>") == 1 and "alert('x')" not in html

@@ -63,6 +63,11 @@ def test_a_notice_says_what_changes_what_ends_when_and_how_to_answer() -> None:
     assert "whatever works in it" not in NOTICE.text
 
 
+def test_where_people_log_in_a_notice_names_their_page_and_no_command_of_the_shell() -> None:
+    text = replace(NOTICE, page="http://127.0.0.1:17900/services/sessions/sessions/ada").text
+    assert "http://127.0.0.1:17900/services/sessions/sessions/ada" in text and "refit " not in text
+
+
 def test_a_deadline_is_told_where_there_is_one() -> None:
     forced = Notice("ada", "sha256:f9", "", (), 60, 15, 8, "at night", NOW + timedelta(days=7))
     assert "On 2026-11-28 09:00 UTC it moves whatever works in it." in forced.text
