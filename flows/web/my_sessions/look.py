@@ -19,11 +19,13 @@ from flows.core.policy import SessionPolicy
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.migrations.journal import Journal
+from flows.migrations.notifications.fleet import Fleet
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.outlook import Outlook, outlook
 from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rollouts import Rollouts
+from flows.migrations.session_planner import SessionPlanner
 from flows.publishing import evidence
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
@@ -43,7 +45,7 @@ logger = logging.getLogger("refit.my-sessions")
 
 Result = TypeVar("Result")
 # Seconds for which answers count: of the engine, of registry and catalog.
-_ENGINE_SECONDS, _REGISTRY_SECONDS = 1.0, 20.0
+_ENGINE_SECONDS, _REGISTRY_SECONDS, _FLEET_SECONDS = 1.0, 20.0, 30.0
 _MOST_IMAGES = 2000
 _MOST_CHANGED = 1000  # characters
 
@@ -77,6 +79,7 @@ class Lookout:
         self._registry = Registry(settings)
         self._publications = Publications(settings, self.database, self._registry)
         self._engine, self._slow = Remembered(_ENGINE_SECONDS), Remembered(_REGISTRY_SECONDS)
+        self._fleet = Remembered(_FLEET_SECONDS)
         self._images: LRUCache[str, told.Image] = LRUCache(_MOST_IMAGES)
         self._changes: LRUCache[tuple[str, str], str] = LRUCache(_MOST_IMAGES)
         self._lock = RLock()
@@ -127,6 +130,18 @@ class Lookout:
         for session in self.all({name: access}, {name: doing} if doing else {}):
             return session
         raise unknown_session(name)
+
+    def fleet(self) -> tuple[Fleet, datetime]:
+        """How rollouts and sessions stand, and when that was seen. To find it out, each session is looked at.
+
+        Raises:
+            RefitError: catalog or registry don't do their part.
+        """
+        return self._fleet.get("fleet", lambda: (SessionPlanner(self.settings).fleet(), now()))
+
+    def forget_fleet(self) -> None:
+        """Look at all sessions anew, as after a rollout was steered."""
+        self._fleet.forget()
 
     def forget(self) -> None:
         """Ask the engine anew, as after an action."""

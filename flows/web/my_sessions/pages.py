@@ -13,9 +13,10 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from flows.web.hub.registration import CALLBACK
+from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, looks
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import Desk
+from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.login import HEADERS, Login, is_navigation
 from flows.web.my_sessions.own_verbs import Log
 from flows.web.my_sessions.paths import BASE
@@ -43,6 +44,7 @@ class Pages:
             Route(BASE, lambda _: RedirectResponse(f"{BASE}/", 308)),
             Route(f"{BASE}/", self._handler(self.mine)),
             Route(f"{BASE}/sessions/{{session}}", self._handler(self.one)),
+            Route(f"{BASE}/all", self._handler(self.all)),
             Route(f"{BASE}/do/{{verb}}", self._handler(self.do), methods=["POST"]),
             Route(CALLBACK, self._handler(self.welcome)),
         ]
@@ -55,6 +57,10 @@ class Pages:
         """The page of one session."""
         return self._one(self._login.caller(request), request.path_params["session"])
 
+    def all(self, request: Request, _: Any) -> Response:
+        """The page of operators."""
+        return self._all(self._login.caller(request))
+
     def do(self, request: Request, sent: Any) -> Response:
         """Do what a form asks for; then its page is shown again."""
         caller = self._login.caller(request)
@@ -63,6 +69,8 @@ class Pages:
         if verb is None or verb.method != "POST":
             raise Problem(Code.unknown, "There is no such form.")
         alone = sent.get("page") == _ONE
+        if verb.scope is Scope.operate:
+            return self._operated(verb, caller, sent)
         try:
             api.done(verb, self._desk, caller, name, forms.read(verb, sent))
         except Problem as problem:
@@ -83,6 +91,19 @@ class Pages:
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
         }
         return self._page("sessions.html", caller, problem, **shown)
+
+    def _operated(self, verb: Verb, caller: Caller, sent: Any) -> Response:
+        try:
+            api.done(verb, self._desk, caller, "", forms.read(verb, sent))
+        except Problem as problem:
+            if not caller.admin:
+                raise
+            return self._all(caller, problem)
+        return RedirectResponse(f"{BASE}/all", 303, HEADERS)
+
+    def _all(self, caller: Caller, problem: Problem | None = None) -> Response:
+        seen = api.done(BY_NAME["overview"], self._desk, caller, "", {})
+        return self._page("overview.html", caller, problem, seen=seen, again=0)
 
     def _one(self, caller: Caller, name: str, problem: Problem | None = None) -> Response:
         one = api.done(BY_NAME["show"], self._desk, caller, name, {})

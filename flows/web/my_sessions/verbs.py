@@ -3,8 +3,8 @@
 From it come the routes of the API, its OpenAPI description and the forms of the pages.
 """
 
-from flows.web.my_sessions import own_verbs, update_verbs
+from flows.web.my_sessions import operator_verbs, own_verbs, update_verbs
 from flows.web.my_sessions.desk import Verb
 
-VERBS: tuple[Verb, ...] = (*own_verbs.VERBS, *update_verbs.VERBS)
+VERBS: tuple[Verb, ...] = (*own_verbs.VERBS, *update_verbs.VERBS, *operator_verbs.VERBS)
 BY_NAME = {verb.name: verb for verb in VERBS}
