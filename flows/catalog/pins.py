@@ -9,18 +9,25 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 from pydantic import AfterValidator, Field, StringConstraints
 
 from flows.core import documents
 from flows.core.documents import Document, Mistake
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from packaging.specifiers import SpecifierSet
+    from packaging.utils import canonicalize_name
+    from packaging.version import Version
 
 
 def _version(text: str) -> str:
     Version(text)
     return text
+
+
+def _canonical(name: str) -> str:
+    return canonicalize_name(name)
 
 
 def _range(text: str) -> str:
@@ -29,7 +36,7 @@ def _range(text: str) -> str:
 
 
 PackageName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"), AfterValidator(canonicalize_name)
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"), AfterValidator(_canonical)
 ]
 ExactVersion = Annotated[str, AfterValidator(_version)]
 Range = Annotated[str, StringConstraints(min_length=1), AfterValidator(_range)]

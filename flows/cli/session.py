@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -29,9 +30,10 @@ with lazily(globals()):
     from flows.core.settings import load
     from flows.migrations import shutdown_notice, start_sessions
     from flows.migrations.journal import Journal
-    from flows.sessions import preferences, recovery, wishes
+    from flows.sessions import overview, preferences, recovery, wishes
     from flows.sessions.activity import probes
     from flows.sessions.lifecycle import Sessions
+    from flows.sessions.overview import Status
     from flows.sessions.preferences import UpdatePreferences
     from flows.sessions.wishes import PreferenceStore
 
@@ -72,11 +74,15 @@ def create_session(
 @app.command("list")
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
+    found, urls = overview.glance_at_all(load()) or _all_sessions()
+    rows = (session_tables.session_row(status, urls[status.session.name]) for status in found)
+    show_data(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+
+
+def _all_sessions() -> tuple[Sequence[Status], Mapping[str, str]]:
     sessions = Sessions.open(load())
-    statuses = sessions.all()
-    urls = sessions.urls(status.session for status in statuses)
-    rows = (session_tables.session_row(status, urls[status.session.name]) for status in statuses)
-    show_data(as_json, statuses, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+    found = sessions.all()
+    return found, sessions.urls(status.session for status in found)
 
 
 @app.command("show")

@@ -19,8 +19,8 @@ with lazily(globals()):
     from flows.sessions.activity.evidence import Verdict
     from flows.sessions.activity.seen import Seen
     from flows.sessions.events import Event
-    from flows.sessions.lifecycle import Status
     from flows.sessions.model import Session
+    from flows.sessions.overview import Status
     from flows.sessions.preferences import PreferenceChange
     from flows.sessions.recovery import Recovered
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import sqlalchemy
-from sqlalchemy import Connection, Engine, text
-
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    import sqlalchemy
+    from sqlalchemy import Connection, Engine, text
 
 # Any number will do, as long as nothing else in the database locks the same.
 _UPGRADE_KEY = 0x5EF17

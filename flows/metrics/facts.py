@@ -36,8 +36,9 @@ from flows.migrations.targets import targets
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.pool import Pool, Room
-from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.overview import Status
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
 

@@ -30,8 +30,9 @@ from flows.sessions.activity.probes import look_at
 from flows.sessions.activity.seen import Seen
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.overview import Status
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
 

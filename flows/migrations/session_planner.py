@@ -27,8 +27,9 @@ from flows.migrations.targets import TargetFinder, has_other_image, image_key
 from flows.publishing import evidence
 from flows.publishing.signatures import NotPublished
 from flows.sessions.containers.pulls import to_pull
-from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+from flows.sessions.overview import Status
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore, caller
 

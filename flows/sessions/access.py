@@ -20,6 +20,7 @@ from flows.sessions.entry.ssh import Ssh
 from flows.sessions.ide import end_kernels
 from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.model import Running, Session
+from flows.sessions.overview import addresses, direct_address
 
 with lazily(globals()):
     from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer
@@ -47,16 +48,7 @@ class SessionAccess:
 
     def urls(self, sessions: Iterable[Session]) -> Mapping[str, str]:
         """Session → `url`. Without a gateway that runs, it is the address of its container, if that runs."""
-        listed = tuple(sessions)
-        led = any(session.access.port for session in listed) and self.gateway.runs
-        return {session.name: self._url(session, led) for session in listed}
-
-    def _url(self, session: Session, led: bool) -> str:
-        if session.access.port and led:
-            return self.gateway.url(session.path)
-        with suppress(RefitError):
-            return self.direct_url(session)
-        return ""
+        return addresses(sessions, self.engine, self.gateway)
 
     def direct_url(self, session: Session) -> str:
         """Where Refit itself reaches the IDE of a session that runs, with a gateway or without; empty: it has none.
@@ -64,10 +56,7 @@ class SessionAccess:
         Raises:
             RefitError: it doesn't run.
         """
-        if not session.access.port:
-            return ""
-        host, port = self.engine.address(session.container, session.access.port)
-        return f"http://{host}:{port}{session.path}"
+        return direct_address(session, self.engine)
 
     def token(self, session: Session) -> str:
         """The session's token; kept out of logs from now on."""

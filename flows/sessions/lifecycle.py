@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +31,7 @@ from flows.sessions.gpus.gpu_pool import GpuPool
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
+from flows.sessions.overview import Status, statuses
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
 
@@ -50,15 +51,6 @@ class NotStarted(RefitError):
             why="\n".join(filter(None, (problem.what, problem.why, said and f"The last lines that it wrote:\n{said}"))),
             hint=f"`refit session start {name}` tries again; `refit session rm {name}` removes it and keeps its home.",
         )
-
-
-@dataclass(frozen=True)
-class Status:
-    """A session as a person sees it: `running` is what the engine says (none: it has no container)."""
-
-    session: Session
-    running: Running | None
-    should_run: bool
 
 
 class Sessions(SessionAccess):
@@ -240,15 +232,9 @@ class Sessions(SessionAccess):
 
     def all(self) -> tuple[Status, ...]:
         """All sessions, by name."""
-        # Not by name: somebody may have renamed one.
-        running = {
-            (container.session, container.generation): container.running for container in self.engine.containers()
-        }
         intents = self.store.intents()
-        return tuple(
-            Status(session, running.get((session.name, session.generation)), session.name in intents)
-            for session in self.store.sessions()
-        )
+        records = [(session, session.name in intents) for session in self.store.sessions()]
+        return statuses(records, self.engine.containers())
 
     def show(self, name: str) -> Status:
         """One session.

@@ -17,12 +17,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flows.core.documents import bounds
 from flows.core.documents.bounds import OutOfBounds
 from flows.core.errors import RefitError
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    import yaml
 
 Key = str | int
 _TOO_DEEP = "too many lists and tables are in each other here"

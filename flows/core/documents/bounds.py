@@ -13,7 +13,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import yaml
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    import yaml
 
 _MB = 1_000_000
 

@@ -20,8 +20,9 @@ from flows.core.settings import Settings
 from flows.migrations.journal import Journal
 from flows.migrations.start_sessions import make_session, newest_image, start_session
 from flows.sessions.homes.volumes import read_wanted
-from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import names
 

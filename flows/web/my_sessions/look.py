@@ -30,8 +30,9 @@ from flows.publishing import evidence
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
-from flows.sessions.lifecycle import Sessions, Status
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.overview import Status
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Access, Role
 from flows.sessions.preferences import UpdatePreferences

@@ -189,3 +189,14 @@ def test_help_and_completion_import_nothing_heavy(words: list[str], variables: d
 def test_help_imports_no_more_of_its_own_than_it_shows() -> None:
     assert not {"flows.cli.session", "flows.cli.tables", "flows.cli.home"} & imported("--help")
     assert {"flows.cli.session", "flows.cli.home"} <= imported("session", "--help")
+
+
+@pytest.mark.slow
+def test_a_list_of_no_session_opens_neither_database_nor_engine(tmp_path: Path) -> None:
+    home = {"REFIT_HOME": str(tmp_path)}
+    imported("session", "list", **home)  # makes the database
+    modules = imported("session", "list", **home)
+    heavy = {"sqlalchemy", "alembic", "prefect", "httpx", "sh", "psutil", "yaml", "packaging"}
+    tops = {name.partition(".")[0] for name in modules}
+    assert not tops.intersection(heavy)
+    assert not {"flows.core.database", "flows.sessions.containers.podman", "flows.sessions.lifecycle"} & modules

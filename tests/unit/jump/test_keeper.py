@@ -18,7 +18,7 @@ from flows.jump.sandbox import Sandbox
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.people.person_keys import PersonKeys
 from tests.support.laptops import hear
-from tests.unit.jump.test_rules import ADAS, BOBS
+from tests.support.person_keys import ADAS, BOBS
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,20 +15,11 @@ from flows.jump.guests import keys_of_sessions
 from flows.jump.rules import End, Login
 from flows.sessions.entry import client
 from flows.sessions.entry.client import JumpHost
-from flows.sessions.entry.keys import PublicKey
 from flows.sessions.people.entitlements import Access, Account, Entitlements, Kind, Rights, Role, Share
 from flows.sessions.people.person_keys import MOST_KEYS, KeyTaken, PersonKey, PersonKeys
+from tests.support.person_keys import ADAS, BOBS, key
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)
-
-
-def key(number: int, comment: str = "") -> PublicKey:
-    fields = (b"ssh-ed25519", number.to_bytes(32, "big"))
-    blob = b"".join(len(field).to_bytes(4, "big") + field for field in fields)
-    return PublicKey("ssh-ed25519", base64.b64encode(blob).decode(), comment)
-
-
-ADAS, BOBS = key(1, "laptop"), key(2)
 LOGIN = Login("ada", ADAS.fingerprint, frozenset({"ada", "shared"}))
 PLACES = {"ada": "10.1.0.2", "shared": "10.1.0.3", "other": "10.1.0.4"}
 

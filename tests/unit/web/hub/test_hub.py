@@ -22,8 +22,8 @@ from flows.core.settings import Settings, Span
 from flows.gateway import routes
 from flows.publishing.signatures import Refusal
 from flows.services import doctor_home
-from flows.sessions.lifecycle import Status
 from flows.sessions.model import Running, Session, check_name
+from flows.sessions.overview import Status
 from flows.sessions.store import HomeTaken, Store
 from flows.sessions.wishes import PreferenceStore
 from flows.signing.trust import Doubt
