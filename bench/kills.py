@@ -188,7 +188,7 @@ class _Session:
         until = time.monotonic() + FINAL_SECONDS
         while self._journal.move(move.id).state not in FINAL and time.monotonic() < until:
             again = self._chance.random() < KILLED_AGAIN
-            self._attempt(lambda: MoveExecutor.open(settings).resume_all(), self.longest if again else FINAL_SECONDS)
+            self._attempt(lambda: MoveExecutor.open(settings).recover_all(), self.longest if again else FINAL_SECONDS)
 
     def _step(self, move: Move) -> str:
         """The step that was interrupted."""

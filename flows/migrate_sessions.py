@@ -32,7 +32,7 @@ from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
-from flows.migrations.results import NotResumed, Result
+from flows.migrations.results import NotRecovered, Result
 from flows.migrations.rollout_control import steer
 from flows.migrations.session_planner import SessionPlanner
 from flows.publishing import evidence
@@ -128,11 +128,11 @@ def migrate_sessions(
     with _alone(planning.database) as alone:
         if not alone:
             return _left_to_another_run(planning, to)
-        resumed, stuck = _resumed(settings)  # what a run that was killed had begun
-        _alert(resumed, settings)
+        recovered, stuck = _recovered(settings)  # what a run that was killed had begun
+        _alert(recovered, settings)
         if only_begun and not planning.unfinished():
             ask(())
-            return (*resumed, *stuck)
+            return (*recovered, *stuck)
         migration = _Migration(planning, to, settings)
         results = reconcile(migration, _Watch(planning.database, migration.hear), settings.migration, once=once)
     _show((*results, *stuck))
@@ -147,14 +147,14 @@ def _left_to_another_run(planning: SessionPlanner, to: str) -> tuple[Result, ...
     return tuple(replace(one, reason=one.reason or "another run moves it") for one in elsewhere)
 
 
-def _resumed(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
-    """The results of moves of killed runs, and those that can't be resumed just now."""
+def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ...]]:
+    """The results of moves of killed runs, and those that can't be recovered just now."""
     carrier, logger = MoveExecutor.open(settings), get_run_logger()
     try:
-        return carrier.resume_all(), ()
-    except NotResumed as error:
+        return carrier.recover_all(), ()
+    except NotRecovered as error:
         for name, problem in error.problems.items():
-            logger.warning("the move of %s can't be resumed: %s", name, problem)
+            logger.warning("the move of %s can't be recovered: %s", name, problem)
         moves = {name: carrier.journal.last(name) for name in error.problems}
         stuck = (replace(carrier.result(move), error=error.problems[name]) for name, move in moves.items() if move)
         return error.results, tuple(stuck)
@@ -272,8 +272,8 @@ def steer_migration(what: Literal["pause", "resume", "abort", "approve"], image:
     return steer(what, image, load_settings(), caller())
 
 
-@flow(name="resume-migrations", flow_run_name="resume migrations")
-def resume_migrations(held: str = "") -> tuple[Result, ...]:
+@flow(name="recover-migrations", flow_run_name="recover migrations")
+def recover_migrations(held: str = "") -> tuple[Result, ...]:
     """Finish or undo every move that a crash interrupted.
 
     Args:
@@ -283,10 +283,10 @@ def resume_migrations(held: str = "") -> tuple[Result, ...]:
     carrier = MoveExecutor.open(settings)
     reopened = carrier.reopen(held) if held else None
     results: tuple[Result, ...] = (reopened,) if reopened else ()
-    problem: NotResumed | None = None
+    problem: NotRecovered | None = None
     try:
-        results += carrier.resume_all()
-    except NotResumed as error:
+        results += carrier.recover_all()
+    except NotRecovered as error:
         results, problem = results + error.results, error
     _show(results)
     _alert(results, settings)

@@ -154,9 +154,9 @@ def recover(
 ) -> None:
     """Finish or undo every move that a crash interrupted."""
     with running_flows(quiet=as_json):
-        from flows.migrate_sessions import resume_migrations
+        from flows.migrate_sessions import recover_migrations
 
-        results = resume_migrations(session)
+        results = recover_migrations(session)
     show_moves(results, as_json)
 
 

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 
 
 def up(
-    systemd: Annotated[bool, typer.Option("--systemd", help="Write systemd units instead of starting.")] = False,
+    systemd: Annotated[
+        bool, typer.Option("--systemd", help="Write systemd units instead of starting (experimental).")
+    ] = False,
 ) -> None:
     """Start registry, Prefect, gateway and what else is wanted, then the sessions that ran; what runs is left alone."""
     settings = load()

@@ -78,7 +78,7 @@ def _foreign(version: str, why: str) -> RefitError:
     if _BEFORE_RELEASE.fullmatch(version):
         return RefitError(
             "Refit's database was made before the first release.",
-            why="This Refit can't read its journal, and so can't resume the moves in it.",
+            why="This Refit can't read its journal, and so can't recover the moves in it.",
             hint="end all moves with the Refit that made it, and move the database away (its file, or another "
             "`database_url`); then `refit up` records the sessions that it finds.",
         )

@@ -98,7 +98,7 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
     image = newest_image(settings, profile)
     if not wish.force and (why := obstacles(settings, {source.name: (source, image)}).get(source.name)):
         raise RefitError(
-            f"What is in the home of {source.name!r} doesn't go together with {profile.stem}.",
+            f"Files in the home of {source.name!r} don't go together with {profile.stem}.",
             why=why,
             hint="mend it first, or say `--force`.",
         )

@@ -1,6 +1,6 @@
 """Carrying moves out: each step is announced in the journal before it is done, and written down afterwards.
 
-A failure is written down as well, and `decide` finds the way back; interrupted moves are found by `resume_all`.
+A failure is written down as well, and `decide` finds the way back; interrupted moves are found by `recover_all`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from flows.migrations.move import (
 from flows.migrations.move_steps import FINAL, Code, State, StepName
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.results import Deferred, NotResumed, Result
+from flows.migrations.results import Deferred, NotRecovered, Result
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of
@@ -134,7 +134,7 @@ class MoveExecutor:
         self._publications.require(image)
         return moved(before, image, self._access(image))
 
-    def resume_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
+    def recover_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
         """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
 
         They go side by side: whatever befalls one of them, or however long it takes, is no other's.
@@ -143,28 +143,28 @@ class MoveExecutor:
             moves: those to see to; all, if not given.
 
         Raises:
-            NotResumed: some could not be resumed just now; it was tried with all.
+            NotRecovered: some could not be recovered just now; it was tried with all.
         """
         unfinished = tuple(self.journal.unfinished() if moves is None else moves)
         if not unfinished:
             return ()
         with ThreadPoolExecutor(min(len(unfinished), self.sessions.engine.at_once)) as pool, self.leaving():
-            ended = tuple(pool.map(self._resumed, unfinished))
+            ended = tuple(pool.map(self._recovered, unfinished))
         results = tuple(end for end in ended if isinstance(end, Result))
         if problems := {
             move.before.name: end for move, end in zip(unfinished, ended, strict=True) if isinstance(end, str)
         }:
-            raise NotResumed(problems, results)
+            raise NotRecovered(problems, results)
         return results
 
-    def _resumed(self, move: Move) -> Result | str | None:
-        """As `resume`; why it can't be done, in words."""
+    def _recovered(self, move: Move) -> Result | str | None:
+        """As `recover`; why it can't be done, in words."""
         try:
-            return self.resume(move)
+            return self.recover(move)
         except RefitError as error:
             return str(error)
         except Exception as error:
-            logger.exception("%s could not be resumed", move.id)
+            logger.exception("%s could not be recovered", move.id)
             return f"{type(error).__name__}: {error}"
 
     @contextmanager
@@ -179,7 +179,7 @@ class MoveExecutor:
                 self._leaves.set()  # before anything that runs is ended
                 raise
 
-    def resume(self, move: Move) -> Result | None:
+    def recover(self, move: Move) -> Result | None:
         """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
 
         Raises:

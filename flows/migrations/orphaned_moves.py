@@ -47,7 +47,7 @@ def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: dat
         RefitError: one could not be ended just now; the others were tried.
     """
     left = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
-    return carrier().resume_all(left) if left else ()
+    return carrier().recover_all(left) if left else ()
 
 
 class IngressReopener:

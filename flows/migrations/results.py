@@ -68,10 +68,12 @@ class Result:
         return self.state in (State.rolled_back, State.held) or bool(self.error) or self.put_off
 
 
-class NotResumed(RefitError):
-    """Moves that could not be resumed just now: `problems` by session; `results` of those that could."""
+class NotRecovered(RefitError):
+    """Moves that could not be recovered just now: `problems` by session; `results` of those that could."""
 
     def __init__(self, problems: Mapping[str, str], results: tuple[Result, ...] = ()) -> None:
         self.problems, self.results = dict(problems), results
         why = "\n".join(f"{name}: {problem}" for name, problem in self.problems.items())
-        super().__init__("Not every move could be resumed.", why=why, hint="try again: `refit migrate recover`.")
+        super().__init__(
+            "Not every interrupted move could be recovered.", why=why, hint="try again: `refit migrate recover`."
+        )

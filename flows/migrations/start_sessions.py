@@ -96,7 +96,7 @@ def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move
     """Why a session can't be brought to where it ought to be; empty: it is there."""
     try:
         if name in moves:
-            carrier.resume(moves[name])
+            carrier.recover(moves[name])
         session, should_run = carrier.sessions.store.find(name) or (None, False)
         if session and should_run and carrier.sessions.running(session) is not Running.running:
             start_session(settings, name)

@@ -27,7 +27,7 @@ ENTRYPOINTS: tuple[str, ...] = (
     "flows.migrate_sessions:migrate_sessions",
     "flows.migrate_sessions:steer_migration",
     "flows.approve_wave:approve_wave",
-    "flows.migrate_sessions:resume_migrations",
+    "flows.migrate_sessions:recover_migrations",
     "flows.prune_images:prune_images",
 )
 # Fields by which a deployment could bring along something to run or read; Refit's own never have them. `job_variables`

@@ -84,7 +84,7 @@ def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_w
     assert gets_in(scene)
     assert doors.open(now() + 2 * LOOK_AGE) == () == end(scene, 2 * PATIENCE)
     assert scene.sessions.store.session(NAME).image == scene.image("old")
-    (result,) = MoveExecutor.open(scene.settings).resume_all()
+    (result,) = MoveExecutor.open(scene.settings).recover_all()
     assert result.moved, result.reason
 
 

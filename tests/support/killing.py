@@ -96,7 +96,7 @@ def furnished(folder: Path, port: int, image: Callable[..., str], access: Access
 
 
 def resume(settings: Settings) -> None:
-    process = in_a_process(lambda: MoveExecutor.open(settings).resume_all())
+    process = in_a_process(lambda: MoveExecutor.open(settings).recover_all())
     process.join()
     assert process.exitcode == 0
 
@@ -151,7 +151,7 @@ def kill(process: BaseProcess) -> None:
 def resume_until_killed(scene: Scene, step: str) -> None:
     def work() -> None:
         journal = DeadlyJournal(scene.settings, step, Phase.done)
-        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).resume_all()
+        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).recover_all()
 
     process = in_a_process(work)
     process.join()

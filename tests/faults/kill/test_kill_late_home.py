@@ -77,7 +77,7 @@ def test_f07_a_run_that_stood_still_in_mid_move_wakes_up_and_does_nothing_more(
     process = in_a_process(work)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     carrier = MoveExecutor.open(settings)
-    wait_until(lambda: carrier.resume_all() or not later.journal.unfinished())
+    wait_until(lambda: carrier.recover_all() or not later.journal.unfinished())
     lines = later.journal.entries(later.journal.latest()[NAME])
     wait_until(lambda: monotonic() > began + slept)
     assert process.pid

@@ -75,7 +75,7 @@ def move_and_stand_still(mine: Fleet) -> None:
 
 def take_over(mine: Fleet) -> None:
     deadline = time.monotonic() + TAKEN_OVER
-    while not mine.carrier().resume_all() and time.monotonic() < deadline:
+    while not mine.carrier().recover_all() and time.monotonic() < deadline:
         time.sleep(0.5)
 
 

@@ -131,7 +131,7 @@ def _take_over(fleet: Fleet, line: Decision) -> None:
         if moves and all(move.state in FINAL for move in moves):
             return True
         try:
-            carrier.resume_all() if moves else carrier.carry_out(line)
+            carrier.recover_all() if moves else carrier.carry_out(line)
         except RefitError as error:
             assert "lease" in str(error), error
         return False

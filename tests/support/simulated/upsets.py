@@ -136,7 +136,7 @@ def _live_on(fleet: Fleet, chance: random.Random, upsets: Upsets, begin: Callabl
         if fleet.world.alive and not fleet.journal.unfinished():
             return
         upsets.failing -= NEEDED
-        work = lambda: fleet.carrier().resume_all()  # noqa: E731
+        work = lambda: fleet.carrier().recover_all()  # noqa: E731
     raise AssertionError("the move has no end")
 
 

@@ -140,7 +140,7 @@ def test_f03_an_old_ide_that_cant_be_imported_before_is_started_when_the_home_is
     happening(sessions, "start", "after", lambda: happening(sessions, "warm", when, upset))  # the second time
     with suppress(Killed):
         move(sessions, bob, sessions.image("bad", IMAGES["writes into the home"]))
-    sessions.carrier().resume_all()
+    sessions.carrier().recover_all()
     [done] = sessions.journal.history(bob.name)
     assert done.state is State.rolled_back and healthy(sessions, bob)
 

@@ -33,7 +33,7 @@ def test_f01_killed_before_and_after_every_effect_it_arrives(
     happening(sessions, verb, when, kill(sessions))
     with pytest.raises(Killed):
         move(sessions, ada)
-    sessions.carrier().resume_all()
+    sessions.carrier().recover_all()
     [done] = sessions.journal.history(ada.name)
     assert done.state is State.cleaned and healthy(sessions, ada)
 
@@ -55,7 +55,7 @@ def test_f01_a_session_that_a_killed_run_has_left_closed_is_opened_as_soon_as_it
     assert box.shut and doors.open(now()) == ()
     later = now() + 2 * LOOK_AGE
     assert (doors.open(later), doors.open(later)) == ((ada.name,), ()) and not box.shut
-    sessions.carrier().resume_all()
+    sessions.carrier().recover_all()
     assert healthy(sessions, sessions.sessions.store.session(ada.name))
 
 
@@ -110,7 +110,7 @@ def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, a
     with pytest.raises(Killed):
         move(sessions, ada)
     sessions.world.meanwhile = lambda _: None
-    sessions.carrier().resume_all()
+    sessions.carrier().recover_all()
     with sessions.world.person():
         assert not sessions.sessions.up()
     assert healthy(sessions, ada)

@@ -30,7 +30,7 @@ from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.rehearsal import _named, sweep
-from flows.migrations.results import NotResumed
+from flows.migrations.results import NotRecovered
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -125,15 +125,15 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
 
     sessions.world.stands = stands
     with ThreadPoolExecutor(1) as pool:
-        resumed = pool.submit(carrier.resume_all)
+        resumed = pool.submit(carrier.recover_all)
         wait_until(lambda: [move.before.name for move in journal.unfinished()] == ["s1", "s2"])
         goes_on.set()
-        with pytest.raises(NotResumed, match="running/session-s1") as caught:
+        with pytest.raises(NotRecovered, match="running/session-s1") as caught:
             resumed.result()
     assert set(caught.value.problems) == {"s1"}
     assert [(one.session, one.moved) for one in caught.value.results] == [("s2", True), ("s3", True)]
     sessions.world.stands = lambda _: None
-    [result] = carrier.resume_all()
+    [result] = carrier.recover_all()
     assert result.moved
 
 

@@ -202,7 +202,7 @@ def test_killed_before_and_after_every_effect_the_home_is_as_before_or_as_then(
     chosen = session_snapshots.find(sessions.sessions, ada.name, THEN)
     with pytest.raises(Killed):
         carrier.carry_out(decision, back_to=chosen.id)
-    sessions.carrier().resume_all()
+    sessions.carrier().recover_all()
     assert not sessions.journal.unfinished() and healthy(sessions, ada)
     [done] = sessions.journal.history(ada.name)
     found = home(sessions, ada)

@@ -1,4 +1,4 @@
-"""What people read when their session is stopped: each box says the same as the others."""
+"""Notices to people whose session is stopped: each box says the same as the others."""
 
 from __future__ import annotations
 

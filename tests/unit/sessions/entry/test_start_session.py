@@ -1,4 +1,4 @@
-"""What `start-session` hands on to the program of a container, and what images have beside it for people."""
+"""Variables that `start-session` hands on to the program of a container, and texts beside it for people."""
 
 from __future__ import annotations
 
