@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from flows.core.errors import RefitError
+from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
 from flows.sessions.entry.keys import PublicKey, added
 from flows.sessions.lifecycle import Sessions
@@ -24,6 +26,8 @@ logger = logging.getLogger("refit.jump")
 
 # Seconds: for a session on which somebody acts, and how long a port of this machine's own containers may be silent.
 _LEASE_SECONDS, _CONNECT_SECONDS = 0.2, 1.0
+# Seconds until it is tried again to bring keys that couldn't be brought.
+_AGAIN_SECONDS = 60.0
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 Keys = Mapping[str, tuple[PublicKey, ...]]
@@ -50,6 +54,7 @@ class Guests:
         self._applied: dict[str, tuple[PublicKey, ...]] = {}
         self._seen: tuple[object, ...] = ()
         self._allowed: Keys = {}
+        self._not_before: dict[str, float] = {}
 
     def look(self) -> None:
         """Bring every session up to date whose keys have changed."""
@@ -60,13 +65,27 @@ class Guests:
             del self._applied[name]
         for name in sorted(names):
             keys = by_session.get(name, ())
-            if self._applied.get(name) == keys:
-                continue
-            try:
+            if self._applied.get(name) != keys and time.monotonic() >= self._not_before.get(name, 0.0):
+                self._try(sessions, name, keys)
+
+    def _try(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> None:
+        self._not_before.pop(name, None)
+        try:
+            if not self._is_there(sessions, name, keys):
                 self._bring(sessions, name, keys)
-                self._applied[name] = keys
-            except RefitError as error:
-                logger.info("the keys of %s have to wait: %s", name, error.what)
+            self._applied[name] = keys
+        except LeaseTaken:
+            logger.info("the keys of %s wait: somebody acts on it", name)
+        except RefitError as error:  # an image without sshd, for instance
+            self._not_before[name] = time.monotonic() + _AGAIN_SECONDS
+            logger.warning("the keys of %s can't be brought: %s", name, error)
+
+    def _is_there(self, sessions: Sessions, name: str, keys: tuple[PublicKey, ...]) -> bool:
+        """Whether nothing has to be done, as for most sessions after this process was started anew."""
+        if sessions.ssh.people_keys(name) != keys:
+            return False
+        address = sessions.ssh.addresses().get(name)
+        return not keys or (address is not None and _listens(address))
 
     def _now_allowed(self) -> Keys:
         entitlements, keys = rights.entitlements(self._settings, self._database), self._keys.all()
