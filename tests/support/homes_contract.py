@@ -110,6 +110,38 @@ class HomesContract:
             homes.restore(session, "move")
         assert files.all(session.home) == {"notes": "one"}
 
+    def test_single_files_come_back_and_what_they_overwrite_may_stay(
+        self, homes: Homes, files: Files, session: Session
+    ) -> None:
+        files.write(session.home, "notes", "one")
+        files.write(session.home, "results", "one")
+        homes.delta(session, "then")
+        files.write(session.home, "notes", "two")
+        files.write(session.home, "results", "two")
+        homes.bring_files(session, "then", ["notes"], suffix=".now")
+        assert files.all(session.home) == {"notes": "one", "notes.now": "two", "results": "two"}
+        homes.bring_files(session, "then", ["results"], to="beside")
+        assert files.all(session.home)["beside/results"] == "one" and files.all(session.home)["results"] == "two"
+        with pytest.raises(RefitError, match="isn't in the snapshot"):
+            homes.bring_files(session, "then", ["results", "missing"])
+        assert files.all(session.home)["results"] == "two"
+
+    def test_a_clone_begins_with_the_files_of_a_snapshot(self, homes: Homes, files: Files, session: Session) -> None:
+        files.write(session.home, "notes", "one")
+        homes.delta(session, "then")
+        files.write(session.home, "notes", "two")
+        name, uid = f"{session.name}-two", session.uid + 1
+        new = replace(session, name=name, uid=uid, home=homes.path(name), volumes=())
+        for _ in range(2):  # the first one is killed before it is whole
+            homes.draft_clone(session, "then", new)
+            assert name not in homes.owners()
+        homes.finish_clone(new, session.uid)
+        try:
+            assert homes.owners()[name] == uid and files.all(new.home) == {"notes": "one"}
+            assert files.all(session.home) == {"notes": "two"}
+        finally:
+            homes.remove_volume(new.home)
+
     def test_a_snapshot_is_forgotten_alone(self, homes: Homes, session: Session) -> None:
         homes.copy(session, "one")
         homes.copy(session, "two")
