@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import (
     builders,
+    door,
     downtime,
     faults,
     fleet,
@@ -55,6 +56,7 @@ BENCHMARKS = {
     "faults": Benchmark(faults.run),
     "throughput": Benchmark(throughput.run),
     "tasks": Benchmark(tasks.run),
+    "door": Benchmark(door.run),
     "startup": Benchmark(startup.run, ("podman",)),
 }
 

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from flows.build_profiles import build_profiles
 from flows.catalog import load, tree
 from flows.core import documents
+from flows.core.atomic_files import write_whole
 from flows.core.errors import UnknownName
 from flows.core.settings import Settings
 from flows.create_session import create_session
@@ -21,8 +23,10 @@ from flows.lock_requirements import lock_requirements
 from flows.migrate_sessions import migrate_sessions
 from flows.migrations.results import Result
 from flows.releases.report import BuildReport
+from flows.sessions import wishes
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
+from flows.sessions.wishes import PreferenceStore
 
 # A year without Refit: a release that nobody ships.
 RELEASE = "2000a"
@@ -69,6 +73,30 @@ def play(settings: Settings, step: Step) -> Story:
     with step("Migrate the session to it"):
         moves = migrate_sessions([SESSION]) if _is_behind(sessions, second) else ()
     return Story(first, second, moves, sessions.address(SESSION), _read(sessions) == written)
+
+
+def turn_hub_on(settings: Settings) -> bool:
+    """Let people log in from now on, unless `settings.yaml` says something else; returns whether it was changed."""
+    if "hub" in settings.model_fields_set:
+        return False
+    file = settings.home / "settings.yaml"
+    settings.folder()
+    written = file.read_text(encoding="utf-8") if file.exists() else ""
+    write_whole(file, f"{written.rstrip()}\nhub: true\n".lstrip(), private=True)
+    return True
+
+
+def entry(settings: Settings) -> str:
+    """A link that logs `demo` in, once, and opens the session, which is theirs unless it is somebody's."""
+    from flows.web.hub import entering  # noqa: PLC0415 - it is an extra
+    from flows.web.hub.client import HubClient  # noqa: PLC0415
+
+    sessions = Sessions.open(settings)
+    session = sessions.store.session(SESSION)
+    HubClient(settings).add(SESSION, admin=False)
+    if not sessions.store.owners().get(SESSION):
+        PreferenceStore(sessions.store.database).change(SESSION, wishes.caller(), owner=SESSION)
+    return entering.link(settings, SESSION, f"{session.path}{urlsplit(session.access.page).path}")
 
 
 def _start(sessions: Sessions, catalog: Path) -> None:

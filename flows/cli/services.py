@@ -161,9 +161,17 @@ def reset(
     remove_state(settings, [part.name for part in parts])
 
 
-def demo() -> None:
+def demo(
+    hub: Annotated[
+        bool, typer.Option("--hub", help="Turn JupyterHub on in settings.yaml, unless that says something else.")
+    ] = False,
+) -> None:
     """Show the whole loop: build, start a session, change something, build again, move the session."""
     settings = load()
+    if hub:
+        from flows.cli.demo import turn_hub_on
+
+        settings = load() if turn_hub_on(settings) else settings
     problems = [finding for finding in doctor.examine(settings, doctor.NEEDED) if not finding.ok]
     for problem in problems:
         err.print(str(problem))
@@ -199,7 +207,13 @@ def _tell(story: Story, settings: Settings) -> None:
         if story.built_nothing
         else f"First: {tables.built(story.first)}\nThen: {tables.built(story.second)}"
     )
-    out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
+    if settings.hub_wanted:
+        from flows.cli.demo import SESSION, entry
+
+        out.print(f"\nSession   {entry(settings)}", highlight=False, soft_wrap=True)
+        out.print(f"          The link logs {SESSION} in, once, from this machine.", highlight=False)
+    else:
+        out.print(f"\nSession   {story.address}", highlight=False, soft_wrap=True)
     out.print(f"Prefect   {tickets.link(settings)}", highlight=False, soft_wrap=True)
     out.print(f"          {_once()}", highlight=False)
     out.print("Try next  refit session list · refit migrate history · refit build · refit down", highlight=False)

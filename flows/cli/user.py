@@ -14,6 +14,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import tables
     from flows.core.database import open_database
+    from flows.core.logins import By
     from flows.core.settings import Settings, load
     from flows.core.waiting import wait_until
     from flows.gateway import routes
@@ -35,12 +36,28 @@ def invite(
     valid: Annotated[str, typer.Option(metavar="DURATION", help="How long the link works: 30m, 2h, 7d.")] = "7d",
     admin: Annotated[bool, typer.Option("--admin", help="The person administers the Hub.")] = False,
 ) -> None:
-    """Print a link with which a person chooses a password and is logged in; it works once."""
+    """Print a link with which a person chooses a password and is logged in; it works once.
+
+    Where `hub_login` says that people log in elsewhere, there is no link: the person may come in from now on.
+    """
     settings = hub_settings()
+    if settings.hub_login.by is not By.password:
+        _make_account(settings, name, admin=admin)
+        return
     code = accounts.invite(accounts.folder(settings), name, read_duration(valid).total_seconds(), admin=admin)
-    link = f"{settings.gateway_url}{routes.HUB}/invite?code={quote(code)}"
+    link = f"{settings.public_url}{routes.HUB}/invite?code={quote(code)}"
     out.print(f"Give this link to {name}. It works once, within {valid}; an older one of theirs doesn't work any more.")
     out.print(link, highlight=False, soft_wrap=True)
+
+
+def _make_account(settings: Settings, name: str, *, admin: bool) -> None:
+    """Let somebody in who has a password elsewhere."""
+    if problem := accounts.why_no_name(name):
+        raise RefitError(f"{name!r} can't be the name of a person.", why=problem, hint="choose another name.")
+    HubClient(settings).add(name, admin=admin)
+    policy = settings.hub_login
+    where = "this machine" if policy.by is By.pam else policy.service
+    out.print(f"{name} may come in, with the login of {where}: {settings.public_url}{routes.HUB}/", soft_wrap=True)
 
 
 @app.command("list")

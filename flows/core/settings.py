@@ -20,6 +20,7 @@ from pydantic import Field, SecretStr
 from flows.core import documents, program_output
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
+from flows.core.logins import LoginPolicy
 from flows.core.policy import RolloutPolicy, SnapshotPolicy
 
 with lazily(globals()):
@@ -131,6 +132,14 @@ class Settings(documents.Document):
         "(experimental; needs the extra `hub`).",
     )
     hub_port: Port = Field(17_902, description="Loopback port of the Hub; people reach it through the gateway.")
+    subdomain_host: str = Field(
+        "",
+        pattern=r"^(|https?://[a-z0-9.-]+(:[0-9]+)?)$",
+        description="The gateway's address where each person's sessions have a host below it: http://localhost:17900, "
+        "https://hub.example.org (with *.hub.example.org); empty: all sessions are one origin.",
+    )
+    hub_login: LoginPolicy = Field(LoginPolicy(), description="How people log in to the Hub.")
+    hub_client_secret: SecretStr = Field(SecretStr(""), description="The Hub's secret at the provider of `hub_login`.")
 
     metrics_port: int = Field(
         0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
@@ -309,6 +318,11 @@ class Settings(documents.Document):
     def gateway_url(self) -> str:
         """URL of the gateway in front of sessions."""
         return f"http://{self.seen_from_here}:{self.gateway_port}"
+
+    @property
+    def public_url(self) -> str:
+        """URL of the gateway in links that people are given."""
+        return self.subdomain_host or self.gateway_url
 
     @property
     def hub_wanted(self) -> bool:

@@ -60,6 +60,11 @@ def standing(hub: str) -> Table:
     return people if hub else {}
 
 
+def is_of_people(path: str) -> bool:
+    """Whether a path leads to the Hub or to something beside it, where people log in."""
+    return any(f"{path.rstrip('/')}/".startswith(f"{place}/") for place in (HUB, USERS, ENTRY, "/services"))
+
+
 def is_free(path: str) -> bool:
     """Whether the Hub may lead a path of the gateway somewhere, as it does for its services; the others are Refit's."""
     taken = (BELOW.rstrip("/"), HUB, USERS, ENTRY, MY_SESSIONS, COMPLETE)

@@ -273,10 +273,15 @@ class Sessions(SessionAccess):
         return self.engine.logs(self.store.session(name).container, lines)
 
     def address(self, name: str) -> str:
-        """The URL that a person opens: with the token, so not for logs; empty where there is no IDE."""
+        """The URL that a person opens; empty where there is no IDE.
+
+        Where people log in, it has no token: the authorizer adds that. Elsewhere it has, so it is not for logs.
+        """
         session = self.store.session(name)
-        url = self.url(session)
-        return url and url + session.access.page.replace("{token}", self.token(session))
+        url, page = self.url(session), session.access.page
+        if url and self._settings.hub_wanted:
+            return f"{self._settings.public_url}{session.path}{page.partition('?')[0] if '{token}' in page else page}"
+        return url and url + page.replace("{token}", self.token(session))
 
     def binds_late(self, session: Session) -> bool:
         """Whether the container of a session gets its home by its slot: its image and this machine can do that."""

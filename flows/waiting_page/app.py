@@ -30,7 +30,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.sessions.lifecycle import Sessions
 from flows.waiting_page import page
-from flows.waiting_page.status import AwayStatus, Seen, Why, tell
+from flows.waiting_page.status import LOGIN_AWAY, AwayStatus, Seen, Why, tell
 
 logger = logging.getLogger("refit.waiting-page")
 
@@ -159,6 +159,8 @@ def door(waiting_page: WaitingPage) -> Starlette:
         if request.url.path == "/" and waiting_page.has_hub:
             return RedirectResponse(f"{routes.HUB}/", 302)
         wants_page = "text/html" in request.headers.get("accept", "")
+        if waiting_page.has_hub and routes.is_of_people(request.url.path):
+            return answer(LOGIN_AWAY, html=wants_page)
         return answer(waiting_page.story(routes.session(request.url.path)), html=wants_page)
 
     return Starlette(routes=[Route("/health", health), Route("/{path:path}", away, methods=METHODS)])

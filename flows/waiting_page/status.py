@@ -22,6 +22,7 @@ class Why(StrEnum):
     stopped = "stopped"
     missing = "missing"
     unknown = "unknown"
+    login = "login"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,15 @@ class AwayStatus:
     page: str = ""
 
 
+LOGIN_AWAY = AwayStatus(
+    "",
+    Why.login,
+    "Nobody can log in just now",
+    "JupyterHub, or a page beside it, doesn't answer; it may be starting. Sessions go on, and people who are logged in "
+    "stay so. "
+    "This page goes on by itself as soon as it is back.",
+    again=2,
+)
 HOME_STAYS = "The home stays as it is, with everything in it."
 COMES_BACK = "This page opens the session by itself as soon as it is back."
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
-import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from flows.core import command
 from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.leases import lease, still_held
@@ -26,67 +18,17 @@ from tests.support.database_contract import DatabaseContract
 from tests.support.leftovers import assert_clean, sleepers
 from tests.support.machine import private_home, serve_registry
 from tests.support.machines import builder, hand_over, handing
+from tests.support.postgresql import PASSWORD, Cluster, postgresql
 from tests.support.simulated.replicas import check_that_one_acts, check_that_who_was_taken_for_dead_does_nothing_more
-from tests.support.waiting import PATIENCE, free_port, wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.long
-
-PASSWORD = secrets.token_hex(16)
-_numbers = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A server's data, and the loopback port that it answers on."""
-
-    folder: Path
-    port: int
-
-    def url(self, name: str, password: str = PASSWORD) -> str:
-        return f"postgresql://refit:{password}@127.0.0.1:{self.port}/{name}"
-
-    def make(self, password_file: Path) -> None:
-        options = ["--username=refit", f"--pwfile={password_file}", "--auth=scram-sha-256", "--encoding=UTF8"]
-        self._run("initdb", *options, "--no-sync")
-
-    def start(self) -> None:
-        options = f"-c listen_addresses=127.0.0.1 -c port={self.port} -c unix_socket_directories='' -c fsync=off"
-        self._run("pg_ctl", "start", "--wait", f"--log={self.folder / 'log'}", f"--options={options}")
-
-    def stop(self) -> None:
-        self._run("pg_ctl", "stop", "--wait", "--mode=fast")
-
-    def add_database(self) -> str:
-        """Make one that is empty; returns its URL."""
-        name = f"refit_{next(_numbers)}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
-        return self.url(name)
-
-    def _run(self, program: str, *words: str) -> None:
-        # Debian keeps the server's programs out of PATH, and PostgreSQL refuses to run as root.
-        folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
-        somebody = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
-        path = str(folders[-1] / program) if folders else program
-        command.run([*somebody, path, f"--pgdata={self.folder / 'data'}", *words], cwd=self.folder)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    # Not below pytest's folder: that one only its owner may enter, and the server runs as another.
-    with tempfile.TemporaryDirectory(prefix="refit-postgresql-") as name:
-        folder, word = Path(name), Path(name, "password")
-        word.write_text(PASSWORD)
-        if os.getuid() == 0:
-            shutil.chown(folder, "postgres")
-            shutil.chown(word, "postgres")
-        made = Cluster(folder, free_port())
-        made.make(word)
-        made.start()
-        try:
-            yield made
-        finally:
-            made.stop()
+    with postgresql() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -69,8 +69,8 @@ class People:
     hub: Hub
     ides: dict[str, Ide] = field(default_factory=dict)
 
-    def session(self, name: str, owner: str) -> Ide:
-        """A session of somebody, which answers."""
+    def session(self, name: str, owner: str, url: str = "") -> Ide:
+        """A session of somebody, which answers, or in whose place something else does at a URL."""
         settings, store = self.hub.settings, self.hub.sessions.store
         home, token = settings.home / "homes" / name, settings.folder("sessions", name) / "token"
         token.write_text(f"token-of-{name}", encoding="ascii")
@@ -84,7 +84,7 @@ class People:
         if owner:
             PreferenceStore(store.database).change(name, owner, owner=owner)
         self.ides[name] = Ide(name)
-        self.lead(name)
+        self.lead(name, url)
         return self.ides[name]
 
     def lead(self, name: str, url: str = "") -> None:
@@ -96,7 +96,7 @@ class People:
 def people_alone(folder: Path, **more: Any) -> Iterator[People]:
     """A Hub of its own, with its services."""
     ports = {"gateway_port": free_port(), "gateway_api_port": free_port(), "hub_port": free_port()}
-    with private_home(folder, free_port(), gateway=True, hub=True, **ports, **more) as settings:
+    with private_home(folder, free_port(), **{"gateway": True, "hub": True, **ports, **more}) as settings:
         people = People(Hub(settings, ""))
         try:
             services.up(settings, only=SERVICES)

@@ -18,14 +18,16 @@ const TAKEN_BACK = [1008, "you may not use this session any more"];
 const CLOSE = 8;
 const AWAY = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
-// Answers of the authorizer are remembered so long: milliseconds. A page makes dozens of requests at once.
-const REMEMBERED = 3000;
+// Answers of the authorizer are remembered so long: milliseconds. A page makes dozens of requests at once. It takes one
+// back when it doesn't hold any more.
+const REMEMBERED = 15000;
 const MOST_REMEMBERED = 10000;
 // An authorizer that stands still is waited for so long: milliseconds.
 const PATIENCE = 10000;
 const SESSIONS = "/session/";
 // Cookies that no IDE needs to see.
 const OWN_COOKIE = /^(__Host-)?(refit-|jupyterhub-)/;
+const FOREIGN = { status: 403, headers: {}, body: "a page elsewhere asks for this\n" };
 const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
@@ -77,6 +79,15 @@ function isPage(kind, request) {
   return kind === "web" && request.method === "GET" && (request.headers.accept ?? "").includes("text/html");
 }
 
+/** Whether a page of another origin makes the browser ask. Following a link is no such thing, nor is a program. */
+function isForeign(kind, { method, headers }) {
+  if (headers.authorization) return false;
+  const hosts = [headers.host, ...(headers["x-forwarded-host"] ?? "").split(/, */)];
+  if (headers.origin && !hosts.includes(headers.origin.replace(/^https?:\/\//, ""))) return true;
+  const isLink = kind === "web" && method === "GET" && headers["sec-fetch-mode"] === "navigate";
+  return ["cross-site", "same-site"].includes(headers["sec-fetch-site"]) && !isLink;
+}
+
 class Gateway extends ConfigurableProxy {
   #upgraded = new WeakMap();
 
@@ -116,7 +127,8 @@ class Gateway extends ConfigurableProxy {
 
   async #admit(kind, request, answer, prefix) {
     const { cookie, authorization } = request.headers;
-    const key = JSON.stringify([prefix, cookie, authorization]);
+    if (isForeign(kind, request)) return this.#refuse(kind, answer, FOREIGN);
+    const key = JSON.stringify([prefix, cookie, authorization, request.headers.host]);
     let known = this.#visits.recall(key);
     if (!known) {
       const told = await this.#askAuthorizer(kind, request, prefix);
@@ -161,6 +173,7 @@ class Gateway extends ConfigurableProxy {
       host: "authorizer",
       "x-refit-session": prefix.slice(SESSIONS.length).split("/")[0],
       "x-refit-url": request.url,
+      "x-refit-host": request.headers.host ?? "",
       "x-refit-kind": isPage(kind, request) ? "page" : "other",
     };
     const question = { socketPath, path: "/admit", headers, timeout: PATIENCE, agent: this.#authorizerAgent };

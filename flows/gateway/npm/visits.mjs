@@ -78,7 +78,11 @@ export function visitsApi(visits, token) {
     let body = "";
     for await (const part of request.setEncoding("utf8"))
       if ((body += part).length > LONGEST_BODY) return told(answer, 413);
-    return told(answer, 200, { closed: visits.end(JSON.parse(body)) });
+    try {
+      return told(answer, 200, { closed: visits.end(JSON.parse(body)) });
+    } catch {
+      return told(answer, 400);
+    }
   };
   return [/^\/api\/visits$/, { get, delete: end }];
 }

@@ -23,10 +23,8 @@ from tornado import web  # type: ignore[attr-defined]
 from traitlets import Unicode
 
 from flows.core.atomic_files import write_whole
-from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.settings import Settings, load
-from flows.sessions.people.person_keys import PersonKeys
+from flows.core.settings import Settings
 
 SHORTEST_PASSWORD = 10
 LONGEST_NAME = 200  # the Hub's database has room for 255
@@ -120,16 +118,8 @@ class InvitedAuthenticator(NativeAuthenticator):
 
     invitations = Unicode(help="Folder with the invitations.", config=True)
 
-    def delete_user(self, user: Any) -> None:
-        """Forget the account and its keys; what the Hub removes next are the servers, whose sessions stay."""
-        leaving.add(user.name)
-        # Somebody who gets the same name later isn't the same person.
-        PersonKeys(open_database(load().database)).forget(user.name)
-        super().delete_user(user)
-
     def make_account(self, invitation: Invitation, password: str) -> None:
         """Make the account of an invitation, or give it another password if it is there."""
-        leaving.discard(invitation.person)
         hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt())
         account = self.get_user(invitation.person)
         if account is None:

@@ -11,6 +11,7 @@ import secrets
 import time
 from urllib.parse import urlencode, urlsplit
 
+from cachetools import TTLCache
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -21,7 +22,7 @@ from flows.gateway import routes
 from flows.sessions.model import Session
 from flows.sessions.people.entitlements import NO_ACCESS, Access, Role
 from flows.sessions.people.grants import Grants
-from flows.web.hub import pages, passes
+from flows.web.hub import origins, pages, passes
 from flows.web.hub.callers import Caller, Callers
 from flows.web.hub.client import OAUTH_CLIENT, HubClient, HubError
 from flows.web.hub.rights_watch import RightsWatch
@@ -29,9 +30,10 @@ from flows.web.hub.servers import Servers
 
 logger = logging.getLogger("refit.authorizer")
 
-CALLBACK, GUEST = f"{routes.ENTRY}/callback", f"{routes.ENTRY}/guest"
+CALLBACK, GUEST, ARRIVAL = (f"{routes.ENTRY}/{name}" for name in ("callback", "guest", "arrival"))
 # Seconds. That somebody is in a session is written down so often.
 _VISIT_SECONDS = 60.0
+_MOST_TICKETS = 100_000
 _NO_STORE = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -64,6 +66,7 @@ class Admission:
         self._key = kept_secret(settings.folder("services", "authorizer") / "key")
         self._callers = Callers(self._key, hub, watch)
         self._visited: dict[tuple[str, str], float] = {}
+        self._settings, self._used = settings, TTLCache[str, bool](_MOST_TICKETS, passes.TICKET_SECONDS)
         program_output.protect(self._key)
 
     def admit(self, request: Request) -> Response:
@@ -77,7 +80,7 @@ class Admission:
         except HubError:
             told = {"message": "The Hub is away, and nobody else knows this token.", "refit": "authorizer"}
             return JSONResponse(told, 503, headers={**_NO_STORE, "Retry-After": "5"})
-        if caller is None:
+        if caller is None or not self._is_at_home(caller, name, request.headers.get("x-refit-host", "")):
             return self._ask_who(request, kind == "page")
         session, _ = self._servers.sessions.store.find(name) or (None, False)
         access = self._access(caller, name)
@@ -102,14 +105,50 @@ class Admission:
         except HubError as error:
             logger.warning("%s", error)
             return HTMLResponse(pages.expired("The login failed"), 502, headers=_NO_STORE)
-        answer = RedirectResponse(str(state["to"]), 302, headers=_NO_STORE)
-        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, person=login.person, login=login.login)
+        caller, to = Caller(login.person, login.login), str(state["to"])
+        answer = self._send_home(caller, to) if self._settings.subdomain_host else self._welcomed(request, caller, to)
+        answer.delete_cookie(passes.STATE, path=CALLBACK)
+        return answer
+
+    def arrive(self, request: Request) -> Response:
+        """Somebody who has logged in comes to the host of a session's owner: their pass counts there alone."""
+        sealed = request.query_params.get("ticket", "")
+        told = passes.opened(self._key, passes.TICKET, sealed)
+        if told is None or told["host"] != request.headers.get("host") or self._used.get(sealed):
+            return HTMLResponse(pages.expired("This login has expired"), 400, headers=_NO_STORE)
+        self._used[sealed] = True
+        caller = Caller(str(told["person"]), str(told["login"]), host=str(told["host"]))
+        return self._welcomed(request, caller, str(told["to"]))
+
+    def _welcomed(self, request: Request, caller: Caller, to: str) -> Response:
+        answer = RedirectResponse(to, 302, headers=_NO_STORE)
+        told = {"person": caller.person, "login": caller.login, "host": caller.host}
+        kept = passes.seal(self._key, passes.PASS, passes.PASS_SECONDS, **told)
         name, path = passes.cookie(secure=is_https(request))
         answer.set_cookie(
             name, kept, passes.PASS_SECONDS, path=path, secure=is_https(request), httponly=True, samesite="lax"
         )
-        answer.delete_cookie(passes.STATE, path=CALLBACK)
         return answer
+
+    def _send_home(self, caller: Caller, to: str) -> Response:
+        """Send somebody to the host of the session's owner, if they may use that session."""
+        session, entitlements = routes.session(to), self._watch.now(fresh=True)
+        if not session:
+            return RedirectResponse(to, 302, headers=_NO_STORE)
+        if not entitlements.may_use(caller.person, session):
+            return HTMLResponse(pages.refused(caller.person, session), 403, headers=_NO_STORE)
+        host = origins.host_of(self._settings, entitlements.owners[session])
+        told = {"person": caller.person, "login": caller.login, "host": host, "to": to}
+        sealed = passes.seal(self._key, passes.TICKET, passes.TICKET_SECONDS, **told)
+        to_host = f"{origins.url_of(self._settings, host)}{ARRIVAL}?{urlencode({'ticket': sealed})}"
+        return RedirectResponse(to_host, 302, headers=_NO_STORE)
+
+    def _is_at_home(self, caller: Caller, session: str, host: str) -> bool:
+        """Whether a pass counts where its browser has come to; a token counts everywhere, for no page sends it."""
+        if caller.scopes is not None or not self._settings.subdomain_host:
+            return True
+        owner = self._watch.now().owners.get(session, "")
+        return bool(owner) and caller.host == host == origins.host_of(self._settings, owner)
 
     def tell_guest(self, request: Request) -> Response:
         """Tell somebody once that the session which they open is another person's, and what that means."""
@@ -135,8 +174,10 @@ class Admission:
                 "refit": "authorizer",
             }
             return JSONResponse(told, 403, headers=_NO_STORE)
-        nonce = secrets.token_urlsafe(16)
         to = back_to(request.headers["x-refit-url"])
+        if not origins.is_main(self._settings, request.headers.get("x-refit-host", "")):
+            return RedirectResponse(f"{self._settings.public_url}{to}", 302, headers=_NO_STORE)
+        nonce = secrets.token_urlsafe(16)
         state = passes.seal(self._key, passes.STATE, passes.STATE_SECONDS, to=to, nonce=nonce)
         asked = {"client_id": OAUTH_CLIENT, "redirect_uri": CALLBACK, "response_type": "code", "state": state}
         answer = RedirectResponse(f"{routes.HUB}/api/oauth2/authorize?{urlencode(asked)}", 302, headers=_NO_STORE)

@@ -28,7 +28,7 @@ from flows.core.waiting import forever
 from flows.gateway import routes
 from flows.sessions.model import Session
 from flows.sessions.people.grants import Grants
-from flows.web.hub.admission import CALLBACK, GUEST, Admission
+from flows.web.hub.admission import ARRIVAL, CALLBACK, GUEST, Admission
 from flows.web.hub.client import HubClient, Person
 from flows.web.hub.rights_watch import RightsWatch
 from flows.web.hub.servers import RUNS, Servers
@@ -37,7 +37,8 @@ logger = logging.getLogger("refit.authorizer")
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 LOOK_SECONDS = 5.0
-LONGEST_SECONDS = 60.0
+# After an outage of the Hub, news of rights wait no longer than this.
+LONGEST_SECONDS = 5.0
 # Seconds after which connections are closed of somebody who lost a session, at most.
 END_SECONDS = 1.0
 
@@ -109,6 +110,7 @@ def application(authorizer: Authorizer, admission: Admission) -> Starlette:
     way = [
         Route("/admit", admission.admit),
         Route(CALLBACK, admission.welcome),
+        Route(ARRIVAL, admission.arrive),
         Route(GUEST, admission.tell_guest, methods=["GET", "POST"]),
     ]
     return Starlette(

@@ -27,11 +27,13 @@ class Caller:
         person: name at the Hub.
         login: the Hub's number of the login.
         scopes: what the token of a program lets it do; none: a browser may do what the person may.
+        host: the only one at which the pass of a browser counts; empty: it isn't bound to one.
     """
 
     person: str
     login: str
     scopes: frozenset[str] | None = None
+    host: str = ""
 
 
 class Callers:
@@ -53,7 +55,7 @@ class Callers:
         for name in passes.COOKIES:
             told = passes.opened(self._key, passes.PASS, request.cookies.get(name, ""))
             if told and self._watch.now().is_logged_in(str(told["person"]), str(told.get("login", ""))):
-                return Caller(str(told["person"]), str(told["login"]))
+                return Caller(str(told["person"]), str(told["login"]), host=str(told.get("host", "")))
         return None
 
     def _by_token(self, request: Request) -> Caller | None:

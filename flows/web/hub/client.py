@@ -122,6 +122,15 @@ class HubClient:
         answer = self._ask("GET", _RIGHTS, (httpx.codes.NOT_MODIFIED,), params=asked)
         return answer.json() if answer.is_success else None
 
+    def add(self, person: str, *, admin: bool) -> None:
+        """Make an account; one that is there is left as it is, but for whether it administers the Hub.
+
+        Raises:
+            HubError: the Hub doesn't answer, or refuses.
+        """
+        self._ask("POST", f"/users/{quote(person, safe='')}", (409,), json={})
+        self._ask("POST", "/refit/admins", json={"name": person, "admin": admin})
+
     def note(self, person: str, server: str, options: Mapping[str, object] | None) -> None:
         """Let the Hub know of a server: one that runs is started there with these options, another is only listed.
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import make_url
 from flows.core.database import write
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import accounts, client, passes, registration
+from flows.web.hub import client, logins, passes, registration
 from flows.web.hub.admission import CALLBACK
 from flows.web.hub.rights_handler import SERVICE
 from flows.web.hub.scopes import definitions
@@ -57,7 +57,6 @@ def configure(c: Any) -> None:
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
     c.JupyterHub.proxy_class = "flows.web.hub.routing.RefitProxy"
     c.JupyterHub.spawner_class = "flows.web.hub.spawner.RefitSpawner"
-    c.JupyterHub.authenticator_class = "flows.web.hub.accounts.InvitedAuthenticator"
     c.JupyterHub.allow_named_servers = True
     c.JupyterHub.default_url = f"{routes.HUB}/home"
     # Sessions don't end with the Hub.
@@ -76,15 +75,4 @@ def configure(c: Any) -> None:
     c.JupyterHub.oauth_token_expires_in = passes.PASS_SECONDS
     c.Spawner.start_timeout = _START_SECONDS
     c.Spawner.poll_interval = _POLL_SECONDS
-    _configure_accounts(c, str(accounts.folder(chosen)))
-
-
-def _configure_accounts(c: Any, invitations: str) -> None:
-    c.InvitedAuthenticator.invitations = invitations
-    # Nobody has an account without an invitation, so each of them may come in.
-    c.Authenticator.allow_all = True
-    c.NativeAuthenticator.enable_signup = False
-    c.NativeAuthenticator.open_signup = False
-    c.NativeAuthenticator.minimum_password_length = accounts.SHORTEST_PASSWORD
-    c.NativeAuthenticator.allowed_failed_logins = 5
-    c.NativeAuthenticator.seconds_before_next_try = 60
+    logins.configure(c, chosen)

@@ -15,12 +15,12 @@ from typing import Any
 
 from flows.gateway import routes
 
-PASS, STATE, GUEST = "refit-pass", "refit-state", "refit-guest"
+PASS, STATE, GUEST, TICKET = "refit-pass", "refit-state", "refit-guest", "refit-ticket"
 # Where there is TLS, browsers take a cookie with this prefix from no other host, and from no page without TLS.
 _HOST = "__Host-"
 COOKIES = (f"{_HOST}{PASS}", PASS)
 # Seconds. After that the Hub is asked again, which asks for a password only if its own login has ended.
-PASS_SECONDS, STATE_SECONDS = 8 * 3600, 600
+PASS_SECONDS, STATE_SECONDS, TICKET_SECONDS = 8 * 3600, 600, 30
 
 
 def cookie(*, secure: bool) -> tuple[str, str]:

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from jupyterhub import orm
+from jupyterhub import orm, roles
 from jupyterhub.apihandlers.base import APIHandler
 from jupyterhub.scopes import expand_scopes
 from tornado import web  # type: ignore[attr-defined]
 
-PATH = "/api/refit/rights"
+PATH, ADMINS = "/api/refit/rights", "/api/refit/admins"
 SERVICE = "refit"
 # Seconds.
 _LONGEST_WAIT = 30.0
@@ -143,13 +143,35 @@ def _reaches(share: Any) -> bool:
     return any(scope.partition("!")[0] == _REACHING for scope in share.scopes)
 
 
-class RightsHandler(APIHandler):
-    """Tells Refit's own service, and nobody else, who may reach what."""
+class OwnHandler(APIHandler):
+    """Answers Refit's own service, and nobody else."""
+
+    async def prepare(self) -> None:
+        """Refuse everybody else."""
+        await super().prepare()
+        if not (isinstance(self.current_user, orm.Service) and self.current_user.name == SERVICE):
+            raise web.HTTPError(403)
+
+
+class AdminsHandler(OwnHandler):
+    """Lets somebody administer the Hub, or not any more: by its own API a service can't say so."""
+
+    async def post(self) -> None:
+        """Take `name` and `admin`."""
+        told = self.get_json_body() or {}
+        if (user := self.find_user(str(told.get("name", "")))) is None:
+            raise web.HTTPError(404)
+        user.admin = bool(told.get("admin"))
+        roles.assign_default_roles(self.db, entity=user.orm_user)
+        self.db.commit()
+        self.set_status(204)
+
+
+class RightsHandler(OwnHandler):
+    """Tells who may reach what."""
 
     async def get(self) -> None:
         """Answer as soon as the rights aren't those that were `seen`, or after `wait` seconds with 304."""
-        if not (isinstance(self.current_user, orm.Service) and self.current_user.name == SERVICE):
-            raise web.HTTPError(403)
         counted, seen = changes(self.db), self.get_argument("seen", "")
         await counted.wait(seen, min(float(self.get_argument("wait", "0")), _LONGEST_WAIT))
         if seen == counted.version:

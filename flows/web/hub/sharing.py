@@ -124,7 +124,7 @@ class Sharing:
         lasting = min(until - now(), _LONGEST) if until else CODE_TIME
         number, path = self._hub.share_code(owner, server, max(lasting, _SHORTEST))
         grant = self._grants.record(Share(session, owner, Kind.code, number), server, by, until)
-        return grant, f"{self._settings.gateway_url}{path}"
+        return grant, f"{self._settings.public_url}{path}"
 
     def shares(self, session: str) -> tuple[Shared, ...]:
         """The shares of a session that hold, codes that nobody has accepted among them.

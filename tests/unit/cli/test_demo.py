@@ -6,6 +6,7 @@ import pytest
 
 from flows.catalog import load
 from flows.cli import demo
+from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.releases.report import BuildReport
 from tests.support.machine import ROOT
@@ -37,3 +38,12 @@ def test_nothing_was_built_only_if_nothing_was_grafted_either() -> None:
     there, moved = (BuildReport((), (reused, stage), {}) for stage in (reused, grafted))
     assert demo.Story(there, there, (), "", True).built_nothing
     assert not demo.Story(there, moved, (), "", True).built_nothing
+
+
+def test_the_hub_is_turned_on_in_a_new_home_and_never_against_what_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    assert demo.turn_hub_on(Settings(home=tmp_path)) and file.read_text() == "hub: true\n"
+    assert not demo.turn_hub_on(Settings(home=tmp_path, hub=False)) and file.read_text() == "hub: true\n"
+    file.write_text("registry_port: 5001")
+    assert demo.turn_hub_on(Settings(home=tmp_path, registry_port=5001))
+    assert file.read_text() == "registry_port: 5001\nhub: true\n"

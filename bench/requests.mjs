@@ -1,0 +1,38 @@
+// Asks for paths at a steady rate, as many people's browsers do, and answers such requests: `serve PORT` or `ask` with a
+// JSON document {url, cookies, rate, seconds} on its standard input, which prints {asked, failed, milliseconds}.
+import http from "node:http";
+
+const [what, port] = process.argv.slice(2);
+
+if (what === "serve") {
+  http.createServer((_, answer) => answer.end("this is a session\n")).listen(Number(port), "127.0.0.1");
+} else {
+  let text = "";
+  for await (const part of process.stdin) text += part;
+  const { urls, cookies, rate, seconds } = JSON.parse(text);
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 256 });
+  const milliseconds = [];
+  const pending = new Set();
+  let failed = 0;
+  const ask = (number) =>
+    new Promise((done) => {
+      const begun = performance.now();
+      const headers = { cookie: cookies[number % cookies.length], accept: "*/*" };
+      const request = http.get(urls[number % urls.length], { agent, headers }, (answer) => {
+        if (answer.statusCode !== 200) failed += 1;
+        answer.resume().on("end", () => done(milliseconds.push(performance.now() - begun)));
+      });
+      request.on("error", () => done((failed += 1)));
+    });
+  const begun = performance.now();
+  for (let number = 0; number < rate * seconds; ) {
+    const due = Math.min(rate * seconds, ((performance.now() - begun) / 1000) * rate);
+    for (; number < due; number += 1) {
+      const asked = ask(number).finally(() => pending.delete(asked));
+      pending.add(asked);
+    }
+    await new Promise((done) => setTimeout(done, 2));
+  }
+  await Promise.all(pending);
+  console.log(JSON.stringify({ asked: rate * seconds, failed, milliseconds }));
+}

@@ -1,0 +1,46 @@
+"""How people log in to the Hub: `hub_login:` in settings.yaml."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from flows.core.documents import Document
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class By(StrEnum):
+    """The part of JupyterHub that knows people."""
+
+    password = "password"
+    pam = "pam"
+    oidc = "oidc"
+
+
+class LoginPolicy(Document):
+    """`hub_login:` in settings.yaml. Whichever it is, nobody has an account without an invitation."""
+
+    by: By = Field(
+        By.password,
+        description="`password`: chosen by invited people; `pam`: this machine's; `oidc`: a provider's.",
+    )
+    issuer: str = Field(
+        "",
+        pattern=r"^(|https?://[^\s@?#]*[^\s@?#/])$",
+        description="URL of the provider (OpenID Connect), without a slash behind it; https, unless it is on loopback.",
+    )
+    client_id: str = Field("", description="Name of the Hub at that provider; its secret is `hub_client_secret`.")
+    name_claim: str = Field("preferred_username", min_length=1, description="The provider's claim that names a person.")
+    service: str = Field("your organization", min_length=1, max_length=80, description="Its name on the button.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> LoginPolicy:
+        if self.by is By.oidc and not (self.issuer and self.client_id):
+            raise ValueError("`by: oidc` needs `issuer` and `client_id`")
+        url = urlsplit(self.issuer)
+        if url.scheme == "http" and url.hostname not in _LOOPBACK:
+            raise ValueError("`issuer` is asked by https: what it says decides who somebody is")
+        return self

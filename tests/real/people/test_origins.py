@@ -1,0 +1,126 @@
+"""Sessions of each person at an origin of their own, and pages elsewhere that ask for them, for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from flows.web.hub import passes
+from flows.web.hub.origins import host_of
+from tests.support.hub import Hub, Person
+from tests.support.people import People, opened, people_alone, says, status
+from tests.support.waiting import PATIENTLY, free_port, wait_until
+
+
+class Resolving(httpx.BaseTransport):
+    """Knows all hosts below localhost, as browsers do."""
+
+    def __init__(self) -> None:
+        self._transport = httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        here = request.url.copy_with(host="127.0.0.1")
+        more = {"headers": request.headers, "extensions": request.extensions}
+        return self._transport.handle_request(httpx.Request(request.method, here, stream=request.stream, **more))
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
+    port = free_port()
+    folder, main = tmp_path_factory.mktemp("origins") / "home", f"http://localhost:{port}"
+    with people_alone(folder, gateway_port=port, subdomain_host=main) as people:
+        yield people
+
+
+def person(hub: Hub, name: str) -> Person:
+    somebody = Person(hub, name)
+    options = {"follow_redirects": True, "headers": {"Accept": "text/html"}, "transport": Resolving(), **PATIENTLY}
+    somebody.client = httpx.Client(base_url=hub.settings.subdomain_host, **options)
+    somebody.accept(hub.invited(name))
+    return somebody
+
+
+def held(somebody: Person, host: str) -> dict[str, str]:
+    """The pass that a browser keeps for a host, as its page at that host sends it."""
+    name = urlsplit(f"http://{host}").hostname
+    [value] = [one.value for one in somebody.client.cookies.jar if one.name == passes.PASS and one.domain == name]
+    return {"Cookie": f"{passes.PASS}={value}", "Host": host}
+
+
+def test_each_persons_sessions_have_a_host_at_which_nobody_elses_are(people: People) -> None:
+    hub = people.hub
+    ann, bea = person(hub, "ann@example.org"), person(hub, "bea")
+    people.session("one", "ann@example.org")
+    people.session("two", "bea")
+    wait_until(lambda: ann.client.get("/session/one/api").status_code == 200)
+    seen = ann.client.get("/session/one/api?x=1")
+    anns, beas = (host_of(hub.settings, name) for name in ("ann@example.org", "bea"))
+    assert anns != beas and str(seen.url) == f"http://{anns}/session/one/api?x=1"
+    assert seen.text.startswith("this is /session/one")
+    assert status(hub, "one", held(ann, anns)) == 200
+    hub.refit("session", "share", "two", "--with", "ann@example.org")
+    wait_until(lambda: ann.client.get("/session/two/api").url.path == "/authorizer/guest")
+    told = ann.client.get("/session/two/api")
+    assert ann.client.post(str(told.url)).text.startswith("this is /session/two")
+    # A script in bea's session has what bea's host has: not what ann's browser keeps for ann's.
+    at_beas = held(ann, beas)
+    assert status(hub, "two", at_beas) == 200 and status(hub, "one", at_beas) == 403
+    assert status(hub, "one", {**at_beas, "Host": anns}) == 403  # the pass counts at bea's host alone
+    assert status(hub, "two", {**held(ann, anns), "Host": beas}) == 403
+    refused = bea.client.get("/session/one/api")
+    assert refused.status_code == 403 and urlsplit(str(refused.url)).netloc != anns
+    assert status(hub, "one", ann.token()) == 200  # programs have no cookies
+
+
+def test_a_ticket_to_a_host_works_once_and_there(people: People) -> None:
+    hub = people.hub
+    cat = person(hub, "cat")
+    people.session("three", "cat")
+    wait_until(lambda: cat.client.get("/session/three/api").status_code == 200)
+    [arrived] = [one for one in cat.client.get("/session/three/api").history if "arrival" in str(one.url)]
+    again = Person(hub, "cat")
+    again.client = httpx.Client(transport=Resolving(), **PATIENTLY)
+    assert again.client.get(arrived.url).status_code == 400
+    for wrong in (
+        "x",
+        "",
+        passes.seal("key", passes.TICKET, 30, person="cat", login="a1", host="x", to="/session/three"),
+    ):
+        assert again.client.get(arrived.url.copy_with(params={"ticket": wrong})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "comes_in"),
+    [
+        ({}, True),
+        ({"Origin": "http://{host}"}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://bea.localhost"}, False),
+        ({"Origin": "null"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}, False),
+    ],
+)
+def test_a_page_elsewhere_gets_nothing_of_a_session(people: People, headers: dict[str, str], comes_in: bool) -> None:
+    hub = people.hub
+    if "four" not in people.ides:
+        people.session("four", "dot")
+        people.dot = person(hub, "dot")  # type: ignore[attr-defined]
+        wait_until(lambda: people.dot.client.get("/session/four/api").status_code == 200)  # type: ignore[attr-defined]
+    host = host_of(hub.settings, "dot")
+    own = held(people.dot, host)  # type: ignore[attr-defined]
+    sent = {**own, **{name: value.replace("{host}", host) for name, value in headers.items()}}
+    assert status(hub, "four", sent) == (200 if comes_in else 403)
+    if "Origin" in headers:
+        asked = {name: value for name, value in sent.items() if name != "Host"}
+        if comes_in:
+            return
+        with pytest.raises(InvalidStatus) as refused, opened(hub, "four", asked) as channel:
+            says(channel)
+        assert refused.value.response.status_code == 403

@@ -1,0 +1,102 @@
+"""Outages of the Hub, the authorizer and the gateway, for real: people inside stay in, rights still end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+
+import httpx
+import psutil
+
+from flows import services
+from flows.gateway.proxy import Visit
+from flows.sessions.people.grants import Grants
+from flows.web.hub import passes
+from tests.support.hub import Hub, Person
+from tests.support.people import People, come_in, cookies, opened, says, status
+from tests.support.waiting import PATIENTLY, wait_until
+
+MANY = 50
+
+
+def kill(hub: Hub, name: str) -> None:
+    def state() -> services.State:
+        return next(one for one in services.status(hub.settings) if one.name == name)
+
+    pid = state().pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not psutil.pid_exists(pid) or not state().running)
+
+
+def login(hub: Hub, person: Person) -> str:
+    key = (hub.settings.home / "services/authorizer/key").read_text()
+    told = passes.opened(key, passes.PASS, (person.client.cookies.get(passes.PASS) or "").strip('"'))
+    return str(told and told["login"])
+
+
+def test_fifty_terminals_come_back_after_the_gateway_began_anew(hub: Hub, people: People, lin: Person) -> None:
+    come_in(lin, "papers")
+    with ExitStack() as stack:
+        terminals = [stack.enter_context(opened(hub, "papers", cookies(lin))) for _ in range(MANY)]
+        assert all(map(says, terminals))
+        [visit] = [visit for visit in hub.sessions.gateway.visits() if visit.login == login(hub, lin)]
+        assert (visit.session, visit.person) == ("papers", "lin")
+        kill(hub, "gateway")
+    hub.again()
+    wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
+    people.lead("papers")
+    with ExitStack() as stack:
+        wait_until(lambda: status(hub, "papers", cookies(lin)) == 200)
+        terminals = [stack.enter_context(opened(hub, "papers", cookies(lin))) for _ in range(MANY)]
+        assert all(map(says, terminals))
+        assert hub.sessions.gateway.end_visits([visit]) == MANY
+        assert hub.sessions.gateway.end_visits([Visit("papers", "ghost", "a1")]) == 0
+
+
+def test_while_the_hub_is_away_people_inside_stay_and_rights_end_still(
+    hub: Hub, people: People, lin: Person, ben: Person
+) -> None:
+    people.session("notes", "lin")
+    token = lin.token()
+    assert status(hub, "notes", token) == 200
+    hub.refit("session", "share", "notes", "--with", "ben")
+    ben.log_in()
+    come_in(ben, "notes")
+    come_in(lin, "notes")
+    unseen = lin.token()
+    with opened(hub, "notes", cookies(lin)) as terminal:
+        kill(hub, "hub")
+        assert says(terminal) and status(hub, "notes", token) == 200
+        away = httpx.get(f"{hub.settings.gateway_url}/session/papers/api", headers=unseen, **PATIENTLY)
+        assert away.status_code == 503 and "Hub is away" in away.text  # nobody else knows this token
+        stranger = httpx.get(f"{hub.settings.gateway_url}/hub/login", headers={"Accept": "text/html"}, **PATIENTLY)
+        assert stranger.status_code == 503 and "Retry-After" in stranger.headers
+        assert "doesn't answer" in hub.fails("session", "unshare", "notes", "--with", "ben")
+        assert status(hub, "notes", cookies(ben)) == 200
+        kill(hub, "authorizer")  # what it knew stands in a file
+        services.up(hub.settings, only=("authorizer",))
+        assert status(hub, "notes", cookies(ben)) == 200 and status(hub, "notes", cookies(lin)) == 200
+        hub.refit("session", "owner", "notes", "ben")
+        wait_until(lambda: status(hub, "notes", cookies(lin)) == 403)
+        hub.again()
+        wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
+    wait_until(
+        lambda: not Grants(hub.sessions.store.database).open()
+    )  # the share ended with its owner, and stays ended
+    hub.refit("session", "owner", "notes", "lin")
+    wait_until(lambda: status(hub, "notes", unseen) == 200)
+    assert status(hub, "notes", cookies(ben)) == 403
+
+
+def test_nobody_without_the_gateways_token_sees_or_ends_visits(hub: Hub, people: People, lin: Person) -> None:
+    url = f"http://127.0.0.1:{hub.settings.gateway_api_port}/api/visits"
+    come_in(lin, "papers")
+    for headers in ({}, {"Authorization": "token x"}, {"Authorization": ""}, lin.token()):
+        assert httpx.get(url, headers=headers, **PATIENTLY).status_code == 403
+        assert httpx.request("DELETE", url, headers=headers, json=[], **PATIENTLY).status_code == 403
+    own = {"Authorization": f"token {(hub.settings.home / 'services/gateway/token').read_text()}"}
+    assert httpx.request("DELETE", url, headers=own, content=b"[" * 2_000_000, **PATIENTLY).status_code == 413
+    assert httpx.request("DELETE", url, headers=own, content=b"{", **PATIENTLY).status_code == 400
+    assert httpx.get(url, headers=own, **PATIENTLY).status_code == 200
