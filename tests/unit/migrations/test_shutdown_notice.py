@@ -8,26 +8,32 @@ from typing import cast
 import pytest
 
 from flows.core.errors import RefitError
-from flows.migrations.shutdown_notice import MOVES_NOW, warn
+from flows.migrations.move import Move
+from flows.migrations.shutdown_notice import GOES_BACK_NOW, MOVES_NOW, warn
 from flows.sessions.ide import terminals
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
 from flows.waiting_page.status import COMES_BACK
 
 
+def move(back: str) -> Move:
+    return cast(Move, SimpleNamespace(before=SimpleNamespace(name="ada"), back_to=back))
+
+
+@pytest.mark.parametrize("back", ["", "snapshot"])
 @pytest.mark.parametrize(("pages", "by_itself"), [(Jupyter, True), (Windows, False)])
 def test_the_box_before_a_stop_says_the_same_as_the_page_that_waits(
-    monkeypatch: pytest.MonkeyPatch, pages: type[Pages], by_itself: bool
+    monkeypatch: pytest.MonkeyPatch, pages: type[Pages], by_itself: bool, back: str
 ) -> None:
     boxes: list[str] = []
     written: list[str] = []
     monkeypatch.setattr(terminals, "write_to_all", lambda engine, session, text: written.append(text))
     page = SimpleNamespace(comes_back=pages.comes_back, leave_notice=lambda id, title, text: boxes.append(text))
     sessions = SimpleNamespace(engine=None, pages=lambda session: page)
-    warn(cast(Sessions, sessions), cast(Session, SimpleNamespace(name="ada")))
-    assert boxes == [f"{MOVES_NOW} {pages.comes_back}"] and written[0].startswith(MOVES_NOW)
+    warn(cast(Sessions, sessions), move(back))
+    notice = GOES_BACK_NOW if back else MOVES_NOW
+    assert boxes == [f"{notice} {pages.comes_back}"] and written[0].startswith(notice)
     assert ("by itself" in boxes[0]) is by_itself and "by itself" in COMES_BACK
     assert "open it again" not in boxes[0] and "new image" not in boxes[0], "it may be the older one, and it comes back"
 
@@ -37,4 +43,4 @@ def test_nobody_who_can_t_be_told_keeps_a_session_from_being_stopped(monkeypatch
         raise RefitError("The session doesn't answer.")
 
     monkeypatch.setattr(terminals, "write_to_all", fails)
-    warn(cast(Sessions, SimpleNamespace(engine=None, pages=fails)), cast(Session, SimpleNamespace(name="ada")))
+    warn(cast(Sessions, SimpleNamespace(engine=None, pages=fails)), move(""))
