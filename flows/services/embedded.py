@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -43,7 +44,8 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     people = (hub(settings), authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
-    laptops = (jump(settings),) if settings.jump_wanted else ()
+    # Nobody but root gives a program a user of its own; `refit doctor` says that it is missing.
+    laptops = (jump(settings),) if settings.jump_wanted and os.geteuid() == 0 else ()
     return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
 
 
