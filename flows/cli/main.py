@@ -30,6 +30,7 @@ with lazily(globals()):
         gpu,
         home,
         images,
+        laptop,
         metrics,
         migrate,
         queue,
@@ -90,6 +91,7 @@ GROUPS = (
         lambda: ssh_keys.app,
         "Keys of people, with which they come in by ssh from their own machines (experimental).",
     ),
+    Group("mine", "Sessions", lambda: laptop.app, "Your sessions at a Refit elsewhere, after `refit login`."),
 )
 ABOUT = "Builds the images that developers work in, and moves their running sessions onto new ones."
 app = typer.Typer(
@@ -183,6 +185,7 @@ app.command("prune", rich_help_panel="Images")(build.prune)
 app.command("wizard", rich_help_panel="Catalog")(catalog.wizard)
 app.command("lint", rich_help_panel="Catalog")(catalog.lint)
 app.command("ssh-config", rich_help_panel="Sessions")(ssh_keys.configure_ssh)
+app.command("login", rich_help_panel="Sessions")(laptop.log_in)
 app.command("metrics", rich_help_panel="Services")(metrics.show_metrics)
 app.command("settings", rich_help_panel="Services")(settings.show_settings)
 app.command("up", rich_help_panel="Services")(services.up)

@@ -17,6 +17,7 @@ from flows.core.settings import Settings, load
 from flows.web.my_sessions import api
 from flows.web.my_sessions.callers import Callers
 from flows.web.my_sessions.desk import Desk
+from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.pages import Pages
 
@@ -30,7 +31,7 @@ def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")
 
-    pages = Pages(desk, Login(settings, callers))
+    pages = Pages(desk, Login(settings, callers), Devices(callers))
     return Starlette(routes=[Route("/health", health), *api.routes(desk, callers), *pages.routes()])
 
 

@@ -32,7 +32,7 @@ _PURPOSE = "my-sessions-login"
 def back_to(asked: str) -> str:
     """Where somebody goes after the login who has asked for this: a page of this service, or its first one. Pure."""
     path = asked.partition("?")[0].partition("#")[0]
-    inside = path == f"{BASE}/" or (path.startswith(f"{BASE}/") and path != CALLBACK)
+    inside = path == f"{BASE}/" or (path.startswith(f"{BASE}/") and path not in (CALLBACK, f"{BASE}/token"))
     plain = asked.isascii() and asked.isprintable() and "\\" not in asked and "//" not in path and ".." not in path
     return asked if inside and plain and len(asked) < 1000 else f"{BASE}/"
 

@@ -17,6 +17,8 @@ from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, looks
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.desk import Desk, Verb
+from flows.web.my_sessions.device_pages import DevicePages
+from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.login import HEADERS, Login, is_navigation
 from flows.web.my_sessions.own_verbs import Log
 from flows.web.my_sessions.paths import BASE
@@ -35,8 +37,8 @@ Work = Callable[[Request, Any], Response]
 class Pages:
     """The pages of people."""
 
-    def __init__(self, desk: Desk, login: Login) -> None:
-        self._desk, self._login = desk, login
+    def __init__(self, desk: Desk, login: Login, devices: Devices) -> None:
+        self._desk, self._login, self._devices = desk, login, DevicePages(devices, login)
 
     def routes(self) -> list[Route]:
         """The routes of all pages and forms."""
@@ -47,6 +49,7 @@ class Pages:
             Route(f"{BASE}/all", self._handler(self.all)),
             Route(f"{BASE}/do/{{verb}}", self._handler(self.do), methods=["POST"]),
             Route(CALLBACK, self._handler(self.welcome)),
+            *self._devices.routes(self._handler),
         ]
 
     def mine(self, request: Request, _: Any) -> Response:

@@ -1,0 +1,191 @@
+"""The part of the `refit` command that works on people's own machines: log in to a Refit elsewhere, and use its API."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import typer
+
+from flows.cli.console import Json, out, show, show_json, show_text
+from flows.core.errors import RefitError
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.cli import tables
+    from flows.core import outside
+    from flows.core.atomic_files import write_whole
+
+_BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")]
+
+
+def log_in(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the Refit, e.g. https://refit.example.org.")],
+    insecure: Annotated[bool, typer.Option("--insecure", help="Send the token without TLS, too.")] = False,
+) -> None:
+    """Log in to a Refit elsewhere: shows a code, which you approve in a browser; the token is kept, yours alone."""
+    place = urlsplit(url if "//" in url else f"https://{url}")
+    if place.scheme not in ("http", "https") or not place.hostname:
+        raise RefitError(f"{url!r} is no address of a Refit.", hint="write it as https://refit.example.org.")
+    if place.scheme == "http" and place.hostname not in _LOOPBACK and not insecure:
+        raise RefitError(
+            "That address has no TLS.",
+            why="Everybody on the way could read the token.",
+            hint="use https://, or say --insecure on a network of your own.",
+        )
+    there = f"{place.scheme}://{place.netloc}"
+    begun = _post(f"{there}{_BASE}/device_authorization", client_id=socket.gethostname())
+    out.print(f"Open this page, and compare the code {begun['user_code']}:")
+    out.print(f"{there}{begun['verification_uri_complete']}", highlight=False, soft_wrap=True)
+    token = _awaited(f"{there}{_BASE}/token", begun)
+    _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(_file(), json.dumps({"url": there, "token": token}), private=True)
+    out.print(f"You are logged in at {there}. `refit mine list` shows your sessions.", highlight=False)
+
+
+def _awaited(url: str, begun: dict[str, Any]) -> str:
+    deadline = time.monotonic() + float(begun["expires_in"])
+    while time.monotonic() < deadline:
+        told = _post(url, device_code=begun["device_code"])
+        if "access_token" in told:
+            return str(told["access_token"])
+        if told.get("error") != "authorization_pending":
+            raise RefitError("You weren't let in.", why=f"The answer was {told.get('error')}.", hint="log in again.")
+        time.sleep(float(begun["interval"]))
+    raise RefitError("Nobody has approved the code in time.", hint="log in again.")
+
+
+@app.command("list")
+def list_mine(as_json: Json = False) -> None:
+    """List the sessions that you may use."""
+    found = _ask("GET", "/sessions")
+    rows = ((one["name"], one["state"], one["profile"], one["owner"], _ahead(one)) for one in found)
+    if as_json:
+        show_json(found)
+    else:
+        show(tables.table("Sessions", ("session", "state", "profile", "owner", "new image"), rows))
+
+
+@app.command("show")
+def show_mine(name: Name, as_json: Json = False) -> None:
+    """Show one session."""
+    _show(_ask("GET", _path(name)), as_json)
+
+
+@app.command("start")
+def start_mine(name: Name, as_json: Json = False) -> None:
+    """Start a session that is stopped, and wait for it."""
+    _act(name, "start", as_json)
+
+
+@app.command("stop")
+def stop_mine(name: Name, as_json: Json = False) -> None:
+    """Stop a session, and wait for it; its home stays as it is."""
+    _act(name, "stop", as_json)
+
+
+@app.command("move")
+def move_mine(name: Name, as_json: Json = False) -> None:
+    """Move a session onto its newest image now, whatever works in it, and wait for it."""
+    _act(name, "move", as_json)
+
+
+@app.command("snooze")
+def snooze_mine(
+    name: Name, duration: Annotated[str, typer.Argument(help="How long: 30m, 2h, 1d12h.")] = "2h", as_json: Json = False
+) -> None:
+    """Put a session's move off for a while, though not past its deadline."""
+    _show(_ask("POST", f"{_path(name)}/snooze", {"duration": duration}), as_json)
+
+
+@app.command("mode")
+def choose_mode(
+    name: Name,
+    mode: Annotated[str, typer.Argument(help="when-idle, ask, next-start, pin or forced-by.")],
+    day: Annotated[str, typer.Argument(help="For pin and forced-by: a date like 2026-12-31.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Choose when a session moves onto new images."""
+    _show(_ask("POST", f"{_path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
+
+
+@app.command("logs")
+def read_logs(name: Name, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
+    """Print the last lines that a session wrote."""
+    show_text(_ask("GET", f"{_path(name)}/logs?{urlencode({'lines': lines})}")["text"])
+
+
+def _act(name: str, verb: str, as_json: bool) -> None:
+    told = _ask("POST", f"{_path(name)}/{verb}")
+    while told["doing"] and not told["doing"]["ended"]:
+        time.sleep(1)
+        told = _ask("GET", _path(name))
+    if told["doing"] and told["doing"]["problem"]:
+        raise RefitError(f"{name}: {told['doing']['problem']}", hint=told["doing"]["hint"])
+    _show(told, as_json)
+
+
+def _show(told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show_json(told)
+        return
+    row = (told["name"], told["state"], told["profile"], _ahead(told))
+    show(tables.table("", ("session", "state", "profile", "new image"), [row]))
+    if told["url"] and told["state"] == "running":
+        out.print(f"Open {_login()['url']}{told['url']}", highlight=False, soft_wrap=True)
+
+
+def _ahead(told: dict[str, Any]) -> str:
+    return str(told["update"]["when"]) if told["update"] else ""
+
+
+def _path(name: str) -> str:
+    return f"/sessions/{quote(name, safe='')}"
+
+
+def _ask(method: str, path: str, given: dict[str, Any] | None = None) -> Any:
+    login = _login()
+    headers = {"Authorization": f"Bearer {login['token']}"}
+    content = json.dumps(given or {}).encode() if method == "POST" else None
+    return _told(method, f"{login['url']}{_BASE}/api{path}", headers, content)
+
+
+def _post(url: str, **fields: str) -> dict[str, Any]:
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer: dict[str, Any] = _told("POST", url, kind, urlencode(fields).encode(), fails=False)
+    return answer
+
+
+def _told(method: str, url: str, headers: dict[str, str], content: bytes | None, *, fails: bool = True) -> Any:
+    import httpx  # noqa: PLC0415 - it takes a while
+
+    try:
+        with outside.Client(True, trust_env=urlsplit(url).hostname not in _LOOPBACK) as client:
+            answer = client.exchange(method, url, outside.Bounds(_BYTES, _SECONDS), headers=headers, content=content)
+        told = json.loads(answer.text)
+    except (httpx.HTTPError, ValueError) as error:
+        raise RefitError("There is no Refit at that address, or it doesn't answer.", why=str(error)) from None
+    if answer.status >= 400 and fails:
+        raise RefitError(
+            str(told.get("title", "It refuses.")), why=str(told.get("detail", "")), hint=str(told.get("hint", ""))
+        )
+    return told
+
+
+def _login() -> dict[str, str]:
+    try:
+        return dict(json.loads(_file().read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        raise RefitError("You aren't logged in anywhere.", hint="`refit login URL` logs you in.") from None
+
+
+def _file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "refit" / "login.json"

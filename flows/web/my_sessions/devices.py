@@ -1,0 +1,115 @@
+"""Login of programs on people's own machines (RFC 8628): a code is shown there, and approved on a page here."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from flows.core.formatting import on_a_line
+from flows.web.hub.scopes import Scope
+from flows.web.my_sessions.callers import Callers
+from flows.web.my_sessions.problems import Code, Problem
+
+CODE_SECONDS, POLL_SECONDS = 600, 2
+TOKEN_SECONDS = 30 * 86_400
+# What such a program may do; to steer rollouts takes a token that somebody has made for that.
+SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates})
+_MOST_PENDING = 100
+_LONGEST_NAME = 60
+# No vowels, so that no code is a word, and no letter that looks like another one.
+_LETTERS, _LENGTH = "BCDFGHJKLMNPQRSTVWXZ", 8
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A program that asks to be let in.
+
+    Attributes:
+        code: it is shown there, and is approved here.
+        machine: the name by which the program calls its machine; nobody vouches for it.
+        until: when the code ends (seconds of the monotonic clock).
+        person: the one who has approved; empty: nobody yet.
+        denied: somebody has refused.
+    """
+
+    code: str
+    machine: str
+    until: float
+    person: str = ""
+    denied: bool = False
+
+
+class Devices:
+    """The programs that ask. A process that ends forgets them, and they ask anew."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers, self._lock = callers, Lock()
+        self._asked: dict[str, Asked] = {}
+
+    def begin(self, machine: str) -> tuple[str, Asked]:
+        """Let a program ask; returns its secret, and the code that it shows.
+
+        Raises:
+            Problem: too many ask.
+        """
+        letters = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
+        name = on_a_line(machine)[:_LONGEST_NAME] or "a machine without a name"
+        asked = Asked(f"{letters[:4]}-{letters[4:]}", name, time.monotonic() + CODE_SECONDS)
+        secret = secrets.token_urlsafe(32)
+        with self._lock:
+            self._asked = {key: one for key, one in self._asked.items() if one.until > time.monotonic()}
+            if len(self._asked) >= _MOST_PENDING:
+                raise Problem(Code.too_many, "Too many programs ask to be let in.", hint="try again in ten minutes.")
+            self._asked[_key(secret)] = asked
+        return secret, asked
+
+    def of(self, code: str) -> Asked:
+        """The program that shows a code.
+
+        Raises:
+            Problem: none does, or its time is over.
+        """
+        return self._of(code)[1]
+
+    def answer(self, code: str, person: str, *, approve: bool) -> Asked:
+        """Let a program in as somebody, or refuse it; it is answered once.
+
+        Raises:
+            Problem: no program shows this code, or it was answered.
+        """
+        with self._lock:
+            key, asked = self._of(code)
+            self._asked[key] = replace(asked, person=person if approve else "", denied=not approve)
+        return asked
+
+    def token(self, secret: str) -> str:
+        """The token of the Hub for a program that was let in; it gets one, once. Empty: it waits.
+
+        Raises:
+            Problem: it was refused, or its time is over.
+        """
+        key = _key(secret)
+        with self._lock:
+            asked = self._asked.get(key)
+            if asked is None or asked.until < time.monotonic() or asked.denied:
+                self._asked.pop(key, None)
+                raise Problem(Code.not_yours if asked and asked.denied else Code.unknown, "It wasn't let in.")
+            if not asked.person:
+                return ""
+            del self._asked[key]
+        return self._callers.new_token(asked.person, SCOPES, TOKEN_SECONDS, f"refit on {asked.machine}")
+
+    def _of(self, code: str) -> tuple[str, Asked]:
+        wanted = "".join(letter for letter in code.upper() if letter in _LETTERS)
+        for key, one in list(self._asked.items()):
+            waits = not one.person and not one.denied and one.until > time.monotonic()
+            if waits and secrets.compare_digest(one.code.replace("-", ""), wanted):
+                return key, one
+        raise Problem(Code.unknown, "No program shows this code.", why="It was answered, or is too old.")
+
+
+def _key(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
