@@ -13,7 +13,7 @@ _SQLITE = "sqlite:///"
 
 
 def rows(url: str, query: str) -> tuple[tuple[Any, ...], ...] | None:
-    """What a SELECT gives; none: ask by `database.open_database`, for this is another database, or of another schema.
+    """The rows of a SELECT; none: ask by `database.open_database`, for this is another database, or of another schema.
 
     Args:
         url: of the database, as SQLAlchemy has it.

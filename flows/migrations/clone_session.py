@@ -49,8 +49,8 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
     """Make a session that begins with a copy of another one's home and own volumes, and start it.
 
     The other one may run, and goes on. The new one has a user, a token, host keys and an address of its own; no GPU, no
-    ssh keys of the home, no hold, no files by which an IDE takes itself for running. What both share as volumes, both
-    have.
+    ssh keys of the home, no hold, no files by which an IDE takes itself for running. Both have the
+    volumes that sessions share.
 
     Args:
         settings: those in force.

@@ -28,6 +28,36 @@ def test_each_decision_is_in_the_index_and_numbered_once() -> None:
     assert [int(name[:4]) for name in files] == list(range(1, len(files) + 1))
 
 
+def test_each_decision_has_a_title_and_a_date() -> None:
+    begins = re.compile(r"# \S.*\n\n20\d\d-\d\d-\d\d\b")
+    files = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert [path.name for path in files if not begins.match(path.read_text())] == []
+
+
+def test_each_page_is_in_the_index_by_reader() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert [
+        path.name for path in (ROOT / "docs").glob("*.md") if path.name != "README.md" and path.name not in index
+    ] == []
+
+
+# Features that have only seen made-up inputs: words of `--help` and of the README, which both mark them.
+EXPERIMENTAL = {
+    "GPUs of this machine": "GPUs",
+    "People who log in to JupyterHub": "people who log in to JupyterHub",
+    "from their own machines": "from people's own machines",
+    "Machines that share the stages": "builders on several machines",
+    "systemd units": "units of systemd",
+}
+
+
+@pytest.mark.parametrize(("in_help", "in_readme"), EXPERIMENTAL.items())
+def test_help_and_readme_say_what_is_experimental(in_help: str, in_readme: str) -> None:
+    texts = (ROOT / "tests" / "unit" / "snapshots" / "messages" / "cli.txt").read_text().splitlines()
+    assert [line for line in texts if in_help in line and "(experimental)" in line]
+    assert re.search(rf"{re.escape(in_readme)}[^,.:;(]*\(experimental\)", (ROOT / "README.md").read_text())
+
+
 HOP = re.compile(r"(?m)^\| (?:↳ )?`(flows/[\w/]+\.py)` \| ([^|]+) \|")
 HOPS = HOP.findall((ROOT / "docs" / "architecture.md").read_text())
 

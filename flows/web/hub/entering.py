@@ -15,7 +15,7 @@ from flows.web.hub import accounts, passes
 from flows.web.hub.spawner import settings
 
 PATH = "/enter"
-# Seconds. Whoever has just typed the command presses it soon.
+# Seconds. The person who has just typed the command presses it soon.
 SECONDS = 1800.0
 
 

@@ -25,7 +25,7 @@ _CLASSES = {
 
 
 class Provider(BaseModel):
-    """What a provider of OpenID Connect tells of itself, as far as it is needed."""
+    """The metadata of a provider of OpenID Connect, as far as it is needed."""
 
     issuer: str
     authorization_endpoint: str
