@@ -119,6 +119,7 @@ class TestKubernetes(EngineContract):
     def test_a_program_that_ends_by_itself_is_seen_to_have_ended(self, engine: Kubernetes, running: Session) -> None:
         engine.execute(running.container, ["sh", "-c", "kill -KILL -1"])
         wait_until(lambda: engine.containers(running.name)[0].running is Running.stopped)
+        wait_until(lambda: "one is running" in engine.logs(running.container))
         engine.start(running.container)
         assert engine.execute(running.container, ["true"]) == ""
 

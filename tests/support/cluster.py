@@ -9,6 +9,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,8 @@ class Lab:
     images: Mapping[str, str]
 
     def claim(self, name: str) -> None:
-        """Make a claim that the user of a session may write to: hostPath, unlike CSI drivers, heeds no fsGroup."""
-        Cluster(self.options).create("persistentvolumeclaims", manifests.home_claim(name, self.options, "1Gi"))
-        wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
-        volume = kubectl("get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
-        Path(kubectl("get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}")).chmod(0o777)
+        """Make a claim that the user of a session may write to."""
+        claim_home(name, self.options)
 
     def configuration(self, digest: str) -> Mapping[str, Any]:
         """An image's configuration, as `Registry.config` gives it."""
@@ -70,49 +68,69 @@ def kubectl(*words: str, stdin: str = "") -> str:
     return subprocess.run([*call, *words], check=True, input=stdin, stdout=subprocess.PIPE, text=True).stdout
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """The cluster, of one process of tests at a time; one that was up before stays up."""
+@contextmanager
+def running() -> Iterator[None]:
+    """The cluster, for one process at a time, as that of `KUBECONFIG`; one that was up before stays up."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with FileLock(FOLDER / "tests.lock"):
         was_up = (FOLDER / "run" / "kube-apiserver.pid").exists()
         kube("up", "2")
         os.environ["KUBECONFIG"] = str(FOLDER / "run" / "admin.kubeconfig")
+        kubectl("create", "namespace", NAMESPACE)
         try:
-            with _Registry(tmp_path_factory.mktemp("registry")) as images:
-                kubectl("create", "namespace", NAMESPACE)
-                yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE), images)
+            yield
         finally:
             kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
             if not was_up:
                 kube("down")
 
 
-class _Registry:
-    """docker-registry at the address that nodes pull from, with two small images."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> dict[str, str]:
-        config = self._folder / "registry.yml"
-        storage = {"filesystem": {"rootdirectory": str(self._folder / "images")}}
-        config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": REGISTRY}}))
-        self._process = subprocess.Popen(["docker-registry", "serve", config], stderr=subprocess.DEVNULL)
+@contextmanager
+def registry(folder: Path) -> Iterator[None]:
+    """docker-registry at the address that nodes pull from, which keeps its images below `folder`."""
+    config = folder / "registry.yml"
+    storage = {"filesystem": {"rootdirectory": str(folder / "images")}}
+    config.write_text(yaml.safe_dump({"version": 0.1, "storage": storage, "http": {"addr": REGISTRY}}))
+    process = subprocess.Popen(["docker-registry", "serve", config], stderr=subprocess.DEVNULL)
+    try:
         wait_until(_answers)
-        return {word: self._push(word) for word in ("one", "two")}
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
 
-    def _push(self, word: str) -> str:
-        archive, digest = self._folder / f"{word}.tar", self._folder / f"{word}.digest"
-        archive.write_bytes(_docker_archive(word))
-        target = f"docker://{REGISTRY}/{REPOSITORY}:{word}"
-        options = ["--dest-tls-verify=false", f"--digestfile={digest}"]
-        subprocess.run(["skopeo", "copy", "--quiet", *options, f"docker-archive:{archive}", target], check=True)
-        return digest.read_text().strip()
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The cluster with two small images, for this run of tests."""
+    folder = tmp_path_factory.mktemp("registry")
+    with running(), registry(folder):
+        images = {word: _push(word, folder) for word in ("one", "two")}
+        yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE), images)
+
+
+def _push(word: str, folder: Path) -> str:
+    """Push a small image that says this word; returns its digest."""
+    archive = folder / f"{word}.tar"
+    archive.write_bytes(_docker_archive(word))
+    return copy_image(f"docker-archive:{archive}", word, folder)
+
+
+def copy_image(source: str, tag: str, folder: Path) -> str:
+    """Copy an image into the registry of the cluster by skopeo; returns its digest."""
+    digest = folder / f"{tag}.digest"
+    options = ["--src-tls-verify=false", "--dest-tls-verify=false", f"--digestfile={digest}"]
+    target = f"docker://{REGISTRY}/{REPOSITORY}:{tag}"
+    subprocess.run(["skopeo", "copy", "--quiet", *options, source, target], check=True)
+    return digest.read_text().strip()
+
+
+def claim_home(name: str, options: ClusterOptions) -> None:
+    """Make a claim that the user of a session may write to: hostPath, unlike CSI drivers, heeds no fsGroup."""
+    Cluster(options).create("persistentvolumeclaims", manifests.home_claim(name, options, "1Gi"))
+    wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
+    volume = kubectl("get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
+    Path(kubectl("get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}")).chmod(0o777)
 
 
 def _answers() -> bool:

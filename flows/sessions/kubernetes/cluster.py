@@ -186,15 +186,19 @@ class Cluster:
                     return
                 yield None if event["type"] == "DELETED" else event["object"]
 
-    def logs(self, pod: str, container: str, lines: int) -> str:
-        """The last lines of a container.
+    def logs(self, pod: str, container: str, lines: int, *, previous: bool = False) -> str:
+        """The last lines of a container, or of the one that was there before its last restart; empty: there was none.
 
         Raises:
             ClusterError: the API server doesn't answer, or refuses.
         """
         params = {"container": container, "tailLines": str(lines), "limitBytes": str(1 << 20)}
+        if previous:
+            params["previous"] = "true"
         with self._errors("get", "pods/log"):
             answer = self._http.get(f"{self._path('pods', pod)}/log", params=params)
+        if previous and answer.status_code == httpx2.codes.BAD_REQUEST:
+            return ""
         return self._checked(answer, "get", "pods/log").text
 
     @contextmanager

@@ -298,10 +298,11 @@ class Kubernetes:
         os.execv(kubectl, ["kubectl", "exec", pod.name, *options, *(["--tty"] if terminal else []), "--", *argv])
 
     def logs(self, container: str, lines: int = 100) -> str:
-        """The last lines that a generation's slot wrote."""
+        """The last lines that a generation's slot wrote; of a program that has ended by itself, what it left."""
         for pod in self._pods(session_of(container)):
             if slot := pod.slot_of(int(container.rpartition("-")[2])):
-                return self._cluster.logs(pod.name, slot.name, lines)
+                now = self._cluster.logs(pod.name, slot.name, lines)
+                return now or self._cluster.logs(pod.name, slot.name, lines, previous=True)
         return ""
 
     def _begin(self, session: Session, verb: str) -> tuple[SessionPod, Slot]:

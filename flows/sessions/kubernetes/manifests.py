@@ -193,7 +193,7 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
     mounts = [
         {"name": "home", "mountPath": HOME.rpartition("/")[0]},
         {"name": "slots", "mountPath": _SLOT_FILES},
-        {"name": "bin", "mountPath": _TOOLS},
+        {"name": "bin", "mountPath": _TOOLS, "readOnly": True},
         {"name": "token", "mountPath": _TOKEN, "subPath": "token", "readOnly": True},
         *(
             {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": volume.read_only}
@@ -205,6 +205,8 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         "image": options.reference(session.image),
         "imagePullPolicy": "IfNotPresent",
         "command": ["/bin/sh", f"{_TOOLS}/{SCRIPT}"],
+        # That of the image is in the home: the runtime would make it there, and it would be root's.
+        "workingDir": "/",
         "env": [{"name": "REFIT_SLOT", "value": slot}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "resources": _resources(session),
@@ -271,7 +273,7 @@ def changed_by_hand(live: Mapping[str, Any], expected: Mapping[str, Any], slot: 
 
 
 _OF_POD = ("hostname", "restartPolicy", "securityContext", "automountServiceAccountToken")
-_OF_SLOT = ("command", "env", "securityContext", "resources", "volumeMounts")
+_OF_SLOT = ("command", "workingDir", "env", "securityContext", "resources", "volumeMounts")
 
 
 def _essence(value: Any) -> Any:

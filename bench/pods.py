@@ -1,0 +1,210 @@
+"""JupyterLab gets a new image in a Kubernetes cluster: for how long is it away?
+
+All start from images that the node has already, on the same claim, behind the same gateway, and the client is the same.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.downtime import slow
+from bench.lab import Lab, client, lab
+from bench.results import Row
+from flows.gateway import routes
+from flows.gateway.proxy import Gateway
+from flows.images.registry import Registry
+from flows.sessions.ide.jupyter import wait_answer
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
+from flows.sessions.kubernetes.engine import Kubernetes
+from flows.sessions.model import PREFIX, Session
+from tests.support import cluster
+from tests.support.waiting import free_port
+
+MOVES = 12
+RATIO = 8.0
+GRACE = 30.0  # seconds, Kubernetes' own default
+_READY, _POD = 120.0, 180.0
+TOKEN = "a-token-of-this-benchmark"
+RECREATED, PATCHED, COLD = "delete the Pod, create it", "patch the Pod's image in place", "refit without a warm start"
+_FIRST_UID = 300_001
+NODE = "n1"  # of all: the images are there
+
+Way = Callable[[str], None]
+"""Brings JupyterLab onto the image with a digest."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster with the images of a lab, and the gateway in front of its sessions."""
+
+    lab: Lab
+    options: ClusterOptions
+    images: tuple[str, str]
+
+    @property
+    def gateway(self) -> Gateway:
+        """The way in to all of them."""
+        return Gateway(self.lab.settings)
+
+    def configuration(self, digest: str) -> Mapping[str, Any]:
+        """What the registry tells of an image."""
+        registry, repository = Registry(self.lab.settings), self.lab.settings.repository
+        return registry.config(repository, registry.manifest(repository, digest))
+
+    def session(self, name: str, uid: int) -> Session:
+        """A session with a claim and a token, that doesn't run."""
+        home, profile = Path(f"refit-home-{name}"), self.lab.profile
+        session = Session(
+            *(name, profile.stem, profile.release, self.images[0], uid, home, Path("token")),
+            access=profile.ide.config.access,
+            environment={PREFIX: routes.path(name)},
+        )
+        cluster.claim_home(home.name, self.options)
+        Cluster(self.options).create("secrets", manifests.token(session, self.options, TOKEN))
+        return session
+
+    def lead(self, session: Session, address: str) -> None:
+        """Lead people to a Pod, as soon as its IDE answers."""
+        target = f"http://{address}:{session.access.port}"
+        wait_answer(f"{target}{session.path}{session.access.health}", _READY)
+        self.gateway.lead(session.name, target)
+
+
+def run() -> list[Row]:
+    """JupyterLab gets a new image in a Pod, seen by a client that asks every 50 ms: Refit, and what others do."""
+    with _site() as site:
+        ways = {
+            "refit": _by_refit(site, site.session("warm", _FIRST_UID), warm=True),
+            RECREATED: _plain(site, site.session("recreated", _FIRST_UID + 1), in_place=False),
+            PATCHED: _plain(site, site.session("patched", _FIRST_UID + 2), in_place=True),
+            COLD: _by_refit(site, site.session("cold", _FIRST_UID + 3), warm=False),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(MOVES):  # in turn, so that what else the machine does is everybody's burden
+            for (name, update), session in zip(ways.items(), ("warm", "recreated", "patched", "cold"), strict=True):
+                with client(site.gateway.url(routes.path(session)), TOKEN) as somebody:
+                    update(site.images[(number + 1) % 2])
+                    seconds[name].append(somebody.away())
+    return rows(seconds.pop("refit"), seconds)
+
+
+def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
+    """What is written down of the seconds for which sessions were away."""
+    what = f"downtime of JupyterLab in a Pod on Kubernetes 1.20, image on the node, {len(ours)} moves"
+    written = []
+    for name, figure in (("p50", median), ("p95", slow)):
+        taken = figure(ours)
+        others = {peer: figure(seconds) for peer, seconds in peers.items()}
+        reached = taken * RATIO <= others[RECREATED]
+        written.append(Row(f"{what}: {name}", "s", f"≥ {RATIO:g} × shorter", taken, reached, others))
+    return written
+
+
+@contextmanager
+def _site() -> Iterator[Site]:
+    with (
+        tempfile.TemporaryDirectory(prefix="refit-bench-") as folder,
+        cluster.running(),
+        cluster.registry(Path(folder)),
+        lab(gateway_port=free_port(), gateway_api_port=free_port()) as sessions,
+    ):
+        digests = (sessions.origin, sessions.image("the next"))
+        for tag, digest in zip(("one", "two"), digests, strict=True):
+            source = f"docker://{sessions.settings.registry_host}/{sessions.settings.repository}@{digest}"
+            if cluster.copy_image(source, tag, Path(folder)) != digest:
+                raise SystemExit(f"{digest} has another digest in the registry of the cluster")
+        options = ClusterOptions(
+            cluster.REGISTRY,
+            cluster.REPOSITORY,
+            namespace=cluster.NAMESPACE,
+            node_selector={"kubernetes.io/hostname": NODE},
+        )
+        yield Site(sessions, options, digests)
+
+
+def _by_refit(site: Site, first: Session, *, warm: bool) -> Way:
+    """The steps of a move that the engine carries out, in the order of `move_steps.STEPS`."""
+    engine, now = Kubernetes(site.options, site.configuration, site.gateway), [first]
+
+    def start(session: Session) -> None:
+        engine.start(session.container)
+        site.lead(session, engine.address(session.container, session.access.port or 0)[0])
+
+    def update(image: str) -> None:
+        before, after = now[0], replace(now[0], generation=now[0].generation + 1, image=image)
+        engine.pull(image)
+        engine.create(after)
+        if warm:
+            engine.warm(after)
+        engine.block_ingress(before.container, before.doors)
+        engine.stop(before.container, GRACE)
+        start(after)
+        engine.remove(before.container)
+        now[0] = after
+
+    engine.create(first)
+    start(first)
+    for image in site.images:
+        engine.pull(image)
+    return update
+
+
+def _plain(site: Site, session: Session, *, in_place: bool) -> Way:
+    """A Pod with one container that is Kubernetes' alone."""
+    api, resource = Cluster(site.options), "pods"
+
+    def running(image: str) -> str:
+        """The address of the Pod, once it runs this image."""
+
+        def runs(told: Mapping[str, Any] | None) -> bool:
+            seen = ((told or {}).get("status") or {}).get("containerStatuses") or ()
+            return any("running" in each["state"] and each["imageID"].endswith(image) for each in seen)
+
+        api.wait(resource, session.name, runs, _POD, f"{session.name} doesn't run {image}")
+        pod = api.find(resource, session.name)
+        return str(pod["status"]["podIP"]) if pod else ""
+
+    def create(image: str) -> None:
+        api.create(resource, _pod(site, replace(session, image=image)))
+        site.lead(session, running(image))
+
+    def update(image: str) -> None:
+        if in_place:
+            reference = site.options.reference(image)
+            api.patch(resource, session.name, {"spec": {"containers": [{"name": "ide", "image": reference}]}})
+            site.lead(session, running(image))
+            return
+        api.delete(resource, session.name)
+        api.wait(resource, session.name, lambda told: told is None, _POD, f"{session.name} doesn't end")
+        create(image)
+
+    create(session.image)
+    return update
+
+
+def _pod(site: Site, session: Session) -> dict[str, Any]:
+    """The Pod of a session without slots, on the same node, claim and token, with the same limits."""
+    pod = manifests.pod(session, site.options, "none")
+    spec = pod["spec"]
+    slot = spec["containers"][0]
+    token_file = next(mount["mountPath"] for mount in slot["volumeMounts"] if mount["name"] == "token")
+    variables = {**session.environment, "REFIT_TOKEN_FILE": token_file, "HOME": "/home/dev", "USER": "dev"}
+    program = manifests.image_program(site.configuration(session.image))
+    mounts = [mount for mount in slot["volumeMounts"] if mount["name"] in ("home", "token")]
+    container = {
+        **{key: value for key, value in slot.items() if key != "resources"},
+        "name": "ide",
+        "command": ["/bin/sh", "-c", 'mkdir -p "$HOME" && cd "$HOME" && exec "$@"', "sh", *program],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "volumeMounts": mounts,
+    }
+    volumes = [volume for volume in spec["volumes"] if volume["name"] in ("home", "token")]
+    metadata = {"name": session.name, "namespace": site.options.namespace}
+    return {**pod, "metadata": metadata, "spec": {**spec, "containers": [container], "volumes": volumes}}
