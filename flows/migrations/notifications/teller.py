@@ -245,7 +245,7 @@ class Teller:
             deadline=self._deadline(line.session),
             left=left,
             answers=answers(self._pin(line)),
-            page=f"{self._settings.gateway_url}{routes.page(line.session)}" if self._settings.hub_wanted else "",
+            page=f"{self._settings.public_url}{routes.page(line.session)}" if self._settings.hub_wanted else "",
         )
 
 
