@@ -92,11 +92,15 @@ def clone(
     profile: Annotated[str, typer.Option(metavar="PROFILE", help="Another profile than the session's.")] = "",
     snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="Begin with that, not with the home of now.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Also if something in the home would break.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a session that begins with a copy of another one's home, to try something beside it; that one goes on."""
     wish = Wish(new, profile, release, snapshot, force)
     with screen.showing(err):
         made = clone_session.clone(load(), name, wish, caller())
+    if as_json:
+        show_json(made)
+        return
     out.print(f"{made.name} runs, with a copy of the home of {name}. `refit session show {made.name}` has its address.")
 
 
@@ -145,7 +149,7 @@ def show_diff(
 def roll_back(
     name: SessionName,
     snapshot: Annotated[
-        str, typer.Argument(metavar="[SNAPSHOT]", help="As `refit session snapshots` names it; else its former image.")
+        str, typer.Argument(metavar="SNAPSHOT", help="As `refit session snapshots` names it; else its former image.")
     ] = "",
     with_image: Annotated[
         bool, typer.Option("--with-image", help="Give it the image back, too, that it had then.")

@@ -5,6 +5,7 @@ Whether that person may is the caller's to know.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from flows.sessions.model import Session
 from flows.sessions.snapshots import take as taking
 from flows.sessions.snapshots.model import Kind, Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
+
+LIST_SECONDS = 10.0  # for which a list looks up sizes, the newest first
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ def listed(sessions: Sessions, name: str) -> tuple[Listed, ...]:
     changed: dict[str, tuple[str, ...] | None] = {}
     with suppress(LeaseTaken, RefitError), sessions.alone(name, wait=0):  # somebody acts on it: later, then
         changed = {one.id: sessions.homes.touched(session, one.id) for one in snapshots}
-    homes = sessions.homes
-    sizes = {one.id: one.size if one.size is not None else homes.own_size(session, one.id) for one in snapshots}
+    sizes, until = dict[str, int | None](), time.monotonic() + LIST_SECONDS
+    for one in reversed(snapshots):
+        asks = one.size is None and time.monotonic() < until
+        sizes[one.id] = sessions.homes.own_size(session, one.id) if asks else one.size
     return tuple(Listed(one, sizes[one.id], changed.get(one.id)) for one in snapshots)
 
 

@@ -19,8 +19,8 @@ from flows.core.policy import SessionPolicy
 from flows.core.waiting import rest
 from flows.images.registry_errors import NoAnswer
 from flows.migrations import previous_containers, shutdown_notice
-from flows.migrations.move import Consent, Entry, Move
-from flows.migrations.move_steps import StepName
+from flows.migrations.move import Consent, Entry, Move, has_code
+from flows.migrations.move_steps import Code, StepName
 from flows.migrations.notifications.notice import first_told
 from flows.migrations.planning.consent import frozen, objection
 from flows.migrations.planning.policies import policies
@@ -263,7 +263,8 @@ class Forward:
 
     def _part_with_snapshot(self, move: Move) -> Outcome:
         """The home as it was before stays after a rollback, and if the settings say so."""
-        if not move.back_to and not self._settings.migration.keep_hours:
+        kept = has_code(self._world.journal.entries(move), Code.home_kept)  # until a person removes it
+        if not move.back_to and (kept or not self._settings.migration.keep_hours):
             return forget(self._world, move)
         name = self._world.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
         return Outcome(f"the home as it was before is the snapshot {name}")

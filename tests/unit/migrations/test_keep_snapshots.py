@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from flows.sessions.snapshots.model import Kind, Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.snapshots.retention import Rules, first_to_go, images_kept, is_due, outlived
 from flows.sessions.snapshots.rules import RulesStore
-from tests.support.simulated.fleet import Fleet
+from tests.support.simulated.fleet import Fleet, fleet
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 POLICY = SnapshotPolicy()
@@ -96,3 +97,16 @@ def test_a_session_has_rules_of_its_own(sessions: Fleet, ada: Session) -> None:
 def test_a_session_on_which_somebody_acts_is_left(sessions: Fleet, ada: Session) -> None:
     with sessions.sessions.alone(ada.name):
         assert mind(sessions, every_hours=1e-9) == []
+
+
+def test_the_home_as_a_move_found_it_stays_for_so_many_hours(tmp_path: Path) -> None:
+    with fleet(tmp_path / "home", keep_hours=2) as found:
+        ada = found.add(1, found.image("old"))
+        assert found.carrier().carry_out(found.to(ada, found.image("new"))).moved
+        [one] = session_snapshots.listed(found.sessions, ada.name)
+        assert (one.snapshot.kind, one.snapshot.image) == (Kind.move, ada.image)
+        keep_snapshots.mind(found.settings, found.sessions)
+        assert len(found.world.snapshots) == 1
+        hours = found.settings.migration.model_copy(update={"keep_hours": 0.0})
+        keep_snapshots.mind(found.settings.model_copy(update={"migration": hours}), found.sessions)
+        assert not found.world.snapshots and session_snapshots.listed(found.sessions, ada.name) == ()
