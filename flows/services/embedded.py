@@ -38,14 +38,15 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
         *(() if settings.registry else (registry(settings), *reading)),
         *(() if settings.prefect_server else (prefect_services.prefect(settings),)),
     )
-    if settings.jump_wanted:
+    # Nobody but root gives a program a user of its own; `refit doctor` says that it is missing.
+    jumps = settings.jump_wanted and os.geteuid() == 0
+    if jumps:
         Forwarder(settings).begin()
     forwarders = (forwarder(settings),) if Forwarder(settings).needed else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
     people = (hub(settings), authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
-    # Nobody but root gives a program a user of its own; `refit doctor` says that it is missing.
-    laptops = (jump(settings),) if settings.jump_wanted and os.geteuid() == 0 else ()
+    laptops = (jump(settings),) if jumps else ()
     return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
 
 

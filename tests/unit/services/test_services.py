@@ -272,3 +272,15 @@ def test_a_service_that_is_at_work_for_minutes_is_not_given_up(tmp_path: Path, m
     monkeypatch.setattr(process, "find", lambda _: "it runs")
     process.wait_until_answering(prefect_services.prefect(Settings(home=tmp_path)))
     assert next(answers, None) is None
+
+
+@pytest.mark.parametrize(("uid", "port", "there"), [(0, 17903, True), (0, 0, False), (1000, 17903, False)])
+def test_the_way_in_by_ssh_is_there_with_a_hub_and_comes_after_the_forwarder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, port: int, there: bool
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    names = [one.name for one in embedded.all_services(Settings(home=tmp_path, hub=True, jump_port=port))]
+    assert ("jump" in names, "forwarder" in names) == (there, there)
+    assert not there or names.index("forwarder") < names.index("jump")
+    without = embedded.all_services(Settings(home=tmp_path / "other", hub=False, jump_port=port))
+    assert "jump" not in [one.name for one in without]
