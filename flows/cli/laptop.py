@@ -66,10 +66,10 @@ def _awaited(url: str, begun: dict[str, Any]) -> str:
 @app.command("list")
 def list_mine(as_json: Json = False) -> None:
     """List the sessions that you may use."""
-    found = _ask("GET", "/sessions")
-    rows = ((one["name"], one["state"], one["profile"], one["owner"], _ahead(one)) for one in found)
+    mine = _ask("GET", "/sessions")
+    rows = ((one["name"], one["state"], one["profile"], one["owner"], _ahead(one)) for one in mine)
     if as_json:
-        show_json(found)
+        show_json(mine)
     else:
         show(tables.table("Sessions", ("session", "state", "profile", "owner", "new image"), rows))
 

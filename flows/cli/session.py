@@ -74,15 +74,15 @@ def create_session(
 @app.command("list")
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
-    found, urls = overview.glance_at_all(load()) or _all_sessions()
-    rows = (session_tables.session_row(status, urls[status.session.name]) for status in found)
-    show_data(as_json, found, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+    listed, urls = overview.glance_at_all(load()) or _all_sessions()
+    rows = (session_tables.session_row(status, urls[status.session.name]) for status in listed)
+    show_data(as_json, listed, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
 
 
 def _all_sessions() -> tuple[Sequence[Status], Mapping[str, str]]:
     sessions = Sessions.open(load())
-    found = sessions.all()
-    return found, sessions.urls(status.session for status in found)
+    statuses = sessions.all()
+    return statuses, sessions.urls(status.session for status in statuses)
 
 
 @app.command("show")

@@ -116,11 +116,11 @@ def choose_rules(
     settings = load()
     sessions = Sessions.open(settings)
     sessions.store.session(name)
-    known = RulesStore(sessions.store.database)
-    had, given = Rules() if default else known.of(name), Rules(every, newest, days)
+    store = RulesStore(sessions.store.database)
+    had, given = Rules() if default else store.of(name), Rules(every, newest, days)
     if default or given != Rules():
-        known.choose(name, given.over_rules(had), caller())
-    policy = known.of(name).over(settings.snapshots)
+        store.choose(name, given.over_rules(had), caller())
+    policy = store.of(name).over(settings.snapshots)
     if as_json:
         show_json(policy)
         return

@@ -40,9 +40,9 @@ def mind(settings: Settings, sessions: Sessions) -> None:
         there.setdefault(one.session, []).append(one)
     policies = RulesStore(sessions.store.database).policies(settings.snapshots)
     for session in sessions.store.sessions():
-        policy, known = policies(session.name), there.get(session.name, ())
-        due = not full and is_due(known, policy, now())
-        if due or outlived(known, policy, settings.migration.keep_hours, now()):
+        policy, snapshots = policies(session.name), there.get(session.name, ())
+        due = not full and is_due(snapshots, policy, now())
+        if due or outlived(snapshots, policy, settings.migration.keep_hours, now()):
             with suppress(LeaseTaken), sessions.alone(session.name, wait=0):
                 _mind(settings, sessions, session.name, policy, due=due)
     if full:
@@ -59,11 +59,11 @@ def is_full(settings: Settings) -> bool:
 
 
 def _mind(settings: Settings, sessions: Sessions, name: str, policy: SnapshotPolicy, *, due: bool) -> None:
-    found, records = sessions.store.find(name), SnapshotRecords(sessions.store.database)
-    if found is None or not _is_at_rest(sessions, name):
+    record, records = sessions.store.find(name), SnapshotRecords(sessions.store.database)
+    if record is None or not _is_at_rest(sessions, name):
         return
     if due:
-        _take(sessions, found[0], records.all(name))
+        _take(sessions, record[0], records.all(name))
     for one in outlived(records.all(name), policy, settings.migration.keep_hours, now()):
         taking.remove(sessions, one, SCHEDULE)
 

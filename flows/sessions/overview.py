@@ -38,15 +38,15 @@ def glance_at_all(settings: Settings) -> tuple[tuple[Status, ...], Mapping[str, 
     if not records:
         return None if records is None else ((), {})
     engine = Podman(settings)
-    known = [(Session.from_json(spec), bool(should_run)) for spec, should_run in records]
-    found = statuses(known, engine.containers())
-    return found, addresses((one.session for one in found), engine, Gateway(settings))
+    intended = [(Session.from_json(spec), bool(should_run)) for spec, should_run in records]
+    every = statuses(intended, engine.containers())
+    return every, addresses((one.session for one in every), engine, Gateway(settings))
 
 
 def statuses(records: Iterable[tuple[Session, bool]], containers: Iterable[Container]) -> tuple[Status, ...]:
     """Sessions, each with whether it ought to run, beside all containers. Pure."""
     # Not by name: somebody may have renamed one.
-    running = {(found.session, found.generation): found.running for found in containers}
+    running = {(container.session, container.generation): container.running for container in containers}
     return tuple(
         Status(session, running.get((session.name, session.generation)), should_run) for session, should_run in records
     )
@@ -57,9 +57,9 @@ def addresses(sessions: Iterable[Session], engine: Engine, gateway: Gateway) -> 
 
     Without a gateway that runs, it is the address of its container, if that runs.
     """
-    known = tuple(sessions)
-    led = any(session.access.port for session in known) and gateway.runs
-    return {session.name: _address(session, engine, gateway if led else None) for session in known}
+    every = tuple(sessions)
+    led = any(session.access.port for session in every) and gateway.runs
+    return {session.name: _address(session, engine, gateway if led else None) for session in every}
 
 
 def _address(session: Session, engine: Engine, gateway: Gateway | None) -> str:

@@ -76,9 +76,9 @@ def first_to_go(snapshots: Iterable[Snapshot]) -> Snapshot | None:
 
     One that is younger than an hour stays: somebody may have gone back a moment ago.
     """
-    known = [one for one in snapshots if one.kind in AUTOMATIC | {Kind.move}]
-    latest = max((one.at for one in known), default=None)
-    old = [one for one in known if latest and one.at <= latest - timedelta(hours=1)]
+    candidates = [one for one in snapshots if one.kind in AUTOMATIC | {Kind.move}]
+    latest = max((one.at for one in candidates), default=None)
+    old = [one for one in candidates if latest and one.at <= latest - timedelta(hours=1)]
     return min(old, key=lambda one: (one.at, one.id), default=None)
 
 

@@ -43,11 +43,11 @@ class RulesStore:
     def policies(self, policy: SnapshotPolicy) -> Callable[[str], SnapshotPolicy]:
         """The policy of each session, by its name, where the settings say `policy`."""
         with Transaction(self._database) as rows:
-            known = {
+            rules = {
                 row.session: Rules(row.every_hours, row.newest, row.days).over(policy)
                 for row in rows.scalars(select(SnapshotRulesRow))
             }
-        return lambda session: known.get(session, policy)
+        return lambda session: rules.get(session, policy)
 
     def choose(self, session: str, rules: Rules, by: str) -> None:
         """From now on these are the rules of a session.

@@ -15,7 +15,7 @@ from flows.web.my_sessions.problems import Code, Problem
 
 CODE_SECONDS, POLL_SECONDS = 600, 2
 TOKEN_SECONDS = 30 * 86_400
-# What such a program may do; to steer rollouts takes a token that somebody has made for that.
+# Rights of such a program; to steer rollouts takes a token that somebody has made for that.
 SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates})
 _MOST_PENDING = 100
 _LONGEST_NAME = 60
@@ -103,10 +103,10 @@ class Devices:
         return self._callers.new_token(asked.person, SCOPES, TOKEN_SECONDS, f"refit on {asked.machine}")
 
     def _of(self, code: str) -> tuple[str, Asked]:
-        wanted = "".join(letter for letter in code.upper() if letter in _LETTERS)
+        letters = "".join(letter for letter in code.upper() if letter in _LETTERS)
         for key, one in list(self._asked.items()):
             waits = not one.person and not one.denied and one.until > time.monotonic()
-            if waits and secrets.compare_digest(one.code.replace("-", ""), wanted):
+            if waits and secrets.compare_digest(one.code.replace("-", ""), letters):
                 return key, one
         raise Problem(Code.unknown, "No program shows this code.", why="It was answered, or is too old.")
 
