@@ -54,7 +54,7 @@ class Site:
         return Gateway(self.lab.settings)
 
     def configuration(self, digest: str) -> Mapping[str, Any]:
-        """What the registry tells of an image."""
+        """The configuration of an image, by the registry."""
         registry, repository = Registry(self.lab.settings), self.lab.settings.repository
         return registry.config(repository, registry.manifest(repository, digest))
 
@@ -96,7 +96,7 @@ def run() -> list[Row]:
 
 
 def rows(ours: list[float], peers: Mapping[str, list[float]]) -> list[Row]:
-    """What is written down of the seconds for which sessions were away."""
+    """The rows about the seconds for which sessions were away."""
     what = f"downtime of JupyterLab in a Pod on Kubernetes 1.20, image on the node, {len(ours)} moves"
     written = []
     for name, figure in (("p50", median), ("p95", slow)):
