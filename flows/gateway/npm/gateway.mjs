@@ -104,6 +104,7 @@ class Gateway extends ConfigurableProxy {
 
   #matches = new WeakMap();
   #visits = new Visits(MOST_REMEMBERED);
+  #asking = new Map();
   #authorizerAgent = new http.Agent({ keepAlive: true, maxSockets: 32 });
 
   /** The route that the authorizer was asked about, whatever has become of it meanwhile. */
@@ -131,7 +132,7 @@ class Gateway extends ConfigurableProxy {
     const key = JSON.stringify([prefix, cookie, authorization, request.headers.host]);
     let known = this.#visits.recall(key);
     if (!known) {
-      const told = await this.#askAuthorizer(kind, request, prefix);
+      const told = await this.#askOnce(key, kind, request, prefix);
       if (told.status !== 200) return this.#refuse(kind, answer, told);
       known = this.#visits.remember(key, JSON.parse(told.body), REMEMBERED);
     }
@@ -143,6 +144,16 @@ class Gateway extends ConfigurableProxy {
     else if (known.authorization === "") delete request.headers.authorization;
     if (isPage(kind, request)) this.#addToken(request, known);
     return true;
+  }
+
+  /** Of requests that come at once, as those of a page do, one asks for all; where a page leads is asked for each. */
+  #askOnce(key, kind, request, prefix) {
+    if (isPage(kind, request)) return this.#askAuthorizer(kind, request, prefix);
+    if (!this.#asking.has(key)) {
+      const forget = () => this.#asking.delete(key);
+      this.#asking.set(key, this.#askAuthorizer(kind, request, prefix).finally(forget));
+    }
+    return this.#asking.get(key);
   }
 
   #refuse(kind, answer, told) {
