@@ -5,7 +5,6 @@ A slot is a locked file, free at once when its holder dies.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import IO
 
 from flows.core import command
 from flows.core.errors import RefitError
-from flows.core.file_locks import if_alone
+from flows.core.file_locks import if_alone, taken
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 
@@ -81,10 +80,4 @@ def _first_free(paths: Sequence[Path], on_wait: Callable[[], None]) -> Iterator[
 
 
 def _locked(path: Path) -> IO[str] | None:
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
-    return file
+    return taken(path, wait=False)

@@ -7,7 +7,6 @@ builds left in it.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from flows.core import command, fence, process_records
-from flows.core.file_locks import one_at_a_time
+from flows.core.file_locks import if_alone, one_at_a_time
 from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
@@ -30,7 +29,7 @@ def workspace(settings: Settings) -> Iterator[Path]:
     """A folder for one build; programs that run inside the `with` block are known to `recover`."""
     folder = settings.folder("running") / f"build-{uuid4().hex[:16]}"
     try:
-        with _lock(settings, fcntl.LOCK_SH):
+        with one_at_a_time(_builds(settings), shared=True):
             _make(folder)
             with command.recorded(folder / "processes"):
                 yield folder
@@ -63,7 +62,7 @@ def recover(settings: Settings) -> int:
         for folder in dead:
             process_records.end_recorded(folder / "processes")
         if dead:
-            with _lock(settings, fcntl.LOCK_EX | fcntl.LOCK_NB) as held:
+            with if_alone(_builds(settings)) as held:
                 if held:
                     _clear_storage(settings)
                     for folder in (*dead, *settings.folder("running").glob("new-build-*")):
@@ -74,19 +73,13 @@ def recover(settings: Settings) -> int:
 @contextmanager
 def no_builds(settings: Settings) -> Iterator[None]:
     """Wait until nothing is built on this machine, and let nothing begin inside the `with` block."""
-    with _lock(settings, fcntl.LOCK_EX):
+    with one_at_a_time(_builds(settings)):
         yield
 
 
-@contextmanager
-def _lock(settings: Settings, how: int) -> Iterator[bool]:
-    with (settings.folder("locks") / "builds").open("w") as file:
-        try:
-            fcntl.flock(file, how)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+def _builds(settings: Settings) -> Path:
+    """The lock that builds share."""
+    return settings.folder("locks") / "builds"
 
 
 def _owned(folder: Path) -> bool:

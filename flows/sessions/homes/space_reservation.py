@@ -6,7 +6,6 @@ its file is locked, so that of a process that was killed is nobody's any more.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import IO
 from uuid import uuid4
 
 from flows.core.errors import RefitError
-from flows.core.file_locks import if_alone, one_at_a_time
+from flows.core.file_locks import if_alone, one_at_a_time, taken
 from flows.core.waiting import wait_until
 
 SPARE = 250_000_000  # bytes
@@ -72,9 +71,7 @@ def _note(notes: Path, where: Path, size: int) -> IO[str] | None:
         others = sum(_held(note) for note in notes.glob(f"{disk}-*"))
         free = shutil.disk_usage(where).free
         if not lacking(size, free - others):
-            file = (notes / f"{disk}-{with_growth(size)}-{uuid4().hex}").open("w", encoding="ascii")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            return file
+            return taken(notes / f"{disk}-{with_growth(size)}-{uuid4().hex}")
     if missing := lacking(size, free):
         raise NoRoom(
             f"There is no room for a copy of {mb(size)}: {mb(missing)} are missing.",
