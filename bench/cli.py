@@ -28,6 +28,7 @@ from bench import (
     rollout,
     snapshots,
     startup,
+    supervision,
     tasks,
     throughput,
 )
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "tasks": Benchmark(tasks.run),
     "door": Benchmark(door.run),
     "startup": Benchmark(startup.run, ("podman",)),
+    "supervision": Benchmark(supervision.run, ("docker-registry",)),
 }
 
 

@@ -18,6 +18,7 @@ from flows.services import privacy, process, systemd
 from flows.services.embedded import all_services
 from flows.services.prefect_services import prefect_environment, prefect_login
 from flows.services.service import Service
+from flows.services.supervision import Supervisor
 
 __all__ = [
     "ServiceState",
@@ -92,7 +93,9 @@ def up(settings: Settings, only: Collection[str] = ()) -> tuple[ServiceState, ..
 def down(settings: Settings) -> tuple[str, ...]:
     """End what `up` started, last first, with everything that it started; the titles of what was ended."""
     with process.alone(settings):
-        return tuple(service.title for service in reversed(all_services(settings)) if process.end(service))
+        ended = tuple(service.title for service in reversed(all_services(settings)) if process.end(service))
+        Supervisor(settings.folder("services")).end()
+        return ended
 
 
 def status(settings: Settings) -> tuple[ServiceState, ...]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from flows.core import command, outside, process_records, program_output, spawn
+from flows.core import command, outside, process_records, program_output
 from flows.core.atomic_files import write_whole
 from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
@@ -24,6 +24,7 @@ from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.host import sockets
 from flows.services.service import Service
+from flows.services.supervision import NOTES, Supervisor
 
 # One that ends is noticed at once. One that takes long is at work: the first start of Prefect makes its database, which
 # takes minutes on a machine with a lot to do.
@@ -58,7 +59,9 @@ def as_wanted(service: Service) -> bool:
     """Whether it runs, with these settings. One that `up` did not start is not judged."""
     if not process_records.noted(notes(service)):
         return find(service) is not None
-    started = service.folder / "started-with"
+    running, started = find(service), service.folder / "started-with"
+    if running is None or not supervisor_of(service).keeps(running.pid):
+        return False
     return started.is_file() and started.read_text() == _fingerprint(service)
 
 
@@ -149,18 +152,14 @@ def _install(service: Service) -> None:
 
 
 def start(service: Service) -> None:
-    """Start it, detached from this process; its log begins anew, the one of its last run is kept beside it."""
+    """Let the supervisor start it; its log begins anew, the one of its last run is kept beside it."""
+    end(service)
     prepare(service)
     if service.log.exists():
         service.log.replace(service.log.with_suffix(".log.1"))
     (service.folder / "started-with").write_text(_fingerprint(service))
-    spawn.start(
-        service.argv,
-        env={**service.inherited, **service.environment},
-        cwd=service.folder,
-        log=service.log,
-        notes=notes(service),
-    )
+    service.log.touch(mode=0o600)
+    supervisor_of(service).start(service)
 
 
 def answers(service: Service) -> bool:
@@ -195,6 +194,7 @@ def wait_until_answering(service: Service) -> None:
         if answers(service):
             return True
         if find(service) is None:
+            end(service)  # the supervisor would try it for minutes
             raise _failed(service, "ended right after its start")
         return False
 
@@ -212,12 +212,19 @@ def _failed(service: Service, problem: str) -> RefitError:
 
 def end(service: Service) -> bool:
     """End it if `up` started it, with everything that it started; whether it ran."""
-    return process_records.end_recorded(notes(service), END_SECONDS) > 0
+    ran = bool(process_records.noted(notes(service)))
+    supervisor_of(service).let_go(service)
+    return process_records.end_recorded(notes(service), END_SECONDS) > 0 or ran
 
 
 def notes(service: Service) -> Path:
     """The folder in which its programs are noted: `end` ends them all."""
-    return service.folder / "processes"
+    return service.folder / NOTES
+
+
+def supervisor_of(service: Service) -> Supervisor:
+    """The supervisor that starts it again whenever it dies."""
+    return Supervisor(service.folder.parent)
 
 
 def _fingerprint(service: Service) -> str:

@@ -13,6 +13,7 @@ from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.services import process
 from flows.services.embedded import all_services
+from flows.services.supervision import Supervisor
 from flows.sessions.containers.walls import Walls
 from flows.sessions.homes import copying
 
@@ -71,6 +72,7 @@ def reset(settings: Settings, names: Collection[str]) -> None:
         with process.alone(settings):
             for service in reversed(all_services(settings)):
                 process.end(service)
+            Supervisor(settings.folder("services")).end()
     for part in parts:
         if part.name == "containers":
             _end_containers(settings)

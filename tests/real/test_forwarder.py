@@ -52,6 +52,7 @@ def forwarder(tmp_path: Path) -> Iterator[tuple[Forwarder, int]]:
         yield told, first
     finally:
         process.end(service)
+        process.supervisor_of(service).end()
 
 
 class Person:

@@ -31,6 +31,8 @@ from flows.migrations import orphaned_moves
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
+from flows.services import embedded
+from flows.services.process import alone, end
 from flows.sessions.ide.jupyter import Jupyter
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
@@ -174,9 +176,9 @@ def breaking_off(said: bytes = b"") -> Iterator[str]:
 def test_a_gateway_that_begins_anew_is_told_where_sessions_are_and_meanwhile_nobody_needs_it(
     settings: Settings, sessions: Sessions, ada: str
 ) -> None:
-    (gateway,) = (state for state in services.status(settings) if state.name == "gateway")
-    psutil.Process(gateway.pid).kill()
-    wait_until(lambda: not sessions.gateway.runs)
+    with alone(settings):
+        assert end(embedded.gateway(settings))
+    assert not sessions.gateway.runs
     session = sessions.store.session(NAME)
     sessions.wait_ready(session)
     assert get(f"{sessions.url(session)}/api").status_code == 200  # the container's own address

@@ -23,8 +23,20 @@ from flows.core.settings import Settings
 from flows.publishing.publish import EVENT
 from flows.services.reset import reset, reset_parts
 from tests.support.prefect_api import FINAL, prefect_client, request_run
-from tests.support.services import ENDLESS, TRIAL, deploy, launch, make_settings, pid_of, pids, until
+from tests.support.services import (
+    ENDLESS,
+    TRIAL,
+    deploy,
+    launch,
+    make_settings,
+    pid_of,
+    pids,
+    until,
+    worker_of_the_trial,
+)
 from tests.support.waiting import PATIENTLY
+
+__all__ = ["worker_of_the_trial"]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +80,7 @@ def test_only_loopback_is_listened_on_and_secrets_are_the_owners(settings: Setti
     assert worker == set()  # of Prefect's own, each pool's listens for flows that are handed to it
     files = [path for path in (settings.home / "services").glob("*/*") if path.is_file()]
     own = [path for path in files if path.name != "started-with"]
+    assert "supervisor" in {path.parent.name for path in own}
     assert own and not [path for path in own if path.stat().st_mode & 0o077]
 
 
@@ -150,13 +163,10 @@ def test_a_migration_begins_by_itself_when_the_settings_say_so(settings: Setting
     assert (list(schedules), automations) == (["refit-go-on"], [])
 
 
-def test_up_mends_a_server_that_was_killed_and_leaves_the_others(settings: Settings, prefect: httpx.Client) -> None:
+def test_a_server_that_was_killed_has_all_that_it_had(settings: Settings, prefect: httpx.Client) -> None:
     before = {state.name: state.pid for state in services.status(settings)}
     psutil.Process(pid_of(settings, "prefect")).kill()
-    until(lambda: services.status(settings)[1].running, lambda running: not running)
-    with pytest.raises(RefitError, match=r"Prefect server .*not answer") as silent:
-        services.require(settings)
-    assert "refit up" in str(silent.value)
+    until(lambda: services.status(settings)[1], lambda state: state.answering and state.pid != before["prefect"])
     after = {state.name: state.pid for state in services.up(settings)}
     assert after["prefect"] != before["prefect"]
     assert (after["registry"], after["worker"]) == (before["registry"], before["worker"])

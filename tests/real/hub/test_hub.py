@@ -14,6 +14,8 @@ from flows import services
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
+from flows.services import embedded
+from flows.services.process import alone, end
 from flows.sessions.model import Running
 from flows.sessions.wishes import PreferenceStore
 from tests.support.hub import RELEASE, Hub, Person, made
@@ -99,10 +101,8 @@ def test_an_authorizer_that_stands_still_lets_nobody_in_and_holds_nobody(hub: Hu
 
 
 def test_a_gateway_that_begins_anew_leads_to_the_hub_and_to_all_sessions_again(hub: Hub, ada: Person) -> None:
-    [gateway] = [state for state in services.status(hub.settings) if state.name == "gateway"]
-    assert gateway.pid
-    os.kill(gateway.pid, signal.SIGKILL)
-    wait_until(lambda: not next(one for one in services.status(hub.settings) if one.name == "gateway").running)
+    with alone(hub.settings):
+        assert end(embedded.gateway(hub.settings))
     hub.check_routes()  # the Hub finds no gateway, and leaves everything as it is
     hub.again()
     wait_until(lambda: ada.client.get("/hub/home").status_code == 200)

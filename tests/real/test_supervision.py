@@ -1,0 +1,114 @@
+"""Services that die are there again by themselves, and what is ended stays ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import services
+from flows.core import process_records
+from flows.core.errors import RefitError
+from flows.core.settings import Settings
+from flows.services import ServiceState, launcher, process
+from flows.services.embedded import registry
+from flows.services.supervision import FOLDER, NOTES
+from tests.support.waiting import free_port, wait_until
+
+NAMES = ("registry", "prefect", "worker", "gateway", "waiting-page")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    home = tmp_path_factory.mktemp("a home with 100% of what is odd in 'names'")
+    ports = ("registry_port", "prefect_port", "gateway_port", "gateway_api_port")
+    bundle = os.environ.get("SSL_CERT_FILE")
+    given = {"ca_bundle": Path(bundle) if bundle else None, **{name: free_port() for name in ports}}
+    made = Settings(home=home, catalog=home, **given)  # type: ignore[arg-type]
+    try:
+        services.up(made)
+        yield made
+    finally:
+        services.down(made)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Settings]:
+    """A home of which only the registry is started."""
+    made = Settings(home=tmp_path, registry_port=free_port(), prefect_port=free_port(), catalog=tmp_path, gateway=False)
+    yield made
+    services.down(made)
+
+
+def state(settings: Settings, name: str) -> ServiceState:
+    return next(each for each in services.status(settings) if each.name == name)
+
+
+def supervisor(settings: Settings) -> psutil.Process:
+    [noted] = process_records.noted(settings.folder("services", FOLDER) / NOTES)
+    return psutil.Process(noted.pid)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_service_that_was_killed_comes_up_again_by_itself(settings: Settings, name: str) -> None:
+    before = {each.name: each.pid for each in services.status(settings)}
+    killed = before[name]
+    assert killed
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: state(settings, name).pid not in (None, killed))
+    wait_until(lambda: state(settings, name).answering)
+    after = {each.name: each.pid for each in services.up(settings)}
+    assert after.pop(name) != before.pop(name)
+    assert after == before, "another was started anew"
+    assert len(process_records.noted(settings.folder("services", name) / "processes")) == 1
+
+
+def test_secrets_are_in_files_of_the_owner_alone_and_in_no_argument(settings: Settings) -> None:
+    for path in settings.folder("services").rglob("*"):
+        if path.name in (launcher.LAUNCH, "supervisord.conf", "socket") or path.suffix == ".ini":
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    secret = (settings.folder("services", "gateway") / "token").read_text()
+    family = [supervisor(settings), *supervisor(settings).children(recursive=True)]
+    assert not any(secret in word for each in family for word in each.cmdline())
+    assert "CONFIGPROXY_AUTH_TOKEN" not in supervisor(settings).environ()
+
+
+def test_services_outlive_their_supervisor_and_up_takes_them_in_again(alone: Settings) -> None:
+    services.up(alone, only=["registry"])
+    pid, first = state(alone, "registry").pid, supervisor(alone)
+    first.kill()
+    first.wait()
+    assert state(alone, "registry").answering
+    services.up(alone, only=["registry"])
+    assert state(alone, "registry").pid != pid and supervisor(alone).pid != first.pid
+    assert not psutil.pid_exists(pid or 0), "two registries would run"
+
+
+def test_what_was_ended_stays_ended_and_down_leaves_nothing(alone: Settings) -> None:
+    services.up(alone, only=["registry"])
+    kept = supervisor(alone)
+    with process.alone(alone):
+        assert process.end(registry(alone))
+    wait_until(lambda: not kept.children())
+    assert state(alone, "registry").pid is None
+    assert services.down(alone) == ()
+    assert process_records.noted(alone.folder("services", FOLDER) / NOTES) == ()
+
+
+def test_a_service_that_fails_is_an_error_and_not_tried_for_ever(alone: Settings) -> None:
+    storage = alone.home / "registry"
+    storage.write_text("a file where a folder has to be")
+    service = registry(alone)
+    process.prepare(service)
+    config = service.folder / "config.yml"
+    broken = {**service.files, config: "version: 7\n"}
+    failing = type(service)(**{**service.__dict__, "files": broken})
+    with process.alone(alone), pytest.raises(RefitError, match="ended right after its start"):
+        process.start(failing)
+        process.wait_until_answering(failing)
+    wait_until(lambda: not supervisor(alone).children())
