@@ -1,4 +1,4 @@
-"""What people are told of their sessions, as plain data."""
+"""Sessions as people are told of them, as plain data."""
 
 from __future__ import annotations
 
