@@ -16,7 +16,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.sessions.containers.walls import Walls
 from flows.sessions.lifecycle import Sessions
-from flows.sessions.model import Session
+from flows.sessions.model import Running, Session
 from tests.support.machine import RegistryServer, private_home
 from tests.support.variants import JUPYTER
 
@@ -168,6 +168,7 @@ def test_where_the_walls_cant_be_raised_nothing_starts(sessions: Sessions, ben: 
     try:
         with pytest.raises(RefitError):
             sessions.engine.start(ben.container)
+        assert sessions.running(sessions.store.session(ben.name)) is not Running.running
     finally:
         rules.write_text(good)
     sessions.start(ben.name)

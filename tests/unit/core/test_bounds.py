@@ -85,7 +85,8 @@ def test_a_merged_key_may_be_said_otherwise() -> None:
         model_config = ConfigDict(extra="allow")
 
     for _ in range(2):
-        documents.parse("x: &x {a: 1}\nz: {<<: *x, a: 2}\n", Path("x"), Anything)
+        read = documents.parse("x: &x {a: 1}\nz: {<<: *x, a: 2}\n", Path("x"), Anything)
+        assert read.model_extra == {"x": {"a": 1}, "z": {"a": 2}}
 
 
 @pytest.mark.slow

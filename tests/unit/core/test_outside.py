@@ -76,7 +76,7 @@ def test_a_request_has_a_limit_in_time_as_a_whole(answer: Callable[[Request], No
 
 @pytest.mark.slow
 def test_it_holds_through_a_proxy() -> None:
-    with answering(drip) as url, Client(False, proxy=url) as client, pytest.raises(TooSlow):
+    with answering(drip) as url, Client(False, proxy=url) as client, pytest.raises(TooSlow, match="longer than"):
         client.fetch("GET", "http://elsewhere.invalid/", LIMITS)
 
 
@@ -84,7 +84,7 @@ def test_it_holds_through_a_proxy() -> None:
 def test_it_holds_for_what_the_environment_says_is_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(drip) as url:
         monkeypatch.setenv("http_proxy", url)
-        with Client(False) as client, pytest.raises(TooSlow):
+        with Client(False) as client, pytest.raises(TooSlow, match="longer than"):
             client.fetch("GET", "http://elsewhere.invalid/", LIMITS)
 
 
@@ -100,7 +100,7 @@ def test_it_holds_for_what_is_sent_to_somebody_who_does_not_listen() -> None:
         for _ in range(1000):
             yield bytes(1 << 20)
 
-    with serving(Deaf) as port, Client(False) as client, pytest.raises(TooSlow):
+    with serving(Deaf) as port, Client(False) as client, pytest.raises(TooSlow, match="longer than"):
         client.exchange("PUT", f"http://127.0.0.1:{port}", LIMITS, content=much())
 
 
@@ -217,8 +217,9 @@ def test_an_osv_service_that_never_ends_is_an_error(
 @pytest.mark.parametrize("body", [b'{"results":[{"next_page_token":"x"}]}', b"[" * 200_000, b"[]", b"{}"])
 def test_an_osv_service_whose_pages_never_end_or_are_none(settings: Settings, body: bytes) -> None:
     said = Said(200, {"content-length": str(len(body))}, body)
-    with answering(lambda _: said) as url, pytest.raises(vulnerabilities.Unasked):
+    with answering(lambda _: said) as url, pytest.raises(vulnerabilities.Unasked) as caught:
         vulnerabilities.ask([("x", "1")], settings.model_copy(update={"osv_service": url}))
+    assert url in str(caught.value)
 
 
 def test_a_download_is_there_however_long_it_is(settings: Settings) -> None:

@@ -39,8 +39,12 @@ def test_the_box_before_a_stop_says_the_same_as_the_page_that_waits(
 
 
 def test_nobody_who_can_t_be_told_keeps_a_session_from_being_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+    asked = list[object]()
+
+    def fails(*words: object) -> None:
+        asked.append(words)
         raise RefitError("The session doesn't answer.")
 
     monkeypatch.setattr(terminals, "write_to_all", fails)
     warn(cast(Sessions, SimpleNamespace(engine=None, pages=fails)), move(""))
+    assert len(asked) == 2, "terminals and pages"

@@ -69,10 +69,10 @@ def test_a_run_that_brings_something_along_is_refused(brought: dict[str, Any]) -
     ],
 )
 def test_an_entrypoint_that_is_not_on_offer_is_refused(entrypoint: str | None) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match=r"Its entrypoint .* is no flow that Refit offers"):
         admit(run(), deployment(entrypoint=entrypoint))
     if entrypoint:
-        with pytest.raises(Refused):
+        with pytest.raises(Refused, match="is no flow that Refit offers"):
             import_flow(entrypoint)
 
 

@@ -119,21 +119,21 @@ def test_a_profile_goes_before_its_release_and_that_before_the_settings() -> Non
 
 
 @pytest.mark.parametrize(
-    "written",
+    ("written", "why"),
     [
-        {"waves": [1, 10]},
-        {"waves": [10, 1, 100]},
-        {"waves": []},
-        {"unavailable": {"rollout": 0}},
-        {"sessions": {"mode": "pin"}},
-        {"sessions": {"quiet": ["nights"]}},
-        {"sessions": {"time_zone": "Europe/Atlantis"}},
-        {"freezes": [{"first": "2026-12-24", "last": "2026-12-20", "why": "holidays"}]},
-        {"freeze": []},
+        ({"waves": [1, 10]}, "waves grow up to 100"),
+        ({"waves": [10, 1, 100]}, "waves grow up to 100"),
+        ({"waves": []}, "waves grow up to 100"),
+        ({"unavailable": {"rollout": 0}}, "unavailable.rollout\n.* greater than or equal to 1"),
+        ({"sessions": {"mode": "pin"}}, "pin needs a date"),
+        ({"sessions": {"quiet": ["nights"]}}, "'nights' are no hours"),
+        ({"sessions": {"time_zone": "Europe/Atlantis"}}, "there is no time zone 'Europe/Atlantis'"),
+        ({"freezes": [{"first": "2026-12-24", "last": "2026-12-20", "why": "holidays"}]}, "can't end on 2026-12-20"),
+        ({"freeze": []}, "freeze\n.*Extra inputs"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(written: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
+def test_a_policy_that_cannot_be_is_refused(written: dict[str, object], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
         RolloutPolicy.model_validate(written)
 
 

@@ -114,7 +114,7 @@ def test_of_several_gpus_the_busiest_counts(
 
 def test_a_gpu_that_nobody_can_be_asked_about_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="nvidia-smi"):
         inspect_processes._gpu()
 
 

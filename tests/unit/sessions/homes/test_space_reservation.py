@@ -60,4 +60,4 @@ def test_a_note_that_nobody_holds_counts_for_nothing(tmp_path: Path, most: int) 
 
 def test_where_copies_take_no_space_nothing_is_looked_for(tmp_path: Path) -> None:
     with reserved(tmp_path / "absent", tmp_path / "absent", 0):
-        pass
+        assert not (tmp_path / "absent").exists()

@@ -37,16 +37,23 @@ def test_a_volume_is_asked_for_by_name_and_path() -> None:
     ],
 )
 def test_a_volume_that_cant_be_is_refused(text: str) -> None:
-    with pytest.raises(RefitError):
+    with pytest.raises(RefitError, match=r"is no volume|No volume can be at|can't be the name"):
         read_wanted([text])
 
 
-@pytest.mark.parametrize("other", ["data:/other", "more:/data", "more:/data/deeper", "more:/"])
-def test_volumes_have_names_and_places_of_their_own(other: str) -> None:
-    with pytest.raises(RefitError):
-        read_wanted(["data:/data", other])
-    with pytest.raises(RefitError):
-        read_wanted([other, "data:/data"])
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("data:/other", "is asked for twice"),
+        ("more:/data/mine", "would be inside"),
+        ("more:/data/mine/deeper", "'more' at /data/mine/deeper would be inside 'data' at /data/mine"),
+        ("more:/data", "'data' at /data/mine would be inside 'more' at /data"),
+    ],
+)
+def test_volumes_have_names_and_places_of_their_own(other: str, why: str) -> None:
+    for both in (["data:/data/mine", other], [other, "data:/data/mine"]):
+        with pytest.raises(RefitError, match=why):
+            read_wanted(both)
 
 
 def test_a_session_of_before_there_were_volumes_has_none() -> None:
