@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -20,6 +19,7 @@ with lazily(globals()):
     from flows.cli import tables
     from flows.core import outside
     from flows.core.atomic_files import write_whole
+    from flows.core.waiting import wait_until
 
 _BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -52,14 +52,16 @@ def log_in(
 
 
 def _awaited(url: str, begun: dict[str, Any]) -> str:
-    deadline = time.monotonic() + float(begun["expires_in"])
-    while time.monotonic() < deadline:
-        told = _post(url, device_code=begun["device_code"])
-        if "access_token" in told:
-            return str(told["access_token"])
-        if told.get("error") != "authorization_pending":
-            raise RefitError("You weren't let in.", why=f"The answer was {told.get('error')}.", hint="log in again.")
-        time.sleep(float(begun["interval"]))
+    told = wait_until(
+        lambda: _post(url, device_code=begun["device_code"]),
+        enough=lambda told: told.get("error") != "authorization_pending",
+        seconds=float(begun["expires_in"]),
+        pause=float(begun["interval"]),
+    )
+    if "access_token" in told:
+        return str(told["access_token"])
+    if told.get("error") != "authorization_pending":
+        raise RefitError("You weren't let in.", why=f"The answer was {told.get('error')}.", hint="log in again.")
     raise RefitError("Nobody has approved the code in time.", hint="log in again.")
 
 
@@ -125,9 +127,10 @@ def read_logs(name: Name, lines: Annotated[int, typer.Option(help="How many.")] 
 
 def _act(name: str, verb: str, as_json: bool) -> None:
     told = _ask("POST", f"{_path(name)}/{verb}")
-    while told["doing"] and not told["doing"]["ended"]:
-        time.sleep(1)
-        told = _ask("GET", _path(name))
+    if told["doing"] and not told["doing"]["ended"]:
+        told = wait_until(
+            lambda: _ask("GET", _path(name)), enough=lambda told: not told["doing"] or told["doing"]["ended"], pause=1
+        )
     if told["doing"] and told["doing"]["problem"]:
         raise RefitError(f"{name}: {told['doing']['problem']}", hint=told["doing"]["hint"])
     _show(told, as_json)
