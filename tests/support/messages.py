@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SNAPSHOTS = ROOT / "tests" / "unit" / "snapshots" / "messages"
+SNAPSHOTS = ROOT / "tests" / "snapshots" / "messages"
 _WORDS = re.compile(r"[A-Za-z'`}]{2,}[,;:.]? [a-z'`{]{2,}")
 # Calls whose texts are read by programs.
 _PROGRAMS = re.compile(
