@@ -106,7 +106,8 @@ def _asking(seconds: float, attempts: float, pause: Pause, **when: Any) -> Any:
     pausing = pause if callable(pause) else lambda _: float(pause)
     return Retrying(
         stop=stop_after_delay(seconds) | stop_after_attempt(attempts),  # type: ignore[arg-type]  # none may be infinite
-        wait=lambda state: pausing(state.attempt_number),
+        # The library asks for a pause after the last attempt, too, and makes none.
+        wait=lambda state: pausing(state.attempt_number) if state.attempt_number < attempts else 0.0,
         sleep=time.sleep,
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         **when,

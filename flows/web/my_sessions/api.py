@@ -25,6 +25,8 @@ from flows.web.my_sessions.verbs import VERBS
 logger = logging.getLogger("refit.my-sessions")
 
 MOST_BYTES = 1 << 14
+# An answer before the end of a request breaks the connection of the gateway, which then can't pass the answer on.
+_READ_BYTES = 1 << 20
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -84,11 +86,15 @@ async def body(request: Request) -> bytes:
     Raises:
         Problem: it is.
     """
-    received = bytearray()
+    received, size = bytearray(), 0
     async for piece in request.stream():
-        received += piece
-        if len(received) > MOST_BYTES:
-            raise Problem(Code.too_large, f"A request has at most {MOST_BYTES} bytes.")
+        size += len(piece)
+        if size <= MOST_BYTES:
+            received += piece
+        elif size > _READ_BYTES:
+            break
+    if size > MOST_BYTES:
+        raise Problem(Code.too_large, f"A request has at most {MOST_BYTES} bytes.")
     return bytes(received)
 
 

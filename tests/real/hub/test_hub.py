@@ -121,9 +121,10 @@ def test_what_is_done_in_the_shell_is_seen_in_the_hub(hub: Hub, ada: Person) -> 
     wait_until(lambda: ada.client.get("/user/ada/notes/api").url.path.startswith("/hub/user/ada/notes"))
     hub.refit("session", "start", "notes")
     wait_until(lambda: hub.server("ada", "notes"))
-    hub.refit("session", "owner", "notes", "bob")
+    hub.person("kai")
+    hub.refit("session", "owner", "notes", "kai")
     wait_until(lambda: not hub.server("ada", "notes"))
-    wait_until(lambda: hub.server("bob", "notes"))
+    wait_until(lambda: hub.server("kai", "notes"))
     assert hub.sessions.show("notes").running is Running.running
 
 

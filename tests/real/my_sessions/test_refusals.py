@@ -119,6 +119,10 @@ def test_to_log_out_of_the_hub_ends_the_login_here(hub: Hub) -> None:
     assert "/hub/login" in str(bob.client.get(f"{BASE}/").url)
 
 
-@pytest.mark.parametrize("path", ["/..%2f..%2fhub", "/%00", "/sessions/%2e%2e", "//evil.example/"])
+@pytest.mark.parametrize("path", ["/..%2f..%2fhub", "/%00", "//evil.example/"])
 def test_odd_addresses_are_answered_with_a_page(ada: Person, path: str) -> None:
     assert ada.client.get(f"{BASE}{path}", follow_redirects=False).status_code in (302, 308, 400, 404)
+
+
+def test_a_way_upwards_ends_inside_of_the_page(ada: Person) -> None:
+    assert ada.sees(f"{BASE}/sessions/%2e%2e") == ada.sees(f"{BASE}/")

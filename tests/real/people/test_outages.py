@@ -87,7 +87,7 @@ def test_while_the_hub_is_away_people_inside_stay_and_rights_end_still(
     )  # the share ended with its owner, and stays ended
     hub.refit("session", "owner", "notes", "lin")
     wait_until(lambda: status(hub, "notes", unseen) == 200)
-    assert status(hub, "notes", cookies(ben)) == 403
+    wait_until(lambda: status(hub, "notes", cookies(ben)) == 403)
 
 
 def test_nobody_without_the_gateways_token_sees_or_ends_visits(hub: Hub, people: People, lin: Person) -> None:

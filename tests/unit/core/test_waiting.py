@@ -50,6 +50,18 @@ def test_pauses_follow_the_number_of_attempts(pauses: list[float]) -> None:
     assert pauses == [1.0, 2.0, 4.0]
 
 
+def test_there_is_no_pause_after_the_last_attempt(pauses: list[float]) -> None:
+    between = (1.0, 2.0)
+    with pytest.raises(OSError, match="third"):
+        waiting.retry(
+            failing(OSError("first"), OSError("second"), OSError("third")),
+            OSError,
+            attempts=len(between) + 1,
+            pause=lambda number: between[number - 1],
+        )
+    assert pauses == [*between]
+
+
 def failing(*errors: Exception | None) -> Callable[[], str]:
     left = iter(errors)
 

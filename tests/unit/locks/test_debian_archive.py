@@ -138,7 +138,7 @@ def test_a_list_that_would_fill_the_disk_is_not_kept(
 ) -> None:
     monkeypatch.setattr(debian_archive, "_MOST_KEPT", 64)
     assert freshness.resolve(base, mirror, Resolver()) == EXACT
-    assert freshness.look_at_system(base, mirror).known is None
+    assert freshness.look_at_system(base, mirror).record is None
     assert not [file for file in mirror.folder("cache", "debian").iterdir() if file.stat().st_size]
 
 
