@@ -10,6 +10,7 @@ import httpx
 import psutil
 
 from flows import services
+from flows.gateway import routes
 from flows.gateway.proxy import Visit
 from flows.sessions.people.grants import Grants
 from flows.web.hub import passes
@@ -46,6 +47,8 @@ def test_fifty_terminals_come_back_after_the_gateway_began_anew(hub: Hub, people
         kill(hub, "gateway")
     hub.again()
     wait_until(lambda: lin.client.get("/hub/home").status_code == 200)
+    # Until then the waiting page still tells the gateway where the sessions are that have containers.
+    wait_until(lambda: routes.COMPLETE in (hub.sessions.gateway.table() or ()))
     people.lead("papers")
     with ExitStack() as stack:
         wait_until(lambda: status(hub, "papers", cookies(lin)) == 200)

@@ -56,7 +56,7 @@ def test_a_share_lets_a_guest_in_who_is_told_once_and_its_end_keeps_them_out(hub
     [shown] = json.loads(hub.refit("session", "shares", SESSION, "--json"))
     assert (shown["kind"], shown["subject"]) == ("person", "kim") and shown["came_in"] and shown["until"]
     unshare(hub, "--with", "kim")
-    wait_until(lambda: kim.client.get("/session/papers/api").status_code == 403, OUT_SECONDS)
+    wait_until(lambda: status(hub, SESSION, cookies(kim)) == 403, OUT_SECONDS)
     assert lin.sees("/session/papers/api").startswith("this is") and not shares(hub)
 
 
