@@ -78,6 +78,7 @@ def test_secrets_are_in_files_of_the_owner_alone_and_in_no_argument(settings: Se
     assert "CONFIGPROXY_AUTH_TOKEN" not in supervisor(settings).environ()
 
 
+@pytest.mark.long
 def test_services_outlive_their_supervisor_and_up_takes_them_in_again(alone: Settings) -> None:
     services.up(alone, only=["registry"])
     pid, first = state(alone, "registry").pid, supervisor(alone)

@@ -53,7 +53,7 @@ EXPERIMENTAL = {
 
 @pytest.mark.parametrize(("in_help", "in_readme"), EXPERIMENTAL.items())
 def test_help_and_readme_say_what_is_experimental(in_help: str, in_readme: str) -> None:
-    texts = (ROOT / "tests" / "unit" / "snapshots" / "messages" / "cli.txt").read_text().splitlines()
+    texts = (ROOT / "tests" / "snapshots" / "messages" / "cli.txt").read_text().splitlines()
     assert [line for line in texts if in_help in line and "(experimental)" in line]
     assert re.search(rf"{re.escape(in_readme)}[^,.:;(]*\(experimental\)", (ROOT / "README.md").read_text())
 
