@@ -101,7 +101,7 @@ class Artifacts(Oras):
         container.namespace, container.repository = None, self._registry.repository
         return container
 
-    # --- What the package calls, and what we do otherwise ---------------------------------------------------------
+    # --- Methods that the package calls, with our own way in their place ------------------------------------------
 
     def do_request(
         self,
