@@ -1,9 +1,10 @@
-"""Ports of this machine: which user's program listens on one."""
+"""Sockets of this machine: which user's program listens on a port, and sockets that no other user reaches."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,17 @@ _SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 _LISTENS = "0A"  # TCP_LISTEN of net/tcp_states.h
+
+
+def private_listener(path: Path) -> socket.socket:
+    """A Unix socket at this path for this user alone; uvicorn would let everybody on this machine write to it."""
+    path.unlink(missing_ok=True)
+    listener, before = socket.socket(socket.AF_UNIX), os.umask(0o077)
+    try:
+        listener.bind(os.fspath(path))
+    finally:
+        os.umask(before)
+    return listener
 
 
 def is_anothers(address: str, port: int) -> bool:

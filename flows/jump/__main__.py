@@ -18,6 +18,7 @@ from starlette.routing import Route
 from flows.core.database import open_database
 from flows.core.settings import load
 from flows.core.waiting import forever
+from flows.host.sockets import private_listener
 from flows.jump.doors import Door
 from flows.jump.guests import Guests
 from flows.jump.keeper import LOOK_SECONDS, Keeper
@@ -84,7 +85,7 @@ def main() -> None:
     config = uvicorn.Config(
         Starlette(routes=[Route("/health", health)]), ws="none", access_log=False, log_level="error"
     )
-    uvicorn.Server(config).run(sockets=[_listening()])
+    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
     sys.exit(0)
 
 
@@ -96,16 +97,6 @@ def _listens(address: str, port: int) -> bool:
             return trial.recv(4) == b"SSH-"
     except OSError:
         return False
-
-
-def _listening() -> socket.socket:
-    """uvicorn would let everybody on this machine write to it."""
-    Path("socket").unlink(missing_ok=True)
-    before = os.umask(0o077)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")
-    os.umask(before)
-    return listener
 
 
 main()

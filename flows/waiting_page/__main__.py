@@ -2,32 +2,24 @@
 
 import logging
 import os
-import socket
 from pathlib import Path
 
 import uvicorn
 
 from flows.core.settings import load
+from flows.host.sockets import private_listener
 from flows.waiting_page.app import WaitingPage, door, start_minding
 
 
 def main() -> None:
     """Answer until this process is told to end."""
+    os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     waiting_page = WaitingPage.open(load())
     start_minding(waiting_page)
     # No log of accesses, for addresses hold tokens. A websocket is answered like everything else: not now.
     config = uvicorn.Config(door(waiting_page), ws="none", access_log=False, log_level="error", server_header=False)
-    uvicorn.Server(config).run(sockets=[_listening()])
-
-
-def _listening() -> socket.socket:
-    """uvicorn would let everybody on this machine write to it."""
-    Path("socket").unlink(missing_ok=True)
-    os.umask(0o077)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")
-    return listener
+    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
 
 
 main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,6 +25,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import load
 from flows.core.waiting import forever
 from flows.gateway import routes
+from flows.host.sockets import private_listener
 from flows.sessions.model import Session
 from flows.sessions.people.grants import Grants
 from flows.web.hub.admission import ARRIVAL, CALLBACK, GUEST, Admission
@@ -132,17 +132,9 @@ def _start_tasks(tasks: Mapping[Callable[[], None], float]) -> None:
         threading.Thread(target=doing, daemon=True).start()
 
 
-def _listening() -> socket.socket:
-    """uvicorn would let everybody on this machine write to it."""
-    Path("socket").unlink(missing_ok=True)
-    os.umask(0o077)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")
-    return listener
-
-
 def main() -> None:
     """Answer until this process is told to end."""
+    os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # Podman is asked every few seconds.
     logging.getLogger("refit.command").setLevel(logging.WARNING)
@@ -157,7 +149,7 @@ def main() -> None:
     config = uvicorn.Config(
         application(authorizer, admission), ws="none", access_log=False, log_level="error", server_header=False
     )
-    uvicorn.Server(config).run(sockets=[_listening()])
+    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from pathlib import Path
 
 import uvicorn
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from flows.core.settings import Settings, load
+from flows.host.sockets import private_listener
 from flows.web.my_sessions import api
 from flows.web.my_sessions.callers import Callers
 from flows.web.my_sessions.desk import Desk
@@ -37,6 +37,7 @@ def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
 
 def main() -> None:
     """Answer until this process is told to end; actions that have begun come to their end first."""
+    os.umask(0o077)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("refit.command").setLevel(logging.WARNING)
     settings = load()
@@ -50,17 +51,8 @@ def main() -> None:
         server_header=False,
         limit_concurrency=_AT_ONCE,
     )
-    uvicorn.Server(config).run(sockets=[_listening()])
+    uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
     desk.actions.close()
-
-
-def _listening() -> socket.socket:
-    """uvicorn would let everybody on this machine write to it."""
-    Path("socket").unlink(missing_ok=True)
-    os.umask(0o077)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")
-    return listener
 
 
 if __name__ == "__main__":
