@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from flows.build_profiles import build_profiles
 from flows.catalog import load, tree
 from flows.core import documents
-from flows.core.atomic_files import write_whole
 from flows.core.errors import UnknownName
 from flows.core.settings import Settings
 from flows.create_session import create_session
@@ -73,17 +72,6 @@ def play(settings: Settings, step: Step) -> Story:
     with step("Migrate the session to it"):
         moves = migrate_sessions([SESSION]) if _is_behind(sessions, second) else ()
     return Story(first, second, moves, sessions.address(SESSION), _read(sessions) == written)
-
-
-def turn_hub_on(settings: Settings) -> bool:
-    """Let people log in from now on, unless `settings.yaml` says something else; returns whether it was changed."""
-    if "hub" in settings.model_fields_set:
-        return False
-    file = settings.home / "settings.yaml"
-    settings.folder()
-    written = file.read_text(encoding="utf-8") if file.exists() else ""
-    write_whole(file, f"{written.rstrip()}\nhub: true\n".lstrip(), private=True)
-    return True
 
 
 def entry(settings: Settings) -> str:

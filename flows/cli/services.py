@@ -30,6 +30,7 @@ with lazily(globals()):
         session_tables,
         tables,
     )
+    from flows.core.atomic_files import write_whole
     from flows.core.settings import Settings, load
     from flows.migrations import start_sessions
     from flows.migrations.rehearsal import sweep
@@ -169,8 +170,6 @@ def demo(
     """Show the whole loop: build, start a session, change something, build again, move the session."""
     settings = load()
     if hub:
-        from flows.cli.demo import turn_hub_on
-
         settings = load() if turn_hub_on(settings) else settings
     problems = [finding for finding in doctor.examine(settings, doctor.NEEDED) if not finding.ok]
     for problem in problems:
@@ -185,6 +184,17 @@ def demo(
     _tell(story, settings)
     if not story.home_intact or not all(move.moved for move in story.moves):
         raise typer.Exit(1)
+
+
+def turn_hub_on(settings: Settings) -> bool:
+    """Let people log in from now on, unless `settings.yaml` says something else; returns whether it was changed."""
+    if "hub" in settings.model_fields_set:
+        return False
+    file = settings.home / "settings.yaml"
+    settings.folder()
+    written = file.read_text(encoding="utf-8") if file.exists() else ""
+    write_whole(file, f"{written.rstrip()}\nhub: true\n".lstrip(), private=True)
+    return True
 
 
 @contextmanager
