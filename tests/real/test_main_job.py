@@ -101,9 +101,10 @@ def launch(prefect: httpx.Client, flow: str, **parameters: object) -> str:
 
 
 def said(prefect: httpx.Client, run: str) -> str:
-    """The log of a run."""
-    wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}
-    return "\n".join(line["message"] for line in post(prefect, "/logs/filter", wanted))
+    """The log of a run, which may lack its last seconds, and the message of its state."""
+    query = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"}
+    lines = [line["message"] for line in post(prefect, "/logs/filter", query)]
+    return "\n".join([prefect.get(f"/flow_runs/{run}").json()["state"]["message"] or "", *lines])
 
 
 def test_a_build_started_in_the_ui_finds_everything_built(prefect: httpx.Client) -> None:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import HOME, Running
 from tests.support import moving
 from tests.support.machine import RegistryServer, private_home
-from tests.support.moving import check_nothing_is_left, furnish, manifest, opened, to
+from tests.support.moving import carry_out, check_nothing_is_left, furnish, manifest, opened, to
 from tests.support.variants import JUPYTER, LIGHT, variant
 from tests.support.waiting import wait_until
 
@@ -49,7 +48,7 @@ class Scene(moving.Scene):
         furnish(self.sessions, NAME)
 
     def move(self, image: str) -> Result:
-        return MoveExecutor.open(self.settings).carry_out(to(self.sessions, NAME, image), "what changes")
+        return carry_out(MoveExecutor.open(self.settings), to(self.sessions, NAME, image), "what changes")
 
     @property
     def journal(self) -> Journal:
@@ -191,15 +190,17 @@ def lets_people_in(scene: Scene) -> bool:
 def test_where_a_person_may_have_worked_the_snapshot_is_offered_and_the_home_left(scene: Scene) -> None:
     """The light server can't say whether somebody used it: restoring might destroy a person's work."""
     scene.create(scene.image("old"))
-    session, home = scene.sessions.store.session(NAME), scene.home
+    home = scene.home
     waits = "{ (until [ -e ~/let-in ]; do sleep 0.1; done; rm -rf project; kill 1) & }"
     policy = RolloutPolicy(rehearse=False, watch_seconds=60)
-    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": policy}))
+    carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": policy, "ready_timeout_seconds": 60.0}))
     with ThreadPoolExecutor() as pool:
-        moving = pool.submit(carrier.carry_out, to(scene.sessions, NAME, scene.image("deletes-later", waits)))
-        wait_until(lambda: moving.done() or lets_people_in(scene))
-        scene.sessions.engine.execute(replace(session, generation=2).container, ["touch", f"{HOME}/let-in"])
-        result = moving.result()
+        moved = pool.submit(carry_out, carrier, to(scene.sessions, NAME, scene.image("deletes-later", waits)))
+        wait_until(lambda: moved.done() or lets_people_in(scene))
+        assert not moved.done(), moved.result().reason
+        container = scene.journal.latest()[NAME].after.container
+        scene.sessions.engine.execute(container, ["touch", f"{HOME}/let-in"])
+        result = moved.result()
     assert result.state is State.rolled_back
     [snapshot] = (scene.settings.home / "snapshots" / NAME).iterdir()
     assert str(snapshot) in result.reason

@@ -22,7 +22,7 @@ from websockets.typing import Subprotocol
 from flows import services
 from flows.core.settings import Settings
 from flows.services import csrf, tickets
-from tests.support.browser import open_page, wait_for_dashboard
+from tests.support.browser import open_page, wait_for_dashboard, wait_for_login
 from tests.support.prefect_api import prefect_client
 from tests.support.services import make_settings, pid_of
 from tests.support.waiting import PATIENTLY
@@ -175,7 +175,7 @@ def test_a_link_opens_the_ui_logged_in_and_once(settings: Settings, page: Page) 
 def test_the_login_can_be_typed_and_the_name_of_the_machine_may_be_another(settings: Settings, page: Page) -> None:
     ui, heard = settings.prefect_url.replace("127.0.0.1", "localhost"), Heard(page, settings)
     page.goto(ui)
-    page.locator("input[type=password]").fill(":".join(services.prefect_login(settings) or ()))
+    wait_for_login(page).fill(":".join(services.prefect_login(settings) or ()))
     assert {answer.status for answer in heard.answers} >= {401}
     page.get_by_role("button", name="Login").click()
     wait_for_dashboard(page)

@@ -15,6 +15,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
+from flows.migrations import keep_snapshots
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
@@ -24,8 +25,10 @@ from flows.migrations.results import Result
 from flows.sessions.containers.slot import NAME as HOME
 from flows.sessions.containers.slot import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions
+from flows.sessions.snapshots.model import Kind
+from flows.sessions.snapshots.records import SnapshotRecords
 from tests.support.machine import RegistryServer, private_home
-from tests.support.moving import check_nothing_is_left, furnish, manifest, to
+from tests.support.moving import carry_out, check_nothing_is_left, furnish, manifest, to
 from tests.support.variants import JUPYTER, LATE, late, variant
 from tests.support.waiting import wait_until
 
@@ -56,7 +59,7 @@ class Scene:
         command.run([*tools.podman(self.settings), *words], root=True)
 
     def move(self, image: str) -> Result:
-        return MoveExecutor.open(self.settings).carry_out(to(self.sessions, NAME, image))
+        return carry_out(MoveExecutor.open(self.settings), to(self.sessions, NAME, image))
 
     def notes(self) -> dict[str, str]:
         journal = Journal(open_database(self.settings.database))
@@ -68,7 +71,7 @@ class Scene:
 def settings(registry_server: RegistryServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     folder = tmp_path_factory.mktemp("slots") / "home"
     with private_home(
-        folder, registry_server.port, stop_grace_seconds=5.0, ready_timeout_seconds=20.0, warm_memory=0.0
+        folder, registry_server.port, stop_grace_seconds=5.0, ready_timeout_seconds=60.0, warm_memory=0.0
     ) as settings:
         yield settings
 
@@ -102,13 +105,15 @@ def test_who_goes_back_is_in_the_container_that_they_had_with_what_was_installed
     scene.podman("exec", "--user", "0", first, "sh", "-c", "echo by hand >/usr/local/mine")
     rules = scene.settings.migration.model_copy(update={"keep_hours": 1.0})
     carrier = MoveExecutor.open(scene.settings.model_copy(update={"migration": rules}))
-    assert carrier.carry_out(to(scene.sessions, NAME, scene.new)).moved
+    assert carry_out(carrier, to(scene.sessions, NAME, scene.new)).moved
     second = scene.sessions.store.session(NAME).container
-    assert carrier.carry_out(to(scene.sessions, NAME, scene.old)).moved
+    assert carry_out(carrier, to(scene.sessions, NAME, scene.old)).moved
     assert (scene.notes()["create"], scene.notes()["warm"]) == ("the container that it had", "")
     assert scene.sessions.execute(NAME, ["cat", "/usr/local/mine"]) == "by hand\n"
     assert (scene.home, scene.slots) == (home, [first])
     assert clear(scene.sessions, carrier.journal, hours=0) == (second,)
+    assert {one.kind for one in SnapshotRecords(scene.sessions.store.database).all(NAME)} == {Kind.move}
+    keep_snapshots.mind(scene.settings, scene.sessions)
     check_nothing_is_left(scene.settings, scene.sessions, carrier.journal, NAME)
 
 

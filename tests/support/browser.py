@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from playwright.sync_api import Page, TimeoutError, expect, sync_playwright
+from playwright.sync_api import Locator, Page, TimeoutError, expect, sync_playwright
 
 from flows.core.settings import Settings
 from flows.services import tickets
@@ -46,12 +46,24 @@ def log_in(page: Page, settings: Settings) -> None:
 
 
 def wait_for_dashboard(page: Page) -> None:
-    """Wait for the dashboard of Prefect's UI. On busy machines the UI stops on its way there: it is reloaded then."""
+    """Wait for the dashboard of Prefect's UI."""
+    _reloading(page, lambda milliseconds: page.wait_for_url(_DASHBOARD, timeout=milliseconds))
+
+
+def wait_for_login(page: Page) -> Locator:
+    """Wait for the field of Prefect's UI that takes a login."""
+    field = page.locator("input[type=password]")
+    _reloading(page, lambda milliseconds: field.wait_for(timeout=milliseconds))
+    return field
+
+
+def _reloading(page: Page, wait: Callable[[float], None]) -> None:
+    """Wait for something, by milliseconds. On busy machines the UI stops on its way there: it is reloaded then."""
     for _ in range(_RELOADS):
         with suppress(TimeoutError):
-            return page.wait_for_url(_DASHBOARD, timeout=_STALLED)
+            return wait(_STALLED)
         page.reload()
-    return page.wait_for_url(_DASHBOARD)
+    return wait(_MILLISECONDS)
 
 
 @pytest.fixture
