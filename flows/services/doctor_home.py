@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -72,11 +73,11 @@ def _port(setting: str, port: int, taken: bool, pid: int | None, home: Path) -> 
         return Finding(thing, False, "is held by a program of another user", hint)
     try:
         process = psutil.Process(pid)
-        words = [*process.cmdline(), *process.environ().values()]
+        own = any(_names(each, home) for each in (process, *process.parents()))  # sshd overwrites its own words
         holder = f"{Path(process.exe()).name} (pid {pid})"  # a process may call itself what it likes
     except psutil.Error:
         return Finding(thing, False, f"is held by pid {pid}", hint)
-    if any(str(home) in word for word in words):
+    if own:
         return Finding(thing, True, f"is Refit's own: {holder}")
     return Finding(thing, False, f"is held by {holder}", hint)
 
@@ -109,3 +110,9 @@ def hub(settings: Settings) -> Iterable[Finding]:
         yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", hint)
     else:
         yield Finding("hub", True, f"JupyterHub {importlib.metadata.version('jupyterhub')}")
+
+
+def _names(process: psutil.Process, home: Path) -> bool:
+    with suppress(psutil.Error):  # nobody may read the words of the first process of a machine
+        return any(str(home) in word for word in (*process.cmdline(), *process.environ().values()))
+    return False

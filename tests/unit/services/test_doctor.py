@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.catalog.model import Access
@@ -148,6 +149,20 @@ def test_ports_are_free_or_ours_or_somebody_elses(tmp_path: Path) -> None:
         assert "REFIT_PREFECT_PORT" in finding.hint
     with listener(port, f"--config={tmp_path}/registry.yml"):
         assert on_ports(tmp_path, port)[f"port {port}"].ok
+
+
+def test_a_port_is_ours_if_a_program_that_a_service_started_holds_it(tmp_path: Path) -> None:
+    port = free_port()
+    listens = f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+    starts = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    service = psutil.Popen([sys.executable, "-c", starts, listens, f"--config={tmp_path}/sshd_config"])
+    try:
+        wait_until(lambda: _connects(port))
+        assert on_ports(tmp_path, port)[f"port {port}"].ok
+    finally:
+        for process in [*service.children(), service]:
+            process.kill()
+        service.wait()
 
 
 def test_an_external_registry_needs_no_port(tmp_path: Path) -> None:
