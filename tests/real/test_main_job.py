@@ -1,4 +1,4 @@
-"""The main job as a person does it: `refit demo` on a home of its own, then what the Prefect UI's users do."""
+"""The main job as a person does it: what `make run` calls, in a home of its own, then what users of Prefect's UI do."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ RELEASE = "2000a"  # the demo's own
 
 @pytest.fixture(scope="module")
 def first(person: Person) -> str:
-    """The output of the first `refit demo`."""
-    return person.types("demo").stdout
+    """The output of the first `make run`."""
+    return person.types("demo", "--hub").stdout
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_session_moves_from_one_build_to_the_next_with_its_home(person: Person
     assert f"jupyter-minimal-deb12-py311_{RELEASE}_" in first and f"runtime-minimal-deb12-py311_{RELEASE}_" in first
     assert "_2026a" not in first  # no tag of a real release
     assert "+humanize" in first and "moved" in first
-    assert "http://127.0.0.1:" in first and "token=" in first
+    assert "/hub/enter?code=" in first and "token=" not in first
     session = person.reads("session", "show", "demo")
     assert session["running"] == "running" and session["session"]["generation"] == 2
     assert person.types("session", "exec", "demo", "cat", "notes.txt").stdout == "Written before the migration.\n"
@@ -61,7 +61,7 @@ def test_only_stages_whose_inputs_changed_were_built_and_others_grafted(person: 
 
 def test_a_second_time_nothing_is_built_or_moved_and_it_says_so(person: Person, first: str) -> None:
     before = {path.name for path in (person.settings.home / "logs" / "stages").iterdir()}
-    second = person.types("demo").stdout
+    second = person.types("demo", "--hub").stdout
     assert "Nothing had to be built." in second and "nothing was moved" in second
     assert {path.name for path in (person.settings.home / "logs" / "stages").iterdir()} == before
 

@@ -1,4 +1,4 @@
-"""Somebody who types `refit demo` and looks at Prefect's pages."""
+"""Somebody who types `make run` and looks at Prefect's pages."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Person:
             "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
             "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
             "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
+            "REFIT_HUB_PORT": str(self.settings.hub_port),
+            "REFIT_JUMP_PORT": str(self.settings.jump_port),
             "COLUMNS": "160",
         }
         done = subprocess.run([REFIT, *words], env={**os.environ, **mine}, capture_output=True, text=True, check=False)
@@ -47,7 +49,8 @@ class Person:
 @pytest.fixture(scope="module")
 def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistryServer) -> Iterator[Person]:
     folder = tmp_path_factory.mktemp("person") / "home"
-    ports = {name: free_port() for name in ("prefect_port", "gateway_port", "gateway_api_port")}
+    names = ("prefect_port", "gateway_port", "gateway_api_port", "hub_port", "jump_port")
+    ports = {name: free_port() for name in names}
     with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
         person = Person(settings.model_copy(update={"registry": settings.registry_host}))
         try:
