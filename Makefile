@@ -3,8 +3,8 @@
 .PHONY: help run unit test test-all test-kube kube lint bench release setup clean
 BIN := .venv/bin
 # One test more at once than there are cores, for most wait for programs half of their time; those of one file, or of
-# a folder below tests/real or tests/faults, one after another, for they share what they made: see tests/conftest.py.
-SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadgroup --no-loadscope-reorder
+# a folder below tests/real or tests/faults, one after another, for they share what they made: tests/support/distribution.py.
+SEVERAL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadscope --no-loadscope-reorder
 
 # Seconds of patience are multiplied by this where all tests run at once; see tests/support/waiting.py.
 export REFIT_TEST_PATIENCE ?= 20

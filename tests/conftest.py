@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings as examples
 
 from flows.core.settings import Settings
+from tests.support.distribution import group
 from tests.support.guard import guard
 
 # Prefect fills this folder when it is imported, and nobody's own is to be touched. It goes when this process ends.
@@ -24,26 +25,12 @@ guard(_PREFECT_HOME.name)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_SECONDS = 3600
-pytest_plugins = ["tests.support.machine", "tests.support.cluster"]
+pytest_plugins = ["tests.support.distribution", "tests.support.machine", "tests.support.cluster"]
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time.
 examples.register_profile("repeatable", derandomize=True)
 # Enough to see whether anything is badly wrong, while one works on it.
 examples.register_profile("few", derandomize=True, max_examples=10)
-
-
-REAL = [Path(__file__).parent / folder for folder in ("real", "faults", "kube")]
-
-
-def _together(file: Path) -> Path:
-    """A unit of a test run for one process: a file, or a folder of real tests whose files share programs."""
-    return file.parent if file.parent.parent in REAL else file
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Name what goes to one process with this test; `--dist loadgroup` heeds it."""
-    item.add_marker(pytest.mark.xdist_group(str(_together(item.path).relative_to(Path(__file__).parent))))
 
 
 @pytest.hookimpl(trylast=True)  # after those that don't run were left out
@@ -52,8 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_SECONDS))
-    order = _in_order(dict.fromkeys(_together(item.path) for item in items))
-    items.sort(key=lambda item: order[_together(item.path)])
+    order = _in_order(dict.fromkeys(group(item.path) for item in items))
+    items.sort(key=lambda item: order[group(item.path)])
 
 
 def _in_order(files: Iterable[Path]) -> dict[Path, int]:
