@@ -42,7 +42,7 @@ def _measured(sessions: Sessions, pool: Pool) -> list[Row]:
     taken = [seconds_of(lambda: session_snapshots.take(sessions, "ada", "ada")) for _ in range(ROUNDS)]
     first = session_snapshots.all_of(sessions, ada)[0]
     clones = [seconds_of(partial(_clone, sessions, ada, first.id, n)) for n in range(CLONES)]
-    # Who changes a pool next waits until it has written down so many new owners: that is the clones' cost, and a row.
+    # The next change of the pool waits until so many new owners are written down: that cost of clones has a row.
     after = seconds_of(lambda: _back(sessions, ada, first.id))
     command.run(["btrfs", "filesystem", "sync", pool.folder], root=True, limit=600)
     back = [seconds_of(lambda: _back(sessions, ada, first.id)) for _ in range(ROUNDS)]
