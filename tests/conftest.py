@@ -27,8 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG_SECONDS = 3600
 pytest_plugins = ["tests.support.distribution", "tests.support.machine", "tests.support.cluster"]
 
-# The same examples each time, so that what fails is the change's fault; without it they are others each time.
-examples.register_profile("repeatable", derandomize=True)
+# The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.
+examples.register_profile("repeatable", derandomize=True, max_examples=30)
 # Enough to see whether anything is badly wrong, while one works on it.
 examples.register_profile("few", derandomize=True, max_examples=10)
 

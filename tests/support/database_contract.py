@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, timedelta
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -39,6 +38,7 @@ from flows.sessions.model import Session
 from flows.sessions.preferences import chosen_hours, chosen_mode
 from flows.sessions.store import HomeRow, NameTaken, Store
 from flows.sessions.wishes import PreferenceStore
+from tests.support.processes import in_a_process
 
 
 def open_many(url: str) -> None:
@@ -62,9 +62,7 @@ def hold_and_die(url: str) -> None:
 
 def in_processes(number: int, target: Callable[..., None], *args: object) -> list[int | None]:
     """Call a function in so many new processes at once; returns their exit codes."""
-    processes = [get_context("spawn").Process(target=target, args=args) for _ in range(number)]
-    for process in processes:
-        process.start()
+    processes = [in_a_process(partial(target, *args)) for _ in range(number)]
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]

@@ -15,6 +15,7 @@ from flows.sessions.engine import Engine, Homes
 from flows.sessions.history import History
 from flows.sessions.model import Session
 from tests.support.engine_contract import EngineContract
+from tests.support.examples import several
 from tests.support.homes_contract import Files, HomesContract
 from tests.support.simulated.engine import SimulatedEngine, SimulatedFiles, SimulatedHomes
 from tests.support.simulated.fleet import ACCESS, PROFILE, RELEASE, Fleet, fleet
@@ -23,7 +24,7 @@ from tests.support.simulated.upsets import trial
 from tests.support.simulated.world import GOOD, World
 
 IMAGE = f"sha256:{'ab' * 32}"
-MOVES, PARTS, SEED = 200, 4, 20261121
+MOVES, PARTS, SEED = several(200), 4, 20261121
 
 
 class TestSimulatedEngine(EngineContract):

@@ -26,6 +26,7 @@ from flows.core.errors import UnknownName
 from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import as_text, read_pipfile
+from tests.support.examples import several
 from tests.support.machine import ROOT
 from tests.support.spoiling import ODD, Spoil, spoilt
 
@@ -162,7 +163,7 @@ def tried(file: Path, spoil: Spoil, read: Callable[[], object]) -> Mistakes | No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", FILES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
 def test_a_catalog_is_loaded_or_its_mistakes_are_named(root: Path, path: str, spoil: Spoil) -> None:
     found = tried(root / path, spoil, lambda: load.load_catalog(root))
@@ -172,7 +173,7 @@ def test_a_catalog_is_loaded_or_its_mistakes_are_named(root: Path, path: str, sp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in FILES if Path(path).suffix != ".txt"])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=retyped())
 def test_a_value_of_another_type_is_read_or_named(root: Path, path: str, spoil: Spoil) -> None:
     found = tried(root / path, spoil, lambda: load.load_catalog(root))
@@ -181,7 +182,7 @@ def test_a_value_of_another_type_is_read_or_named(root: Path, path: str, spoil: 
 
 
 @pytest.mark.parametrize("name", ["Pipfile", "Pipfile.lock", "requirements.txt"])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
 def test_a_lock_is_verified_or_its_mistakes_are_named(root: Path, name: str, spoil: Spoil) -> None:
     verified(root / "bundles/1-minimal/py311", name, spoil)
@@ -189,7 +190,7 @@ def test_a_lock_is_verified_or_its_mistakes_are_named(root: Path, name: str, spo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Pipfile", "Pipfile.lock"])
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=retyped())
 def test_a_lock_with_a_value_of_another_type_is_verified_or_it_is_named(root: Path, name: str, spoil: Spoil) -> None:
     verified(root / "bundles/1-minimal/py311", name, spoil)
@@ -268,7 +269,7 @@ def test_a_file_beside_the_releases_that_nothing_reads_is_named(root: Path, name
 @pytest.mark.parametrize(
     "path", ["snippets/shell.j2", "ides/2-runtime/runtime.snippet.j2", "ides/1-jupyter/files/start-jupyter"]
 )
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
 def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil) -> None:
     tried(root / path, spoil, lambda: lint(root, date(2026, 11, 21)))
@@ -288,7 +289,7 @@ def test_lint_reads_any_template_and_script(root: Path, path: str, spoil: Spoil)
         ("spark", "snippets/wheels.snippet.j2"),
     ],
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoil=spoilt())
 def test_an_image_is_rendered_or_mistakes_are_named(root: Path, bundle: str, path: str, spoil: Spoil) -> None:
     catalog = load.load_catalog(root)
@@ -307,7 +308,7 @@ def test_an_image_is_rendered_or_mistakes_are_named(root: Path, bundle: str, pat
         assert mistake.file.is_relative_to(root) and mistake.line >= 0 and mistake.what
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=several(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=100) | st.sampled_from(ODD).map(str.encode) | st.text(max_size=100).map(str.encode))
 def test_settings_are_read_or_their_mistakes_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes

@@ -39,6 +39,7 @@ from flows.orchestration import queues
 from flows.releases.report import BuildReport
 from flows.sessions.activity.evidence import Process
 from flows.sessions.activity.hook import last_words
+from tests.support.examples import several
 
 AT = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PIECES = (
@@ -136,7 +137,7 @@ def is_plain(text: str) -> bool:
 
 @pytest.mark.parametrize("function", told_by_tables(), ids=lambda function: function.__name__)
 @given(text=STRANGE)
-@examples(max_examples=10, **UNTIL_SEEN)
+@examples(max_examples=several(10), **UNTIL_SEEN)
 def test_no_table_and_no_sentence_lets_text_of_others_do_anything(function: Callable[..., Any], text: str) -> None:
     made = function(**arguments(function, text))
     for part in made if isinstance(made, (tuple, Iterator)) else (made,):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flows.core import hours
 from flows.core.hours import Hours, narrow, read_hours, spans, wide, without
+from tests.support.examples import several
 
 ZURICH, HAVANA = ZoneInfo("Europe/Zurich"), ZoneInfo("America/Havana")
 FORWARD, BACK = date(2026, 3, 29), date(2026, 10, 25)  # at 02:00 to 03:00, at 03:00 to 02:00
@@ -83,7 +84,7 @@ def test_what_is_taken_away_is_gone() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=several(500), deadline=None)
 @example(day=date(2026, 3, 8), zone=HAVANA, start=1, length=60, minute=0)
 @given(
     day=DAYS,

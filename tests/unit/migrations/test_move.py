@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flows.migrations.move import ATTEMPTS, Do, End, Entry, GiveUp, Next, Phase, Seen, Undo, decide, leads_to, state
 from flows.migrations.move_steps import FINAL, REVERT, STEPS, Code, State, Step, StepName, may_say, require_complete
 from flows.sessions.model import Running
+from tests.support.examples import several
 from tests.support.simulated.steps import BY_NAME, CRASHES, PEOPLE, World, turn, undoing
 
 QUIET = Seen(session=True, should_run=True, old=Running.running, new=None)
@@ -35,7 +36,7 @@ UPSETS = st.sampled_from(["none"] * 4 + CRASHES + PEOPLE + ["fail", "new dies", 
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=several(500), deadline=None)
 @given(st.lists(UPSETS, max_size=40), st.booleans())
 def test_whatever_happens_it_ends_and_nothing_is_lost(upsets: list[str], reverts: bool) -> None:
     world, end = World(reverts=reverts), None

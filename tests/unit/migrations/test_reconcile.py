@@ -23,6 +23,7 @@ from flows.migrations.results import Result
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session
+from tests.support.examples import several
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 OLD, NEW, NEWER = "sha256:old", "sha256:new", "sha256:newer"
@@ -305,7 +306,7 @@ def test_a_registry_may_be_away_for_a_while_but_not_at_the_beginning() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=several(60), deadline=None)
 @given(
     killed=st.frozensets(st.integers(1, 80), max_size=5),
     ends=st.dictionaries(st.sampled_from(names(30)), st.sampled_from([State.rolled_back, State.held]), max_size=2),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import pwd
 import socket
 import threading
@@ -11,7 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.model import Container, IllegalName, Running, Session, check_name, nearest_legal
 from flows.sessions.recovery import recover, without_record
 from flows.sessions.store import Exhausted, NameTaken, Store
+from tests.support.processes import in_a_process
 from tests.support.simulated.fleet import fleet
 from tests.support.waiting import PATIENCE
 
@@ -204,11 +206,8 @@ def _add_some(url: str, number: int, start: object) -> None:
 
 @pytest.mark.slow
 def test_processes_that_allocate_at_once_never_get_the_same(database: Engine) -> None:
-    context = multiprocessing.get_context("spawn")
-    start, url = context.Barrier(4), str(database.url)
-    processes = [context.Process(target=_add_some, args=(url, number, start)) for number in range(4)]
-    for process in processes:
-        process.start()
+    start, url = get_context("fork").Barrier(4), str(database.url)
+    processes = [in_a_process(partial(_add_some, url, number, start)) for number in range(4)]
     for process in processes:
         process.join(PATIENCE)
     assert [process.exitcode for process in processes] == [0] * 4

@@ -20,6 +20,7 @@ from flows.images.recipe import Assembler
 from flows.locks import python
 from flows.locks.pipfile import digest
 from tests.support.checkout import DIGEST, LOCK, PIPFILE, begins, write
+from tests.support.examples import several
 from tests.support.machine import ROOT
 from tests.support.spoiling import Spoil, spoilt
 
@@ -331,7 +332,7 @@ def test_a_pipfile_that_a_catalog_refuses_is_left_out_with_the_reason(
         "snippets/ides/6-stability-studio/stability-studio.snippet",
     ],
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=several(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(spoil=spoilt())
 def test_whatever_stands_in_a_checkout_it_is_taken_over_or_told(
     checkout: Path, own: Catalog, path: str, spoil: Spoil

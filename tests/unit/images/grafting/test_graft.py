@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from flows.images.grafting import graft
 from flows.images.grafting.graft import DEVICE, FILE, FOLDER, HARDLINK, SYMLINK, Entry, Layer, Tree
+from tests.support.examples import several
 
 pytestmark = pytest.mark.slow
 
@@ -210,7 +211,7 @@ def _merged(parent: Layer, carried: list[Layer]) -> Tree | None:
 
 
 # Most changes of a parent are obstacles here, where all paths are near each other.
-@settings(suppress_health_check=[HealthCheck.filter_too_much], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.filter_too_much], max_examples=several(200))
 @given(PARENTS, CHANGES, st.lists(CARRIED, min_size=1, max_size=2))
 def test_without_obstacles_a_graft_has_what_was_carried_and_all_else_of_its_new_parent(
     old: Layer, changes: tuple[dict[str, Entry], set[str]], carried: list[Layer]

@@ -16,6 +16,7 @@ from flows.core.documents import Mistakes
 from flows.images.rendering import worker
 from flows.images.rendering.process import RENDERER, Renderer
 from flows.images.rendering.templates import Templates, read_templates
+from tests.support.examples import several
 
 ROOT = Path("/catalog")
 MARK = "REFIT_WAS_HERE"
@@ -218,7 +219,7 @@ WORDS = [
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=several(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(WORDS), max_size=25).map("".join) | st.text(max_size=60))
 def test_no_text_does_more_than_make_mistakes(text: str) -> None:
     templates = Templates(ROOT, {"x.j2": text, "y.j2": "{{ a }}"})

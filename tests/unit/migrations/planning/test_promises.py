@@ -30,6 +30,7 @@ from flows.migrations.planning.rollout import (
 from flows.migrations.planning.waves import Trial
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.preferences import UpdatePreferences
+from tests.support.examples import several
 from tests.support.planning import BUSY, DAY, HOUR, NEW, NOW, ZURICH, candidate, rollout
 
 # --- What anybody may want, and what anybody may be -------------------------------------------------------------------
@@ -149,7 +150,7 @@ def may_be_disturbed(which: Candidate, shared: PlanInput, begin: datetime, end: 
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=several(200), deadline=None)
 @given(worlds(), ROLLOUTS)
 def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: PlanInput) -> None:
     lines, known = Planner(shared, world).decisions, by_name(world)
@@ -227,7 +228,7 @@ def pins_snoozes_and_deadlines_are_kept(which: Candidate, line: Decision, length
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=several(50), deadline=None)
 @given(worlds(), ROLLOUTS, st.randoms(use_true_random=False))
 def test_a_plan_is_the_same_each_time_whatever_the_order(
     world: list[Candidate], shared: PlanInput, random: object
@@ -249,7 +250,7 @@ TRIALS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=several(150), deadline=None)
 @given(worlds(), ROLLOUTS, TRIALS)
 def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_beginning(
     world: list[Candidate], shared: PlanInput, tried: list[Trial]
