@@ -7,19 +7,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from flows import services
 from flows.core.settings import Settings
-from flows.services import prefect_services
 from tests.support.prefect_api import cancel_run, start_run
-from tests.support.trial_worker import with_the_trial
 from tests.support.waiting import PATIENCE
 
 TRIAL = "trial/refit"
@@ -49,15 +46,10 @@ def until(ask: Callable[[], Any], good: Callable[[Any], bool], limit: float = PA
     return answer
 
 
-def make_settings(home: Path) -> Settings:
-    return Settings(home=home, registry_port=free_port(), prefect_port=free_port(), catalog=home, gateway=False)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def worker_of_the_trial() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(prefect_services, "worker", with_the_trial)
-        yield
+def make_settings(home: Path, catalog: Path | None = None) -> Settings:
+    """Settings with free ports; where there is no catalog, the home stands for it."""
+    ports = {"registry_port": free_port(), "prefect_port": free_port()}
+    return Settings(home=home, catalog=catalog or home, gateway=False, **ports)
 
 
 def deploy(settings: Settings, module: str = "tests.support.trial_flow", flow: str = "trial", **more: str) -> str:

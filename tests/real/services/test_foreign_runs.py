@@ -17,16 +17,14 @@ import pytest
 from prefect._internal.result_records import ResultRecord, ResultRecordMetadata
 from prefect.workers.process import ProcessWorker
 
-from flows import services
 from flows.core.settings import Settings
 from flows.services.prefect_services import BASE_JOB_TEMPLATE, POOL
 from tests.support.exploit import Exploit
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
-from tests.support.services import ENDLESS, deploy, make_settings, pid_of, pids, worker_of_the_trial
+from tests.support.services import ENDLESS, deploy, pid_of, pids
 from tests.support.trial_worker import TRIAL
 from tests.support.waiting import wait_until
 
-__all__ = ["worker_of_the_trial"]
 SCRIPT = "prefect.deployments.steps.run_shell_script"
 EVIL = """
 from pathlib import Path
@@ -85,14 +83,10 @@ class Attacker:
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    made = make_settings(tmp_path_factory.mktemp("foreign"))
-    try:
-        services.up(made)
-        deploy(made)
-        yield made
-    finally:
-        services.down(made)
+def settings(settings: Settings) -> Settings:
+    """With the flow `trial` deployed."""
+    deploy(settings)
+    return settings
 
 
 @pytest.fixture(scope="module")

@@ -24,21 +24,11 @@ from flows.core.settings import Settings
 from flows.services import csrf, tickets
 from tests.support.browser import open_page, wait_for_dashboard, wait_for_login
 from tests.support.prefect_api import prefect_client
-from tests.support.services import make_settings, pid_of
+from tests.support.services import pid_of
 from tests.support.waiting import PATIENTLY
 
 OPEN = {"/api/health", "/api/ready"}  # whether it is there
 PREFECT = Subprotocol("prefect")
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    made = make_settings(tmp_path_factory.mktemp("login"))
-    try:
-        services.up(made, only=["prefect"])
-        yield made
-    finally:
-        services.down(made)
 
 
 @pytest.fixture
@@ -83,7 +73,7 @@ def test_a_token_against_forged_requests_is_for_those_who_are_logged_in(settings
     with httpx.Client(base_url=settings.prefect_api, auth=services.prefect_login(settings), **PATIENTLY) as forged:
         assert forged.post("/flows/", json={"name": "forged"}).status_code == 403
     with prefect_client(settings) as ours:
-        assert ours.post("/flows/filter", json={}).json() == []
+        assert "forged" not in {flow["name"] for flow in ours.post("/flows/filter", json={}).json()}
 
 
 @pytest.mark.parametrize("path", ["/api/health", "/api/ready", "/api/admin/version", "/", tickets.PAGE, "/docs"])

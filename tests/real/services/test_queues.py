@@ -16,12 +16,11 @@ import psutil
 import pytest
 import yaml
 
-from flows import services
 from flows.core.settings import Settings
 from tests.support.machine import ROOT
 from tests.support.prefect_api import FINAL, cancel_run, post, prefect_client, start_run
-from tests.support.services import ENDLESS, Run, free_port, pids, until
-from tests.support.systems import RELEASE, write_catalog
+from tests.support.services import ENDLESS, Run, pids, until
+from tests.support.systems import RELEASE
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
@@ -76,25 +75,14 @@ class Person:
 
 
 @pytest.fixture(scope="module")
-def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    folder = tmp_path_factory.mktemp("queues")
-    settings = Settings(
-        home=folder / "home",
-        catalog=write_catalog(folder / "catalog"),
-        registry_port=free_port(),
-        prefect_port=free_port(),
-        gateway=False,
-    )
+def person(settings: Settings) -> Iterator[Person]:
     with prefect_client(settings) as api:
         person = Person(settings, api)
-        try:
-            person.types("up")
-            argv = [sys.executable, "-c", DEPLOY]
-            done = subprocess.run(argv, env=person.environment(), cwd=ROOT, capture_output=True, text=True, check=True)
-            assert done.stdout == "trial/refit trial/deb12 trial/deb13\n"
-            yield person
-        finally:
-            services.down(settings)
+        person.types("up")
+        argv = [sys.executable, "-c", DEPLOY]
+        done = subprocess.run(argv, env=person.environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout == "trial/refit trial/deb12 trial/deb13\n"
+        yield person
 
 
 @pytest.fixture
