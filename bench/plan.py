@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 
@@ -16,13 +15,14 @@ from bench.results import Row
 from flows.catalog import load
 from flows.core.database import now, open_database
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.images import stages
 from flows.images.build import Builder
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.ledger import StageRow
 from flows.images.manifests import MANIFEST, canonical, descriptor, digest_of
 from flows.images.plan import Action, Plan
-from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry import Registry
 from flows.images.stages import Graph
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
@@ -84,8 +84,7 @@ def pretend(graph: Graph, settings: Settings) -> Plan:
         digests[stage.name] = digest_of(made[key])
         said = {"inputs": json.dumps(inputs, sort_keys=True), "seconds": 9.0, "built": now()}
         rows[key] = StageRow(key=key, name=stage.name, digest=digests[stage.name], **said)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda key: registry.put_manifest(registry.stages, key, made[key], MANIFEST), made))
+    at_once(lambda key: registry.put_manifest(registry.stages, key, made[key], MANIFEST), made)
     with Session(open_database(settings.database)) as session, session.begin():
         for row in rows.values():
             session.merge(row)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +14,7 @@ from flows.core.atomic_files import write_whole
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.sessions.model import Session, check_name
 
 logger = logging.getLogger("refit.compatibility")
@@ -33,9 +33,8 @@ def obstacles(settings: Settings, moving: Mapping[str, tuple[Session, str]]) -> 
         settings: those in force.
         moving: name → session, and the digest of the image that it is to have.
     """
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(lambda one: _blocked(settings, *one), moving.values())
-        return {name: why for name, why in zip(moving, results, strict=True) if why}
+    results = each(lambda name: _blocked(settings, *moving[name]), moving, AT_ONCE)
+    return {name: why for name, why in results.items() if why}
 
 
 def _blocked(settings: Settings, session: Session, image: str) -> str:

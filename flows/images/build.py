@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,13 +21,14 @@ from flows.core.formatting import some
 from flows.core.leases import Lease, lease
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.images import plan, stages
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.grafting.layer_cache import Layers, NotCarried
 from flows.images.ledger import Ledger
 from flows.images.manifests import Manifest
 from flows.images.plan import Plan
-from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry import Registry
 from flows.images.signed import Signatures, signature_tag
 from flows.images.stages import Difference, Entry, Graph, Inputs, Stage, key_of
 from flows.signing.trust import Trust
@@ -167,13 +167,9 @@ class Builder:
     def _broken(self, planned: Plan) -> set[str]:
         """The digests of stages that would be reused though the registry has lost a part of them."""
         digests = {step.digest for step in planned.steps.values() if step.digest}
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            stored = pool.map(partial(self._registry.find, self._registry.stages), digests)
-            manifests = dict(zip(digests, stored, strict=True))
-            parts = {str(part["digest"]) for manifest in manifests.values() if manifest for part in manifest.parts}
-            there = dict(
-                zip(parts, pool.map(partial(self._registry.has_blob, self._registry.stages), parts), strict=True)
-            )
+        manifests = each(partial(self._registry.find, self._registry.stages), digests)
+        parts = {str(part["digest"]) for manifest in manifests.values() if manifest for part in manifest.parts}
+        there = each(partial(self._registry.has_blob, self._registry.stages), parts)
         return {
             digest
             for digest, manifest in manifests.items()
@@ -194,8 +190,7 @@ class Builder:
         listed = [name for name in names if name in tags]
         recorded = self._ledger.digests(listed)
         asked = [name for name in listed if name not in recorded and signature_tag(name) in tags]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            signed = dict(zip(asked, pool.map(self._signatures.of, asked), strict=True))
+        signed = each(self._signatures.of, asked)
         return {**recorded, **{name: digest for name, digest in signed.items() if digest}}
 
     def _find(self, stage: Stage, entry: Entry, mine: Lease) -> str | None:

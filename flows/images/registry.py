@@ -15,7 +15,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from cachetools import LRUCache
 from flows.core import fence, outside
 from flows.core.outside import Answer
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.core.waiting import wait_until
 from flows.images import patience
 from flows.images.manifests import DIGEST, Manifest, canonical, digest_of, is_descriptor, is_manifest
@@ -34,7 +35,6 @@ from flows.images.registry_connection import LONGER, QUESTION_SECONDS, parsed, s
 from flows.images.registry_errors import NoImage, RegistryError
 
 _SMALL = 1 << 16  # bytes
-AT_ONCE = 8  # questions
 _CHUNK = 1 << 18  # bytes
 MANIFEST_BYTES = 4 << 20  # what the specification lets every registry refuse
 CONFIG_BYTES = 16 << 20
@@ -74,9 +74,8 @@ class Registry(Blobs):
 
     def digests(self, repository: str, references: Collection[str]) -> dict[str, str]:
         """Tag or digest → digest, of those manifests that the registry has; asked at once."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            digests = pool.map(lambda reference: self.digest(repository, reference), references)
-            return {reference: digest for reference, digest in zip(references, digests, strict=True) if digest}
+        digests = each(partial(self.digest, repository), references)
+        return {reference: digest for reference, digest in digests.items() if digest}
 
     def find(self, repository: str, reference: str, *, recall: bool = False) -> Manifest | None:
         """The manifest that a tag or digest names; none if the registry has it not.

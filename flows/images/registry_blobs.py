@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import SEEK_END, BytesIO
 from tempfile import TemporaryFile
 from typing import IO, TypeVar
@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 import httpx
 
 from flows.core.outside import Answer, Bounds
+from flows.core.threads import each
 from flows.images.manifests import digest_of
 from flows.images.patience import BUSY
 from flows.images.registry_connection import ANSWER_BYTES, LONGER, RegistryConnection
 from flows.images.registry_errors import BlobLost, RegistryError
 
 _SMALL = 1 << 16  # bytes
-AT_ONCE = 8  # questions
 _CHUNK = 1 << 18  # bytes
 MANIFEST_BYTES = 4 << 20  # what the specification lets every registry refuse
 CONFIG_BYTES = 16 << 20
@@ -77,9 +77,8 @@ class Blobs(RegistryConnection):
 
     def absent(self, repository: str, digests: Collection[str]) -> tuple[str, ...]:
         """Those of these blobs that the repository doesn't hold; asked at once."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            there = pool.map(lambda digest: self.has_blob(repository, digest), digests)
-            return tuple(digest for digest, is_there in zip(digests, there, strict=True) if not is_there)
+        there = each(partial(self.has_blob, repository), digests)
+        return tuple(digest for digest in digests if not there[digest])
 
     def put_blob(self, repository: str, content: bytes) -> str:
         """Store a blob unless it is there, which of a small one takes as long to ask; returns its digest."""

@@ -9,7 +9,6 @@ import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
 from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
+from flows.core.threads import each
 
 Offers = Mapping[str, tuple[str, ...]]
 Stanzas = Iterable[bytes]  # of packages, each with its fields
@@ -65,8 +65,7 @@ def connection(settings: Settings) -> Iterator[Client]:
 
 def releases(client: Client, urls: Sequence[str], architecture: str) -> dict[str, Release]:
     """The states of several suites, asked at once: address of the `InRelease` → state. Raises as `release` does."""
-    with ThreadPoolExecutor(len(urls)) as pool:
-        return dict(zip(urls, pool.map(partial(release, client, architecture=architecture), urls), strict=True))
+    return each(partial(release, client, architecture=architecture), urls, len(urls))
 
 
 def release(client: Client, url: str, architecture: str) -> Release:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
@@ -13,6 +12,7 @@ from flows.core.authorities import authorities
 from flows.core.errors import RefitError
 from flows.core.outside import Bounds, Client, TooSlow
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.core.waiting import retry
 
 _BOUNDS = Bounds(size=16 << 20, seconds=60.0)
@@ -34,12 +34,8 @@ def state(urls: Mapping[str, str], sign: str, settings: Settings, explain: Expla
     Raises:
         RefitError: the mirror doesn't answer with its indexes.
     """
-    with (
-        Client(authorities(settings), proxy=settings.apt_proxy) as client,
-        ThreadPoolExecutor(len(urls)) as pool,
-    ):
-        hashes = pool.map(lambda url: _hash(client, url, sign, explain), urls.values())
-        return dict(zip(urls, hashes, strict=True))
+    with Client(authorities(settings), proxy=settings.apt_proxy) as client:
+        return each(lambda name: _hash(client, urls[name], sign, explain), urls, len(urls))
 
 
 def missing(base: Base, packages: Iterable[str]) -> RefitError:

@@ -8,7 +8,6 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +22,7 @@ from flows.core.documents import Document
 from flows.core.errors import RefitError
 from flows.core.outside import Answer, Bounds, Client, within
 from flows.core.settings import Settings
+from flows.core.threads import each
 
 AT_ONCE = 16
 _BOUNDS = Bounds(size=32 << 20, seconds=60.0)  # a page of PyPI's has up to some MB
@@ -90,9 +90,8 @@ def urls(index: Index, packages: Iterable[str]) -> dict[str, str]:
 
 def fetch(index: Index, pages: Mapping[str, Page | None], settings: Settings) -> dict[str, Page | Unreadable]:
     """The pages at these addresses of one index now; each is given what was known of it before, if anything."""
-    with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
-        results = pool.map(lambda asked: _fetch(connection, *asked), pages.items())
-        return dict(zip(pages, results, strict=True))
+    with _connection(index, settings) as connection:
+        return each(lambda url: _fetch(connection, url, pages[url]), pages, AT_ONCE)
 
 
 def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Uploads:
@@ -102,8 +101,8 @@ def uploads(index: Index, packages: Iterable[str], settings: Settings) -> Upload
         RefitError: it doesn't say so of all of them.
     """
     addresses = urls(index, packages)
-    with _connection(index, settings) as connection, ThreadPoolExecutor(AT_ONCE) as pool:
-        uploaded = dict(zip(addresses, pool.map(lambda url: _times(connection, url), addresses.values()), strict=True))
+    with _connection(index, settings) as connection:
+        uploaded = each(lambda name: _times(connection, addresses[name]), addresses, AT_ONCE)
     if silent := sorted(name for name, times in uploaded.items() if not times):
         raise RefitError(
             f"{next(iter(addresses.values())).rpartition('/simple')[0]} doesn't say when its files were uploaded.",

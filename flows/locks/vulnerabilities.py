@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,11 +24,11 @@ from flows.core.authorities import authorities
 from flows.core.documents import Mistake, Mistakes
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.locks.policy import Bounds
 
 _BOUNDS = outside.Bounds(size=64 << 20, seconds=60.0)
 _MOST_PAGES = 100  # beyond the questions themselves
-_AT_ONCE = 8
 _A_BATCH = 1000  # what the service takes at once
 _FIX = "take PyPI/all.zip as OSV publishes it, or a JSON file with a list of its records"
 
@@ -108,9 +107,8 @@ def ask(packages: Collection[tuple[str, str]], settings: Settings) -> tuple[Reco
         with outside.Client(authorities(settings)) as client:
             service = partial(_asked, client, settings.osv_service)
             names = sorted(set(_known_by(service, sorted(packages))))
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                answers = pool.map(lambda name: service("GET", f"/v1/vulns/{quote(name, safe='')}"), names)
-                return tuple(map(Record.model_validate_json, answers))
+            answers = at_once(lambda name: service("GET", f"/v1/vulns/{quote(name, safe='')}"), names)
+            return tuple(map(Record.model_validate_json, answers))
     except (httpx.RequestError, httpx.InvalidURL, ValueError, LookupError, TypeError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Unasked(

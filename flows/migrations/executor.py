@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +23,7 @@ from flows.core.leases import Lease, LeaseTaken
 from flows.core.progress import State as Shown
 from flows.core.progress import report
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.images.registry import Registry
 from flows.migrations import previous_containers, unattended
 from flows.migrations.failure_attribution import puts_off
@@ -148,8 +148,7 @@ class MoveExecutor:
         unfinished = tuple(self.journal.unfinished() if moves is None else moves)
         if not unfinished:
             return ()
-        with ThreadPoolExecutor(min(len(unfinished), self.sessions.engine.at_once)) as pool, self.leaving():
-            ended = tuple(pool.map(self._recovered, unfinished))
+        ended = at_once(self._recovered, unfinished, self.sessions.engine.at_once, within=self.leaving())
         results = tuple(end for end in ended if isinstance(end, Result))
         if problems := {
             move.before.name: end for move, end in zip(unfinished, ended, strict=True) if isinstance(end, str)

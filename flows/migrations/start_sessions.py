@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from flows.catalog.model import Profile
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
@@ -87,9 +87,9 @@ def start_all(settings: Settings) -> Mapping[str, str]:
     names = sorted({*moves, *down})
     if not names:
         return {}
-    with ThreadPoolExecutor(min(len(names), carrier.sessions.engine.at_once)) as pool, carrier.leaving():
-        problems = list(pool.map(partial(_brought, settings, carrier, moves), names))
-    return {name: problem for name, problem in zip(names, problems, strict=True) if problem}
+    limit, brought = carrier.sessions.engine.at_once, partial(_brought, settings, carrier, moves)
+    problems = each(brought, names, limit, within=carrier.leaving())
+    return {name: problem for name, problem in problems.items() if problem}
 
 
 def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move], name: str) -> str:

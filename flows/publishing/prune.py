@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -27,6 +27,7 @@ from flows.core import progress
 from flows.core.leases import lease
 from flows.core.progress import State
 from flows.core.settings import Settings
+from flows.core.threads import at_once, each
 from flows.images.grafting.layer_cache import layer_parent
 from flows.images.ledger import Ledger
 from flows.images.manifests import Manifest
@@ -39,7 +40,6 @@ InUse = Mapping[str, str]
 
 UNFINISHED = "unfinished"  # the tag under which a stage is pushed before it has its digest
 _ATTACHED = re.compile(r"sha256-[0-9a-f]{64}")
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -278,15 +278,14 @@ def _manifests(
     """Every manifest that can be found, with its tags, and when it was pushed."""
     pushed = _pushed(storage, repository) if storage else {}
     tags: dict[str, list[str]] = {digest: [] for digest in pushed}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        names = registry.tags(repository)
-        for name, digest in zip(names, pool.map(lambda name: registry.digest(repository, name), names), strict=True):
-            if digest:
-                tags.setdefault(digest, []).append(name)
-        manifests = {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), list(tags)) if m}
-        listed = (entry["digest"] for m in manifests.values() for entry in m.document.get("manifests", ()))
-        attached = {digest for digest in listed if digest not in manifests}
-        manifests |= {m.digest: m for m in pool.map(lambda digest: registry.find(repository, digest), attached) if m}
+    for name, digest in each(partial(registry.digest, repository), registry.tags(repository)).items():
+        if digest:
+            tags.setdefault(digest, []).append(name)
+    find = partial(registry.find, repository)
+    manifests = {m.digest: m for m in at_once(find, tags) if m}
+    listed = (entry["digest"] for m in manifests.values() for entry in m.document.get("manifests", ()))
+    attached = {digest for digest in listed if digest not in manifests}
+    manifests |= {m.digest: m for m in at_once(find, attached) if m}
     for digest, manifest in sorted(manifests.items()):
         yield manifest, tuple(sorted(tags.get(digest, ()))), pushed.get(digest)
 

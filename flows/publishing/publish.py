@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 from pydantic import ValidationError
@@ -20,9 +19,10 @@ from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.leases import lease
 from flows.core.progress import State
+from flows.core.threads import at_once
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
-from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry import Registry
 from flows.images.registry_errors import RegistryError
 from flows.images.run import Run
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
@@ -97,8 +97,7 @@ def already(
         profile, content = pair
         return _tagged(profile, content, tags, registry)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        earlier = [seen for seen in pool.map(look, contents) if seen]
+    earlier = [seen for seen in at_once(look, contents) if seen]
     # Images share most of what they are made of: each part is asked for once.
     lost = {*registry.absent(registry.repository, {part for _, parts in earlier for part in parts})}
     there = [image for image, parts in earlier if not lost.intersection(parts)]

@@ -8,7 +8,6 @@ others count if a trusted key has signed them. A tag or alias says nothing of it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -21,8 +20,9 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from flows.core.database import Instant, Table, now, open_database, write_rows
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import each
 from flows.images.manifests import Manifest
-from flows.images.registry import AT_ONCE, Registry
+from flows.images.registry import Registry
 from flows.publishing import evidence, statements
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Signed, Trust
 
@@ -159,8 +159,7 @@ class Publications:
         }
         results |= {one: Refusal(one, Doubt.revoked) for one in sorted_digests if one in revoked}
         asked = [one for one in sorted_digests if one not in results]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            seen = dict(zip(asked, pool.map(self._by_signature, asked), strict=True))
+        seen = each(self._by_signature, asked)
         with self._lock:
             self._checked.update({one: what for one, what in seen.items() if isinstance(what, Publication)})
         return results | seen

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ import httpx
 
 from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.locks.simple_index import login, without_login
 from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
@@ -29,8 +29,7 @@ INDEX_SECONDS = 2.5
 def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, ...]:
     """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
     chosen = checks or (*NEEDED, pictures, *OWN)
-    with ThreadPoolExecutor(len(chosen)) as pool:
-        return tuple(chain.from_iterable(pool.map(lambda check: tuple(check(settings)), chosen)))
+    return tuple(chain.from_iterable(at_once(lambda check: tuple(check(settings)), chosen, len(chosen))))
 
 
 # --- Programs -------------------------------------------------------------------------------------------------------

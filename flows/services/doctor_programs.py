@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -14,6 +13,7 @@ from packaging.version import Version
 from flows.core import command
 from flows.core.command import ProgramFailed
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.host import tools
 from flows.services.doctor_findings import Finding
 
@@ -76,8 +76,7 @@ def python(_: Settings) -> Iterable[Finding]:
 
 def programs(_: Settings) -> Iterable[Finding]:
     """The programs that Refit runs, and their versions."""
-    with ThreadPoolExecutor(len(PROGRAMS)) as pool:
-        yield from pool.map(lambda program: judge_program(program, _says(program)), PROGRAMS)
+    yield from at_once(lambda program: judge_program(program, _says(program)), PROGRAMS, len(PROGRAMS))
 
 
 def jump(settings: Settings) -> Iterable[Finding]:

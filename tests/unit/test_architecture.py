@@ -153,6 +153,26 @@ def test_only_flows_import_prefect_and_only_the_door_imports_sh(path: Path) -> N
     assert "subprocess" not in roots or dotted(path) in door or path.stem in inside
 
 
+# Each keeps threads that don't end with a call, or begins what it can't list before, or runs inside a container.
+POOLS = {
+    "core/database.py",
+    "core/spawn.py",
+    "core/threads.py",
+    "images/distributed/builder.py",
+    "migrations/concurrency.py",
+    "publishing/probe.py",
+    "releases/plan.py",
+    "sessions/activity/inspect_processes.py",
+    "sessions/ide/end_kernels.py",
+    "web/my_sessions/actions.py",
+}
+
+
+def test_thread_pools_are_those_of_core_threads_but_for_a_few() -> None:
+    own = {str(path.relative_to(FLOWS)) for path in MODULES for name, _ in calls(path) if name == "ThreadPoolExecutor"}
+    assert own == POOLS
+
+
 def test_no_module_bears_the_name_of_a_dependency() -> None:
     text = (FLOWS.parent / "uv.lock").read_text()
     packages = {line.split('"')[1].replace("-", "_") for line in text.splitlines() if line.startswith("name = ")}

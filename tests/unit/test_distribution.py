@@ -1,4 +1,4 @@
-"""What shares programs runs in one process: seen in a run of pytest with three."""
+"""Tests that share programs run in one process: seen in a run of pytest with three."""
 
 from __future__ import annotations
 

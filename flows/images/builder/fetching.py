@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
 from flows.core.authorities import authorities
 from flows.core.outside import Bounds, Client, TooLarge
 from flows.core.settings import Settings
+from flows.core.threads import each
 
 _PATIENCE = 5.0  # seconds
 
@@ -31,6 +31,5 @@ def unreachable(urls: Collection[str], settings: Settings) -> Mapping[str, str]:
             except (httpx.RequestError, httpx.InvalidURL) as error:
                 return str(error) or type(error).__name__
 
-        with ThreadPoolExecutor(8) as pool:
-            problems = dict(zip(urls, pool.map(problem, urls), strict=True))
+        problems = each(problem, urls)
     return {url: why for url, why in problems.items() if why}

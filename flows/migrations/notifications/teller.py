@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -20,6 +19,7 @@ from flows.core import operator_alerts
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.gateway import routes
 from flows.migrations.notifications.notice import (
     Notice,
@@ -48,7 +48,6 @@ from flows.sessions.wishes import PreferenceStore
 
 logger = logging.getLogger("refit.migrations")
 
-AT_ONCE = 8
 # A page that is looked at shows a notice within a tenth of a second, a window of VS Code within two.
 _SHOWN_SECONDS = 3.0
 
@@ -101,19 +100,17 @@ class Teller:
         told = self._history.events(kinds=(Kind.noticed, Kind.withdrawn, Kind.reminded))
         lines, steps = to_be_told(decisions, told), self._settings.migration.remind_hours
         near, unseen = to_be_reminded(decisions, told, self._wishes.all(), steps, now()), to_be_shown(decisions, told)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            told_now = zip(lines, pool.map(self._tell, lines), strict=True)
-            shown = zip(unseen, pool.map(self._show, unseen), strict=True)
-            sessions_told = [line.session for line, done in (*told_now, *shown) if done]
-            reminded = pool.map(lambda one: self._remind(*one), near)
-            return (*sessions_told, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
+        told_now = zip(lines, at_once(self._tell, lines), strict=True)
+        shown = zip(unseen, at_once(self._show, unseen), strict=True)
+        sessions_told = [line.session for line, done in (*told_now, *shown) if done]
+        reminded = at_once(lambda one: self._remind(*one), near)
+        return (*sessions_told, *(line.session for (line, _), done in zip(near, reminded, strict=True) if done))
 
     def hear(self, decisions: Sequence[Decision]) -> tuple[str, ...]:
         """Take what owners have answered on their pages as their wishes; the names of their sessions."""
         asked = {(event.session, event.image) for event in self._asked()}
         lines = [line for line in decisions if (line.session, line.new) in asked]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return tuple(line.session for line, heard in zip(lines, pool.map(self._hear, lines), strict=True) if heard)
+        return tuple(line.session for line, heard in zip(lines, at_once(self._hear, lines), strict=True) if heard)
 
     def _asked(self) -> list[Event]:
         """The notices that are on pages, where there are buttons."""
@@ -257,8 +254,7 @@ def withdraw(settings: Settings, sessions: Sessions, history: History, image: st
     by_name = {session.name: session for session in sessions.store.sessions()}
     events = history.events(image=image, kinds=(Kind.noticed, Kind.not_noticed))
     names = to_be_untold(events, {name: session.image for name, session in by_name.items()}, image)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        tuple(pool.map(lambda name: _withdraw(settings, sessions, history, by_name[name], image), names))
+    at_once(lambda name: _withdraw(settings, sessions, history, by_name[name], image), names)
     return names
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from flows.core.atomic_files import write_whole
 from flows.core.database import now
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
+from flows.core.threads import at_once
 from flows.sessions.activity import inspect_processes
 from flows.sessions.activity.evidence import Activity, Look, Memory, Verdict, unknown
 from flows.sessions.activity.seen import Seen
 from flows.sessions.activity.verdict import PROBE, judge, remembered
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session, check_name
-
-AT_ONCE = 8
 
 _SCRIPT = Path(inspect_processes.__file__)
 _LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
@@ -182,8 +180,7 @@ class Watch:
 def look_at(settings: Settings, engine: Engine, sessions: Iterable[Session]) -> tuple[Seen, ...]:
     """Look at sessions that run, some at the same time."""
     watch = Watch(settings, engine)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(watch.look, sessions))
+    return at_once(watch.look, sessions)
 
 
 def _read(file: Path) -> Memory | None:

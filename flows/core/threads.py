@@ -1,0 +1,51 @@
+"""Do the same for several things at once, in a bounded number of threads that end with the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+QUESTIONS = 8  # that are asked of one service at once
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def at_once(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    limit: int = QUESTIONS,
+    *,
+    within: AbstractContextManager[object] | None = None,
+) -> tuple[Result, ...]:
+    """What the function returns for each item, in their order.
+
+    The threads have no context variables of the caller: a program that is run in one is not recorded as the caller's,
+    and progress is not reported.
+
+    Args:
+        function: what is done. The first error in the order of the items is raised as soon as what has begun is over;
+            what hasn't is left out.
+        items: asked for all at first, by the caller's thread.
+        limit: at most so many at the same time.
+        within: entered while threads run, and left before they are waited for: it can tell them to hurry.
+    """
+    chosen = list(items)
+    if not chosen:
+        return ()
+    name = getattr(function, "__qualname__", "at-once")
+    with ThreadPoolExecutor(min(limit, len(chosen)), name) as pool, within or nullcontext():
+        return tuple(pool.map(function, chosen))
+
+
+def each(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    limit: int = QUESTIONS,
+    *,
+    within: AbstractContextManager[object] | None = None,
+) -> dict[Item, Result]:
+    """Item → what the function returns for it, once for each; otherwise as `at_once`."""
+    chosen = list(dict.fromkeys(items))
+    return dict(zip(chosen, at_once(function, chosen, limit, within=within), strict=True))
