@@ -19,7 +19,7 @@ def at_once(
     *,
     within: AbstractContextManager[object] | None = None,
 ) -> tuple[Result, ...]:
-    """What the function returns for each item, in their order.
+    """Call the function for each item; the results are in the order of the items.
 
     The threads have no context variables of the caller: a program that is run in one is not recorded as the caller's,
     and progress is not reported.
