@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -27,6 +26,7 @@ from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
 from tests.support.browser import open_page
 from tests.support.drafts import check_drafts, type_drafts
+from tests.support.lab import never_mind_the_server, open_terminal, type_in_terminal
 from tests.support.machine import RegistryServer, home_with_gateway
 from tests.support.moving import kernels, opened, terminals, to
 from tests.support.variants import JUPYTER, variant
@@ -118,7 +118,7 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.goto(f"{sessions.url(session)}/lab/tree/open.ipynb")
     page.locator(".jp-Dialog button.jp-mod-accept").click()  # it asks which kernel to start
     open_terminal(page)
-    type_in_terminal(page, session, "before")
+    type_in_terminal(page, session.home, "before")
     page.locator(".lm-TabBar-tabLabel", has_text="open.ipynb").click()
     (old,) = wait_for_kernels(sessions, session)
     never_mind_the_server(page)
@@ -138,22 +138,8 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     page.get_by_text("Run All Cells", exact=True).click()
     expect(page.locator(".jp-OutputArea-output").last).to_contain_text("the answer is 42")
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
-    type_in_terminal(page, session, "after")
+    type_in_terminal(page, session.home, "after")
     assert terminals(sessions, session) == ["1"]
-
-
-def open_terminal(page: Page) -> None:
-    page.get_by_role("menuitem", name="File", exact=True).click()
-    for label in ("New", "Terminal"):
-        page.locator(".lm-Menu-itemLabel", has_text=re.compile(f"^{label}$")).click()
-
-
-def type_in_terminal(page: Page, session: Session, name: str) -> None:
-    """Let the terminal that has a tab on the page make a file in the home."""
-    page.locator(".lm-TabBar-tabLabel", has_text="Terminal 1").click()
-    page.locator(".jp-Terminal .xterm").click()
-    page.keyboard.type(f"touch typed-{name}\n")
-    wait_until((session.home / f"typed-{name}").exists)
 
 
 @pytest.mark.long
@@ -174,12 +160,6 @@ def test_what_was_typed_and_not_saved_is_on_the_page_after_a_move_and_can_be_sav
     expect(notice).to_contain_text("is on another image now")
     notice.get_by_role("button", name="Close").click()
     check_drafts(page, drafts, session.home)
-
-
-def never_mind_the_server(page: Page) -> None:
-    """Close what JupyterLab may say in a dialog: that it had no server for a moment."""
-    away = page.locator(".jp-Dialog", has_text="Server Connection Error")
-    page.add_locator_handler(away, lambda: away.get_by_role("button", name="Close").click())
 
 
 def wait_for_kernels(sessions: Sessions, session: Session) -> list[dict[str, Any]]:

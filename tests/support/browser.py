@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from playwright.sync_api import Locator, Page, TimeoutError, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, TimeoutError, expect, sync_playwright
 
 from flows.core.settings import Settings
 from flows.services import tickets
@@ -26,17 +26,29 @@ _RELOADS = 5
 
 
 @contextmanager
-def open_page() -> Iterator[Page]:
-    """An empty page of a browser of its own."""
+def open_browser() -> Iterator[Browser]:
+    """A browser of its own, without pages."""
     expect.set_options(timeout=_MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET], timeout=_MILLISECONDS)
         try:
-            page = browser.new_page()
-            page.set_default_timeout(_MILLISECONDS)
-            yield page
+            yield browser
         finally:
             browser.close()
+
+
+def new_page(browser: Browser) -> Page:
+    """An empty page of somebody who shares no cookies with those of other pages."""
+    context = browser.new_context()
+    context.set_default_timeout(_MILLISECONDS)
+    return context.new_page()
+
+
+@contextmanager
+def open_page() -> Iterator[Page]:
+    """An empty page of a browser of its own."""
+    with open_browser() as browser:
+        yield new_page(browser)
 
 
 def log_in(page: Page, settings: Settings) -> None:
