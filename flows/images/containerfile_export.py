@@ -18,6 +18,7 @@ from flows.core.errors import RefitError
 from flows.images.builder.cache import NO_CACHES, apt_options
 from flows.images.builder.context import BUILT, MOUNT
 from flows.images.builder.stage_builder import bootstrap
+from flows.images.containerfile import parts
 from flows.images.grafting.configuration import TIMESTAMP
 from flows.images.stages import WHEELS, Kind, Stage
 
@@ -212,19 +213,8 @@ def _together(command: str, words: Sequence[str]) -> str:
 
 def _instructions(stage: Stage) -> str:
     """A stage's instructions, with what they need of the machine."""
-    return "\n".join([f"# {stage.name}", *(_plain(stage, one) for one in _single(stage.text))]) + "\n"
-
-
-def _single(text: str) -> Iterator[str]:
-    """Each instruction with the lines that continue it, each comment and each empty line."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        aside = not line.strip() or line.lstrip().startswith("#")
-        lines.append(line)
-        if (aside and len(lines) == 1) or not (aside or re.search(r"\\[ \t]*$", line)):
-            yield "\n".join(lines)
-            lines = []
-    yield from lines
+    lines = (_plain(stage, part.text) for part in parts(stage.text))
+    return "\n".join([f"# {stage.name}", *lines]) + "\n"
 
 
 def _plain(stage: Stage, instruction: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.core.documents import Mistake
+from flows.images.containerfile import is_aside, is_continued, parts
 
 _RECURSIVE = re.compile(r"\b(chmod|chown|chgrp)\s+(-\w*R|--recursive)|\bfix-permissions\b")
 _DATED = re.compile(r"\bdate\b|\brelease\b|(?<!\d)20\d{2}-?\d{2}-?\d{2}(?!\d)", re.IGNORECASE)
@@ -133,20 +134,13 @@ def _unchecked(text: str) -> list[re.Match[str]]:
 def _steps(text: str) -> Iterator[Step]:
     """The instructions of a template; what a macro says outside of any has no name. Comments are left out."""
     text = re.sub(r"\{#.*?#\}", lambda comment: "\n" * comment[0].count("\n"), text, flags=re.DOTALL)
-    lines: list[str] = []
-    first = 1
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#") or (not line.strip() and not lines):
-            continue
-        first = first if lines else number
-        lines.append(line)
-        if not line.rstrip().endswith("\\") and not line.lstrip().startswith("{%"):
-            yield _step(first, lines)
-            lines = []
-    if lines:
-        yield _step(first, lines)
+    for part in parts(text, lambda line: is_continued(line) or _is_tag(line)):
+        if not part.is_aside:
+            first = next((line for line in part.own_lines if not _is_tag(line)), "")
+            name = re.match(r"\s*([A-Z]+)\s", first)
+            lines = ["" if is_aside(line) else line for line in part.lines]
+            yield Step(name[1] if name else "", part.number, "\n".join(lines))
 
 
-def _step(line: int, lines: list[str]) -> Step:
-    name = re.match(r"\s*([A-Z]+)\s", next((text for text in lines if not text.lstrip().startswith("{%")), ""))
-    return Step(name[1] if name else "", line, "\n".join(lines))
+def _is_tag(line: str) -> bool:
+    return line.lstrip().startswith("{%")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from flows.core import command
 from flows.core.documents import Mistake
+from flows.images.containerfile import parts
 
 _SHELLS = re.compile(r"#!\s*/\S*?(?:env\s+)?\b(sh|bash|dash)\b")
 _AT_ONCE = 200  # files of one call
@@ -33,15 +34,11 @@ def script(file: Path, text: str) -> Script | None:
 
 def bodies(text: str, templates: Mapping[Path, str]) -> Iterator[Script]:
     """The bodies of the RUNs of a stage; their lines are looked up in the templates that may have made them."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        if lines and (not line.strip() or line.lstrip().startswith("#")):
-            continue  # as builders do between the lines of one instruction
-        if lines or re.match(r"RUN\s+(?!\[)", line):
-            lines.append(line if lines else re.sub(r"^RUN\s+(--\S+\s+)*", "", line))
-            if not line.rstrip().endswith("\\"):
-                yield Script("\n".join(["#!/bin/sh", *lines, ""]), partial(_origin, lines, templates))
-                lines = []
+    for part in parts(text):
+        first, *others = part.own_lines
+        if part.is_whole and re.match(r"RUN\s+(?!\[)", first):
+            lines = [re.sub(r"^RUN\s+(--\S+\s+)*", "", first), *others]
+            yield Script("\n".join(["#!/bin/sh", *lines, ""]), partial(_origin, lines, templates))
 
 
 def _origin(lines: Sequence[str], templates: Mapping[Path, str], number: int) -> tuple[Path, int]:

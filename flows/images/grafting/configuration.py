@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.images.containerfile import parts
+
 # The oldest date that a wheel can hold. All files of all layers carry it, and all entries of all histories.
 TIMESTAMP = 315_532_800
 CREATED = datetime.fromtimestamp(TIMESTAMP, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -59,17 +61,11 @@ def instructions(text: str) -> tuple[Instruction, ...]:
 def _logical_lines(text: str) -> Iterator[str]:
     if "\r" in text or re.search(r"^\s*#\s*(escape|syntax)\s*=", text, re.M | re.I):
         raise ValueError("a Containerfile with carriage returns or parser directives can't be recomputed")
-    line = None
-    for part in text.split("\n"):
-        if not part.strip() or part.lstrip().startswith("#"):
-            continue
-        more = re.search(r"\\[ \t]*$", part)
-        line = (part.lstrip() if line is None else line + part)[: -len(more[0]) if more else None]
-        if not more:
-            yield line
-            line = None
-    if line is not None:
-        raise ValueError(f"an instruction that does not end: {line!r}")
+    for part in parts(text):
+        if not part.is_whole:
+            raise ValueError(f"an instruction that does not end: {part.joined!r}")
+        if not part.is_aside:
+            yield part.joined
 
 
 def configured(parent: Config, text: str, diff_id: str | None, *, origin: str) -> Config:
