@@ -1,5 +1,6 @@
 """Callers: the person whose token of the Hub it is, and the rights of that token. The Hub alone knows.
 
+A Hub that is slow, or starts just now, is asked again for some seconds before anybody is told that it is away.
 Each token is asked about again after some seconds, so that one that was revoked, or whose person was removed, ends
 soon. While the Hub is away nobody can revoke anything there: whoever was in stays in for some minutes.
 """
@@ -7,7 +8,9 @@ soon. While the Hub is away nobody can revoke anything there: whoever was in sta
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -24,7 +27,11 @@ from flows.web.my_sessions.problems import Code, Problem
 
 # Seconds for which an answer of the Hub counts, and for which it still does while the Hub doesn't answer.
 FRESH_SECONDS, AWAY_SECONDS = 3.0, 600.0
-_HUB_SECONDS = 10.0
+# Seconds for which the Hub is waited for: in all, where nobody knows the token yet, and between two questions. Whoever
+# is known waits as long as one question may take.
+_HUB_SECONDS, _PATIENCE, _PAUSE = 10.0, 30.0, 0.5
+# A Hub that nobody listens for isn't slow but away; so long it may take to start again.
+_START_SECONDS = 5.0
 _MOST_KNOWN = 4096
 _LONGEST_TOKEN = 512
 _ANSWER_BYTES = 1 << 20
@@ -87,9 +94,10 @@ class Callers:
         self._secret = secret(settings)
         base, limits = f"{settings.hub_url}{routes.HUB}/api", httpx.Limits(max_connections=20)
         self._client = httpx.Client(base_url=base, trust_env=False, timeout=_HUB_SECONDS, limits=limits)
-        self._fresh: TTLCache[str, Caller | None] = TTLCache(_MOST_KNOWN, seconds)
+        self._fresh: TTLCache[str, tuple[Caller | None]] = TTLCache(_MOST_KNOWN, seconds)
         self._kept: TTLCache[str, Caller] = TTLCache(_MOST_KNOWN, AWAY_SECONDS)
         self._lock = Lock()
+        self._asking: dict[str, Future[Caller | None]] = {}
 
     def of(self, token: str) -> Caller:
         """The caller with this token.
@@ -100,11 +108,7 @@ class Callers:
         if not token or len(token) > _LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             raise nobody()
         key = hashlib.sha256(token.encode()).hexdigest()
-        with self._lock:
-            caller, kept = self._fresh.get(key), key in self._fresh
-        if not kept:
-            caller = self._asked(token, key)
-        if caller is None:
+        if (caller := self._asked_once(token, key)) is None:
             raise nobody()
         return caller
 
@@ -150,21 +154,54 @@ class Callers:
             way = f"/users/{quote(str(told['name']), safe='')}/tokens/{quote(str(told['token_id']), safe='')}"
             self._ask("DELETE", way, self._secret)
 
-    def _asked(self, token: str, key: str) -> Caller | None:
-        try:
-            told = self._ask("GET", "/user", token)
-            caller = None if told is None or told.get("kind") != "user" else self._caller(told, key)
-        except Problem:
-            with self._lock:
-                if kept := self._kept.get(key):
-                    return kept
-            raise
+    def _asked_once(self, token: str, key: str) -> Caller | None:
+        """The Hub's answer; of those who ask about a token at the same time, one asks and the others wait."""
         with self._lock:
-            self._fresh[key] = caller
+            if fresh := self._fresh.get(key):  # one look: it may expire between two
+                return fresh[0]
+            waiting = self._asking.get(key)
+            mine = self._asking[key] = waiting or Future()
+        if waiting:
+            return waiting.result()
+        try:
+            mine.set_result(self._asked(token, key))
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            with self._lock:
+                del self._asking[key]
+        return mine.result()
+
+    def _asked(self, token: str, key: str) -> Caller | None:
+        with self._lock:
+            kept = self._kept.get(key)
+        try:
+            caller = self._patiently(token, key, 0.0 if kept else _PATIENCE)
+        except Problem:
+            if not kept:
+                raise
+            with self._lock:
+                self._fresh[key] = (kept,)  # the Hub is given seconds, too, until it is asked again
+            return kept
+        with self._lock:
+            self._fresh[key] = (caller,)
             self._kept.pop(key, None)
             if caller:
                 self._kept[key] = caller
         return caller
+
+    def _patiently(self, token: str, key: str, seconds: float) -> Caller | None:
+        """Ask for so long until the Hub answers, and once at least."""
+        begun = time.monotonic()
+        while True:
+            try:
+                told = self._ask("GET", "/user", token)
+                return None if told is None or told.get("kind") != "user" else self._caller(told, key)
+            except Problem as problem:
+                refused = isinstance(problem.__context__, httpx.ConnectError)
+                if time.monotonic() - begun + _PAUSE > (min(seconds, _START_SECONDS) if refused else seconds):
+                    raise
+            time.sleep(_PAUSE)
 
     def _caller(self, told: Mapping[str, Any], key: str) -> Caller:
         name, scopes = str(told["name"]), frozenset(told.get("scopes", ()))

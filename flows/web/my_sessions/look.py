@@ -55,15 +55,17 @@ class Remembered:
     """The answers to late questions; of those who ask at the same time, one asks and the others wait."""
 
     def __init__(self, seconds: float) -> None:
-        self._known: TTLCache[str, object] = TTLCache(64, seconds)
+        self._known: TTLCache[str, tuple[object]] = TTLCache(64, seconds)
         self._lock = RLock()
 
     def get(self, name: str, ask: Callable[[], Result]) -> Result:
         """The answer to `ask`, not older than some seconds."""
         with self._lock:
-            if name not in self._known:
-                self._known[name] = ask()
-            answer: Result = self._known[name]  # type: ignore[assignment]
+            # It may expire between two looks at it, so there is one.
+            kept = self._known.get(name)
+            if kept is None:
+                kept = self._known[name] = (ask(),)
+            answer: Result = kept[0]  # type: ignore[assignment]
             return answer
 
     def forget(self) -> None:
@@ -128,6 +130,8 @@ class Lookout:
             Problem: there is none, or not for them.
         """
         access = self.access(person, name)
+        if name not in self._statuses():  # it was created since the engine was asked
+            self.forget()
         for session in self.all({name: access}, {name: doing} if doing else {}):
             return session
         raise unknown_session(name)
