@@ -35,7 +35,7 @@ from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcil
 from flows.migrations.results import NotRecovered, Result
 from flows.migrations.rollout_control import steer
 from flows.migrations.session_planner import SessionPlanner
-from flows.publishing import evidence
+from flows.publishing import evidence, image_comparison
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.preferences import UpdatePreferences
@@ -303,7 +303,7 @@ class _Differences:
         self._packages = cache(self._look_up)
 
     def __call__(self, old: str, new: str) -> str:
-        return str(evidence.changes(self._packages(old), self._packages(new)))
+        return str(image_comparison.changes(self._packages(old), self._packages(new)))
 
     def _look_up(self, digest: str) -> Mapping[str, str]:
         return evidence.packages(self._registry, digest)

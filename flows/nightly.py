@@ -37,7 +37,7 @@ from flows.locks.locking import LOCK_SECONDS
 from flows.orchestration.admission import Request, admit
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
-from flows.publishing import evidence
+from flows.publishing import evidence, image_comparison
 from flows.publishing.published import Published
 from flows.releases import branches
 from flows.releases.branches import ReleaseBranch
@@ -294,7 +294,7 @@ def _image_news(image: Published, before: str | None, registry: Registry) -> Ima
         if old is None:
             return ImageNews(image)
         packages = [evidence.packages(registry, digest) for digest in (old.digest, image.digest)]
-        return ImageNews(image, image.size - old.size, str(evidence.changes(*packages)))
+        return ImageNews(image, image.size - old.size, str(image_comparison.changes(*packages)))
     except Exception as error:  # a bug, too
         get_run_logger().exception("%s can't be compared with the image before it", image.tag)
         return ImageNews(image, problem=str(error) or repr(error))

@@ -40,7 +40,7 @@ with lazily(globals()):
     from flows.images import graph_drawing
     from flows.images.builder import cache
     from flows.images.registry import Registry
-    from flows.publishing import evidence
+    from flows.publishing import evidence, image_comparison
     from flows.releases.containerfile import show_profile
     from flows.releases.plan import NotBuildable, chosen, due_locks, plan_release, read_catalog
 
@@ -240,7 +240,7 @@ def compare_images(
 ) -> None:
     """Show what differs between two images: packages, layers, and what a host must pull that has the first."""
     registry = Registry(load())
-    comparison = evidence.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
+    comparison = image_comparison.compare(registry, evidence.find(registry, old), evidence.find(registry, new))
     show_data(as_json, comparison, tables.changes(comparison.packages))
     if not as_json:
         out.print(tables.layers(comparison))

@@ -18,7 +18,8 @@ with lazily(globals()):
     from flows.authoring.importing.report import Recipe
     from flows.images.builder.cache import Cache
     from flows.images.plan import Action, Plan, Step, describe
-    from flows.publishing.evidence import Changes, Comparison, File
+    from flows.publishing.evidence import File
+    from flows.publishing.image_comparison import Changes, Comparison
     from flows.releases.branches import ReleaseBranch
     from flows.services import ServiceState
 

@@ -12,7 +12,7 @@ from flows.compatibility.scan import MOST_TOLD, in_container, of_image
 from flows.core import command
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.publishing import evidence
+from flows.publishing import image_comparison
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
 
@@ -42,8 +42,8 @@ class HandMade:
     """
 
     session: str
-    system: evidence.Changes
-    python: evidence.Changes
+    system: image_comparison.Changes
+    python: image_comparison.Changes
     files: tuple[str, ...]
     manager: str
     recipe: tuple[str, ...]
@@ -59,8 +59,8 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
         RefitError: the container doesn't run, or can't be looked at.
     """
     image, now = of_image(settings, session.image), in_container(engine, session)
-    system = evidence.changes(image.system, now.system)
-    python = evidence.changes(image.distributions, now.distributions)
+    system = image_comparison.changes(image.system, now.system)
+    python = image_comparison.changes(image.distributions, now.distributions)
     of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
     mounted = {volume.path for volume in session.volumes}  # the engine makes folders for them
     files = told(_different(settings, session.container), {*of_packages, *mounted}, now.home)
@@ -68,7 +68,7 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     return HandMade(session.name, system, python, files, now.manager, recipe)
 
 
-def of_system(system: evidence.Changes, manager: str) -> tuple[str, ...]:
+def of_system(system: image_comparison.Changes, manager: str) -> tuple[str, ...]:
     """The commands that make the same changes to packages of the operating system again, as root. Pure."""
     if manager == "dnf":
         rpms = [f"{name}-{version}" for name, version in _there(system).items()]
@@ -79,7 +79,7 @@ def of_system(system: evidence.Changes, manager: str) -> tuple[str, ...]:
     return _calls((install, packages), ("apt-get remove --yes", [*system.removed]))
 
 
-def of_python(python: evidence.Changes) -> tuple[str, ...]:
+def of_python(python: image_comparison.Changes) -> tuple[str, ...]:
     """The commands that make the same changes to Python packages again. Pure."""
     packages = [f"{name}=={version}" for name, version in _there(python).items()]
     return _calls(("python3 -m pip install", packages), ("python3 -m pip uninstall --yes", [*python.removed]))
@@ -104,7 +104,7 @@ def _own(path: PurePosixPath, home: str) -> bool:
     return below or str(path) in _OF_THE_ENGINE or not _PARTS.isdisjoint(path.parts)
 
 
-def _there(changes: evidence.Changes) -> dict[str, str]:
+def _there(changes: image_comparison.Changes) -> dict[str, str]:
     return {**changes.added, **{name: after for name, (_, after) in changes.changed.items()}}
 
 

@@ -19,7 +19,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
-from flows.publishing import evidence
+from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -100,7 +100,7 @@ def _move(
             hint="mend it first, or say `--force`.",
         )
     decision = planning.to_image(name, image)
-    changes = evidence.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))
+    changes = image_comparison.changes(evidence.packages(registry, session.image), evidence.packages(registry, image))
     return MoveExecutor.open(settings).carry_out(decision, str(changes), becomes)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,7 +18,6 @@ from sqlalchemy import Engine
 
 from flows.catalog import npm
 from flows.core.errors import UnknownName
-from flows.core.formatting import some
 from flows.core.lazily import lazily
 from flows.core.leases import lease
 from flows.images.manifests import INDEX, Manifest, canonical, digest_of
@@ -35,13 +34,6 @@ KIND = "application/vnd.refit.evidence.v1"
 PACKAGES, SIZES, SBOM = "packages.json", "sizes.json", "sbom.cdx.json"
 PROVENANCE, CHECKS, LOCK = "provenance.json", "checks.json", "Pipfile.lock"
 SIGNATURE = "provenance.dsse.json"
-MOST_NAMED = 8
-# Packages that bear in their names what they are of.
-_VERSIONED = (
-    ("Python", re.compile(r"(?:deb|rpm)/python(\d+)\.(\d+)")),
-    ("CUDA", re.compile(r"(?:deb|rpm)/cuda-cudart-(\d+)-(\d+)")),
-)
-_SYSTEMS = {"deb/base-files": "Debian", "rpm/centos-stream-release": "CentOS Stream"}
 _OF_A_RUN = {PROVENANCE, CHECKS}
 _MEDIA_TYPES = {SBOM: statements.SBOM_TYPE, PROVENANCE: STATEMENT, SIGNATURE: ENVELOPE}
 _TITLE, _NUMBER = "org.opencontainers.image.title", "io.refit.number"
@@ -60,50 +52,6 @@ class File:
     size: int
 
 
-@dataclass(frozen=True)
-class Changes:
-    """The differences between the packages of two images: name → version, or the old and the new version."""
-
-    added: Mapping[str, str]
-    removed: Mapping[str, str]
-    changed: Mapping[str, tuple[str, str]]
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
-    def __str__(self) -> str:
-        words = (
-            *_headlines(self),
-            *(f"+{_bare(name)} {version}" for name, version in self.added.items()),
-            *(f"-{_bare(name)}" for name in self.removed),
-            *(f"{_bare(name)} {old} → {new}" for name, (old, new) in self.changed.items()),
-        )
-        return some(words, MOST_NAMED)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The differences between an older image and a newer one.
-
-    Attributes:
-        old: digest of the older.
-        new: digest of the newer.
-        packages: what differs between their packages.
-        layers: how many layers the newer has.
-        layers_shared: how many of these the older has, too.
-        bytes_shared: how many bytes (compressed) these are.
-        bytes_to_pull: bytes (compressed) that a host downloads that has the older and wants the newer.
-    """
-
-    old: str
-    new: str
-    packages: Changes
-    layers: int
-    layers_shared: int
-    bytes_shared: int
-    bytes_to_pull: int
-
-
 def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
     """The evidence that follows from an image's stages: file name → content."""
     stages = tuple(stages)
@@ -119,15 +67,6 @@ def of_stages(stages: Iterable[Stage]) -> dict[str, bytes]:
 def packages_of(stages: Iterable[Stage]) -> dict[str, str]:
     """All packages of an image: `deb/tzdata` or `pypi/tzdata` → version, because both worlds use the same names."""
     return {f"{p.kind}/{p.name}": p.version for p in statements.packages_of(stages)}
-
-
-def changes(old: Mapping[str, str], new: Mapping[str, str]) -> Changes:
-    """The differences between `old` and `new`."""
-    return Changes(
-        added={name: new[name] for name in sorted(new.keys() - old.keys())},
-        removed={name: old[name] for name in sorted(old.keys() - new.keys())},
-        changed={name: (old[name], new[name]) for name in sorted(old.keys() & new.keys()) if old[name] != new[name]},
-    )
 
 
 def attach(registry: Registry, subject: Manifest, files: Mapping[str, bytes], database: Engine) -> None:
@@ -240,21 +179,6 @@ def find(registry: Registry, name: str) -> Manifest:
     return image
 
 
-def compare(registry: Registry, old: Manifest, new: Manifest) -> Comparison:
-    """The differences between `old` and `new`, and the bytes that a host with `old` must pull for `new`."""
-    there = {str(part["digest"]) for part in old.parts}
-    shared = [part for part in new.document["layers"] if part["digest"] in there]
-    return Comparison(
-        old=old.digest,
-        new=new.digest,
-        packages=changes(packages(registry, old.digest), packages(registry, new.digest)),
-        layers=len(new.document["layers"]),
-        layers_shared=len(shared),
-        bytes_shared=sum(int(part["size"]) for part in shared),
-        bytes_to_pull=sum({str(p["digest"]): int(p["size"]) for p in new.parts if p["digest"] not in there}.values()),
-    )
-
-
 def _json(registry: Registry, digest: str, name: str) -> Any:
     files = [file for file in listed(registry, digest) if file.name == name]
     with suppress(BlobLost):  # it is attached anew when the image is published the next time, which asks for it, too
@@ -314,27 +238,6 @@ def _list(registry: Registry, digest: str, entry: Mapping[str, Any], database: E
 def _indexed(registry: Registry, digest: str) -> list[dict[str, Any]]:
     index = registry.find(registry.repository, _index_tag(digest))
     return list(index.document.get("manifests", ())) if index else []
-
-
-def _headlines(changes: Changes) -> Iterator[str]:
-    """Changes that people have to know before those of packages: another Python, CUDA or release of the system."""
-    for what, pattern in _VERSIONED:
-        old, new = (_versions(pattern, names) for names in (changes.removed, changes.added))
-        if old != new and ((old and new) or changes.changed):  # else nobody knows what the one of them has
-            yield f"{what} {old or 'none'} → {new or 'none'}"
-    for name, (before, after) in changes.changed.items():
-        old, new = before.partition(".")[0], after.partition(".")[0]
-        if name in _SYSTEMS and old != new:
-            yield f"{_SYSTEMS[name]} {old} → {new}"
-
-
-def _versions(pattern: re.Pattern[str], names: Iterable[str]) -> str:
-    versions = {".".join(match.groups()) for match in map(pattern.fullmatch, names) if match}
-    return ", ".join(sorted(versions))
-
-
-def _bare(name: str) -> str:
-    return name.partition("/")[2]
 
 
 def _index_tag(digest: str) -> str:

@@ -23,7 +23,7 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.publishing import evidence
+from flows.publishing import image_comparison
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
@@ -149,7 +149,8 @@ def test_what_was_installed_by_hand_comes_along_if_its_owner_wants_it(
     moved = sessions.store.session(NAME)
     assert hand_made(settings, sessions.engine, moved).system.added.keys() == {"tree"}  # and so to the next one, too
 
-    gone = replace(hand_made(settings, sessions.engine, moved), system=evidence.Changes({"refit-gone": "1"}, {}, {}))
+    other = image_comparison.Changes({"refit-gone": "1"}, {}, {})
+    gone = replace(hand_made(settings, sessions.engine, moved), system=other)
     sessions.stop(NAME)
     with pytest.raises(NotReplayed, match="can't be installed"):
         replay(settings, gone, moved.container)

@@ -100,7 +100,7 @@ def start_session(page: Page, hub: Hub) -> None:
 
 
 def migrate(hub: Hub) -> None:
-    """What a schedule calls: it tells people, hears what they answered, and moves those who rest."""
+    """The work of a schedule: it tells people, hears what they answered, and moves those who rest."""
     hub.refit("migrate", "run", "--once")
 
 

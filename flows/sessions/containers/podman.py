@@ -25,7 +25,7 @@ from flows.core.lazily import lazily
 from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
-from flows.sessions.containers import drift, ending, slot
+from flows.sessions.containers import drift, ending, warm_start
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.podman_options import create_options
 from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
@@ -68,7 +68,7 @@ class Podman:
     at_once = min(8, math.ceil(1.5 * len(os.sched_getaffinity(0))))
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._slots, self._walls = settings, slot.Slots(settings), Walls(settings)
+        self._settings, self._slots, self._walls = settings, warm_start.Slots(settings), Walls(settings)
         self._firsts: dict[str, ProcessId] = {}
         self._dead: set[str] = set()
         self._waiting: dict[str, _Waiting] = {}

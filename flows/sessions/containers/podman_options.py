@@ -6,7 +6,7 @@ import logging
 
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.sessions.containers import slot
+from flows.sessions.containers import warm_start
 from flows.sessions.containers.podman_records import labels
 from flows.sessions.containers.walls import Walls
 from flows.sessions.model import HOME, USER, Session, Volume
@@ -18,7 +18,7 @@ logger = logging.getLogger("refit.sessions")
 PROCESSES = 4096
 
 
-def create_options(session: Session, settings: Settings, slots: slot.Slots, walls: Walls) -> list[str]:
+def create_options(session: Session, settings: Settings, slots: warm_start.Slots, walls: Walls) -> list[str]:
     """All that `podman create` is told of a session's container, besides the image.
 
     Args:
@@ -30,8 +30,8 @@ def create_options(session: Session, settings: Settings, slots: slot.Slots, wall
     variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE}
     home = f"type=bind,src={session.home},dst={HOME}"
     if session.late_home:
-        variables[slot.VARIABLE] = "1"
-        home = slot.mount(slots.path(session.container))
+        variables[warm_start.VARIABLE] = "1"
+        home = warm_start.mount(slots.path(session.container))
     return [
         f"--name={session.container}",
         f"--hostname={session.name}",

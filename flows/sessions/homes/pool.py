@@ -24,7 +24,7 @@ from flows.core.file_locks import one_at_a_time
 from flows.core.formatting import on_a_line, some
 from flows.core.settings import Settings
 from flows.host import mounts, tools
-from flows.sessions.homes import subvolumes
+from flows.sessions.homes import disk_quotas, subvolumes
 from flows.sessions.homes.btrfs_send import touched
 
 logger = logging.getLogger("refit.sessions")
@@ -161,7 +161,7 @@ class Pool:
     @property
     def bounds_homes(self) -> bool:
         """Whether homes and volumes in the pool have limits."""
-        return subvolumes.has_quotas(self.folder)
+        return disk_quotas.has_quotas(self.folder)
 
     @contextmanager
     def making(self, home: Path, uid: int) -> Iterator[Path]:

@@ -13,45 +13,41 @@ import json
 import os
 import struct
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flows.core import command, fence
+from flows.sessions.homes import disk_quotas
+from flows.sessions.homes.btrfs_calls import call, opened
 
 # From linux/btrfs.h: the numbers of the calls, and the forms of what they take.
 _CREATE, _SNAPSHOT, _DELETE, _INSIDE = 0x50009418, 0x50009417, 0x5000940F, 0xD000943D
 _NAME = 0xD000943E
 _WITH_OPTIONS, _PLAIN, _ROOTS, _NAMED = "=qQQ32x4040s", "=q4088s", "=Q4080sc7x", "=QQ256s3824s"
 _ROOT = struct.Struct("=QQ")  # the number of a subvolume, and of the folder that it is in
-_QUOTAS, _LIMIT, _ABOUT = 0xC0109428, 0x8030942B, 0x8400941F
-_TWO_NUMBERS, _OF_LIMIT, _INFO = "=QQ", "=QQQQQQ", "=QQ16s992x"
-_SIMPLE_QUOTAS, _MOST_REFERENCED = 4, 1
-_MAKE_GROUP, _ASSIGN, _WHICH, _TOP = 0x4010942A, 0x40189429, 0xD0009412, 256
-_GROUP = 1 << 48  # quota groups of a subvolume and of all that are made inside it bear its number at this level
 _READ_ONLY = 1 << 1
 _AT_CWD, _EXCHANGE = -100, 2  # from fcntl.h and linux/fs.h
 
 
 def create(path: Path) -> None:
     """Make an empty subvolume."""
-    with _opened(path.parent) as folder:
-        _call(folder, _CREATE, struct.pack(_WITH_OPTIONS, 0, 0, 0, os.fsencode(path.name)))
+    with opened(path.parent) as folder:
+        call(folder, _CREATE, struct.pack(_WITH_OPTIONS, 0, 0, 0, os.fsencode(path.name)))
 
 
 def snapshot(source: Path, target: Path, *, writable: bool) -> None:
     """Make a subvolume that is what `source` is now; what is nested in that is an empty folder there."""
     flags = 0 if writable else _READ_ONLY
-    with _opened(source) as original, _opened(target.parent) as folder:
-        _call(folder, _SNAPSHOT, struct.pack(_WITH_OPTIONS, original, 0, flags, os.fsencode(target.name)))
+    with opened(source) as original, opened(target.parent) as folder:
+        call(folder, _SNAPSHOT, struct.pack(_WITH_OPTIONS, original, 0, flags, os.fsencode(target.name)))
 
 
 def delete(path: Path) -> None:
     """Delete a subvolume in which no other is nested; none there is no error."""
     if path.exists():
-        with _opened(path.parent) as folder:
-            _call(folder, _DELETE, struct.pack(_PLAIN, 0, os.fsencode(path.name)))
+        with opened(path.parent) as folder:
+            call(folder, _DELETE, struct.pack(_PLAIN, 0, os.fsencode(path.name)))
 
 
 def delete_all(path: Path) -> None:
@@ -60,7 +56,7 @@ def delete_all(path: Path) -> None:
     Its owner may move the content meanwhile: each part is reached folder by folder, and no link is followed.
     """
     if path.exists():
-        with _opened(path) as top:
+        with opened(path) as top:
             while _delete_nested(top):
                 pass
         delete(path)
@@ -72,20 +68,20 @@ def _delete_nested(top: int) -> int:
     for path in reversed(_nested(top)):
         above, _, name = path.rpartition(b"/")
         with suppress(OSError), _below(top, above) as folder:  # in it there are others that weren't told
-            _call(folder, _DELETE, struct.pack(_PLAIN, 0, name))
+            call(folder, _DELETE, struct.pack(_PLAIN, 0, name))
             done += 1
     return done
 
 
 def nested(path: Path) -> tuple[str, ...]:
     """The paths of subvolumes in a subvolume, outer ones first; of very many only some."""
-    with _opened(path) as top:
+    with opened(path) as top:
         return tuple(map(os.fsdecode, _nested(top)))
 
 
 def has_nested(path: Path) -> bool:
     """Whether there are other subvolumes in a subvolume."""
-    with _opened(path) as subvolume:
+    with opened(path) as subvolume:
         return bool(_direct(subvolume))
 
 
@@ -114,51 +110,9 @@ def _direct(subvolume: int) -> list[bytes]:
 
 
 def _path(subvolume: int, number: int, folder: int) -> bytes:
-    told = _call(subvolume, _NAME, struct.pack(_NAMED, folder, number, b"", b""))
+    told = call(subvolume, _NAME, struct.pack(_NAMED, folder, number, b"", b""))
     _, _, name, path = struct.unpack(_NAMED, told)
     return bytes(path.partition(b"\0")[0] + name.partition(b"\0")[0])
-
-
-def limit(path: Path, most: int) -> None:
-    """Let a subvolume have so many bytes from now on; none (0): as many as there are.
-
-    All that was written to it counts, whoever still shares it: so a snapshot stays a matter of milliseconds, where
-    btrfs's other kind of quotas has to count anew who shares what. A file system without quotas gets these; Linux has
-    them since 6.7, and no older one mounts it then.
-    """
-    with _opened(path) as subvolume:
-        (number,) = struct.unpack("=Q4088x", _call(subvolume, _WHICH, struct.pack("=QQ4080x", 0, _TOP)))
-    group = _GROUP | number
-    with _opened(path.parent) as above:  # the calls themselves take room where they are made
-        try:
-            _make_group(above, group, number)
-        except OSError as error:
-            if error.errno != errno.ENOTCONN:  # quotas are on
-                raise
-            if not most:
-                return
-            _call(above, _QUOTAS, struct.pack(_TWO_NUMBERS, _SIMPLE_QUOTAS, 0))
-            _make_group(above, group, number)
-        _call(above, _LIMIT, struct.pack(_OF_LIMIT, group, _MOST_REFERENCED, most or 2**64 - 1, 0, 0, 0))
-
-
-def _make_group(file: int, group: int, number: int) -> None:
-    """Let a group hold a subvolume and, from now on, those that its owner makes inside: any user may make some."""
-    for call, asked in (
-        (_MAKE_GROUP, struct.pack(_TWO_NUMBERS, 1, group)),
-        (_ASSIGN, struct.pack("=QQQ", 1, number, group)),
-    ):
-        try:
-            _call(file, call, asked)
-        except FileExistsError:
-            continue
-
-
-def has_quotas(path: Path) -> bool:
-    """Whether subvolumes of this file system can have limits; anybody may ask."""
-    with _opened(path) as folder:
-        identity = struct.unpack(_INFO, _call(folder, _ABOUT, bytes(struct.calcsize(_INFO))))[2]
-    return Path(f"/sys/fs/btrfs/{uuid.UUID(bytes=identity)}/qgroups").is_dir()
 
 
 def exchange(one: Path, other: Path) -> None:
@@ -166,21 +120,6 @@ def exchange(one: Path, other: Path) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.renameat2(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(one))
-
-
-def _call(file: int, number: int, asked: bytes) -> bytes:
-    told = bytearray(asked)  # of one that can't be changed, Python passes 1 KiB at most
-    fcntl.ioctl(file, number, told)
-    return bytes(told)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
 
 
 @contextmanager
@@ -260,7 +199,7 @@ VERBS: Mapping[str, Callable[..., None]] = {
     "delete-all": delete_all,
     "restore": restore,
     "take": take,
-    "limit": lambda path, most: limit(path, int(most.name)),
+    "limit": lambda path, most: disk_quotas.limit(path, int(most.name)),
     "take-writable": lambda *paths: take(*paths, writable=True),
 }
 

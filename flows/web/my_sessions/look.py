@@ -26,7 +26,7 @@ from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.session_planner import SessionPlanner
-from flows.publishing import evidence
+from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -300,7 +300,7 @@ class Lookout:
         except RefitError as error:
             logger.info("what changes between %s and %s can't be told: %s", old, new, error)
             return ""
-        changes = str(evidence.changes(before, after))[:_MOST_CHANGED]
+        changes = str(image_comparison.changes(before, after))[:_MOST_CHANGED]
         with self._lock:
             self._changes[old, new] = changes
         return changes

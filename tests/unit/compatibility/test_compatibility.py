@@ -16,7 +16,7 @@ from flows.compatibility.changes import of_python, of_system
 from flows.compatibility.facts import Distribution, Group, Home, Image, Kind, Native, Starter
 from flows.compatibility.judge import Finding, Verdict, as_volume, judge, together, verdict
 from flows.compatibility.read_home import BOUNDS, Bounds, Reader
-from flows.publishing import evidence
+from flows.publishing import image_comparison
 
 SEEN_AS = "/home/dev"
 OLD = Image(
@@ -350,12 +350,12 @@ def test_a_program_of_a_home_that_a_new_one_hides_is_told() -> None:
 
 
 def test_what_was_installed_by_hand_is_made_again_by_whatever_installs_packages_there() -> None:
-    changes = evidence.Changes({"tree": "2.1-1"}, {"nano": "7"}, {"jq": ("1.6", "1.7;x")})
+    changes = image_comparison.Changes({"tree": "2.1-1"}, {"nano": "7"}, {"jq": ("1.6", "1.7;x")})
     assert of_system(changes, "apt-get") == (
         "apt-get update && apt-get install --yes --no-install-recommends --allow-downgrades tree=2.1-1 'jq=1.7;x'",
         "apt-get remove --yes nano",
     )
     assert of_system(changes, "dnf")[1] == "dnf remove --assumeyes nano"
     assert of_system(changes, "dnf")[0].endswith("tree-2.1-1 'jq-1.7;x'")
-    assert of_python(evidence.Changes({"humanize": "4"}, {}, {})) == ("python3 -m pip install humanize==4",)
-    assert of_system(evidence.Changes({}, {}, {}), "apt-get") == ()
+    assert of_python(image_comparison.Changes({"humanize": "4"}, {}, {})) == ("python3 -m pip install humanize==4",)
+    assert of_system(image_comparison.Changes({}, {}, {}), "apt-get") == ()

@@ -1,15 +1,11 @@
-"""Which packages an image has, and what differs between two."""
+"""The packages that an image has, and the files that are attached to it."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from flows.images.stages import Kind, Stage
-from flows.publishing.evidence import PACKAGES, SBOM, changes, of_stages, packages_of
+from flows.publishing.evidence import PACKAGES, SBOM, of_stages, packages_of
 
 STAGES = (
     Stage("base", Kind.bootstrap, None, "", system=("tzdata=2026a-0+deb12u1", "libc6=2.36-9+deb12u14")),
@@ -36,33 +32,3 @@ def test_evidence_holds_the_packages_and_each_lock() -> None:
     assert sorted(files) == ["base.system.txt", "libraries.requirements.txt", PACKAGES, SBOM]
     assert json.loads(files[PACKAGES]) == packages_of(STAGES)
     assert b"libc6=2.36-9+deb12u14\n" in files["base.system.txt"]
-
-
-def test_another_python_cuda_or_system_is_named_before_all_packages() -> None:
-    old = {"deb/python3.11": "3.11.2-6", "deb/python3": "3.11", "deb/base-files": "12.4+deb12u5", "pypi/a": "1"}
-    new = {"deb/python3.13": "3.13.5-2", "deb/python3": "3.13", "deb/base-files": "13.8", "pypi/b": "1"}
-    assert str(changes(old, new)).startswith("Python 3.11 → 3.13, Debian 12 → 13, +python3.13")
-    cuda = {"rpm/cuda-cudart-12-9": "12.9.79", "rpm/python3.11": "3.11.13"}
-    newer = {"rpm/cuda-cudart-13-5": "13.5.1", "rpm/python3.11": "3.11.14"}
-    assert str(changes(cuda, newer)).startswith("CUDA 12.9 → 13.5, +cuda-cudart-13-5")
-    assert str(changes(old, {**old, "pypi/a": "2", "rpm/cuda-cudart-12-9": "12.9"})).startswith("CUDA none → 12.9, +")
-    assert str(changes({}, cuda)).startswith("+cuda-cudart-12-9")  # nothing is known of the other
-    assert str(changes(old, {**old, "deb/base-files": "12.7+deb12u6"})).startswith("base-files 12.4")
-
-
-def test_changes() -> None:
-    found = changes({"deb/a": "1", "deb/b": "1", "deb/c": "1"}, {"deb/b": "2", "deb/c": "1", "deb/d": "1"})
-    assert (found.added, found.removed, found.changed) == ({"deb/d": "1"}, {"deb/a": "1"}, {"deb/b": ("1", "2")})
-    assert found
-    assert not changes({"deb/a": "1"}, {"deb/a": "1"})
-
-
-PACKAGE_LISTS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from("123"))
-
-
-@pytest.mark.slow
-@given(PACKAGE_LISTS, PACKAGE_LISTS)
-def test_changes_lead_from_the_old_to_the_new(old: dict[str, str], new: dict[str, str]) -> None:
-    found = changes(old, new)
-    made = {**old, **found.added, **{name: to for name, (_, to) in found.changed.items()}}
-    assert {name: version for name, version in made.items() if name not in found.removed} == new

@@ -21,8 +21,8 @@ from flows.core import command
 from flows.core.command import Completed
 from flows.core.settings import Settings
 from flows.migrations.steps.world import room_obstacle
-from flows.sessions.containers import slot
-from flows.sessions.containers.slot import VARIABLE, Mounted, Slots, mounted, objection, with_warm
+from flows.sessions.containers import warm_start
+from flows.sessions.containers.warm_start import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -120,7 +120,7 @@ def test_to_wait_for_a_launcher_takes_one_program_at_most(
         started.append(argv)
         return execute(argv, **options)
 
-    monkeypatch.setattr(slot, "WAITING", str(says).lstrip("/"))  # seen from a process that is no container's: ours
+    monkeypatch.setattr(warm_start, "WAITING", str(says).lstrip("/"))  # seen from a process of no container: ours
     monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert not Slots(settings).waits(os.getpid(), 0.3)

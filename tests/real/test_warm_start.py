@@ -22,8 +22,8 @@ from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
 from flows.migrations.previous_containers import clear
 from flows.migrations.results import Result
-from flows.sessions.containers.slot import NAME as HOME
-from flows.sessions.containers.slot import Slots, _bind, _unbind
+from flows.sessions.containers.warm_start import NAME as HOME
+from flows.sessions.containers.warm_start import Slots, _bind, _unbind
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.snapshots.model import Kind
 from flows.sessions.snapshots.records import SnapshotRecords
