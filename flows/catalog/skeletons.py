@@ -74,7 +74,7 @@ access:
 
 def bundle(name: str, catalog: Catalog) -> dict[str, str]:
     """A bundle with a section for each IDE that has packages, for every Python that others are for (none: that is)."""
-    folder = f"bundles/{_next(catalog.root / 'bundles')}-{name}"
+    folder = f"bundles/{next_number(catalog.root / 'bundles')}-{name}"
     there = dict.fromkeys(python for base in catalog.bases.values() for python in base.config.pythons)
     used = {python for neighbour in catalog.bundles.values() for python in neighbour.pythons}
     pythons = [python for python in there if python in used] or there
@@ -105,7 +105,7 @@ def _section(category: str, python: str, catalog: Catalog) -> list[str]:
 
 def ide(name: str, catalog: Catalog) -> dict[str, str]:
     """An IDE that serves the home, to be replaced by one that does more."""
-    folder = f"ides/{_next(catalog.root / 'ides')}-{name}"
+    folder = f"ides/{next_number(catalog.root / 'ides')}-{name}"
     return {
         f"{folder}/display.txt": f"{name.capitalize()}\n",
         f"{folder}/ide.yaml": _ACCESS,
@@ -142,7 +142,7 @@ def skeleton(kind: str, name: str, catalog: Catalog) -> dict[str, str]:
     return KINDS[kind](name, catalog)
 
 
-def _next(folder: Path) -> int:
-    """The number after the last one in a folder."""
+def next_number(folder: Path) -> int:
+    """The number after the last one of the recipes in a folder."""
     numbers = [int(match[1]) for path in folder.iterdir() if (match := NUMBERED.fullmatch(path.name))]
     return max(numbers, default=0) + 1

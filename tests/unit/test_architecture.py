@@ -148,7 +148,7 @@ def test_only_flows_import_prefect_and_only_the_door_imports_sh(path: Path) -> N
     assert "prefect" not in roots or room(path) in {"orchestration", *FLOW_FILES}
     assert "sh" not in roots or dotted(path) == "flows.core.command"
     # These run inside an image, where nothing of Refit is.
-    inside = ("probe", "inspect_processes", "read_image", "supervise")
+    inside = ("probe", "inspect_processes", "read_image", "read_installed", "supervise")
     door = ("flows.core.command", "flows.core.process_tree", "flows.core.spawn")
     assert "subprocess" not in roots or dotted(path) in door or path.stem in inside
 
