@@ -19,7 +19,7 @@ from flows.core.threads import at_once
 from flows.locks.simple_index import login, without_login
 from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
-from flows.services.doctor_home import disk, gateway, home, hub, ports
+from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
 from flows.services.doctor_programs import jump, pictures, programs, python
 from flows.services.doctor_sessions import aliases, bounds, moves, pool, records
 
@@ -79,4 +79,4 @@ NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
     *(ports, gateway, hub, jump, walls, index),
 )
-OWN: tuple[Check, ...] = (pool, bounds, moves, records, aliases)
+OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +13,12 @@ import psutil
 
 from flows.core import command
 from flows.core.command import ProgramFailed, ProgramMissing
+from flows.core.formatting import some
 from flows.core.settings import Settings
 from flows.gateway.proxy import NODE
 from flows.services import privacy
 from flows.services.doctor_findings import Finding
+from flows.services.supervision import kept
 
 FREE_GIGABYTES = 10
 
@@ -110,6 +112,20 @@ def hub(settings: Settings) -> Iterable[Finding]:
         yield Finding("hub", False, f"{' and '.join(missing)} can't be imported", hint)
     else:
         yield Finding("hub", True, f"JupyterHub {importlib.metadata.version('jupyterhub')}")
+
+
+def supervisor(settings: Settings) -> Iterable[Finding]:
+    """Whether the services that run are started again when they die."""
+    if running := kept(settings.home / "services"):
+        yield judge_supervisor(running)
+
+
+def judge_supervisor(services: Mapping[str, bool]) -> Finding:
+    """The finding of services that run: name → whether the supervisor keeps it. Pure."""
+    if lost := [name for name, is_kept in services.items() if not is_kept]:
+        seen = f"is gone: nothing starts {some(lost)} again after a crash"
+        return Finding("supervisor", False, seen, "`refit up` starts it, and what it keeps, anew.")
+    return Finding("supervisor", True, f"starts {some(services)} again after a crash")
 
 
 def _names(process: psutil.Process, home: Path) -> bool:

@@ -196,6 +196,20 @@ class Supervisor:
         )
 
 
+def kept(services: Path) -> dict[str, bool]:
+    """Name → whether the supervisor would start it again; of each service that runs and that `up` started.
+
+    Those of systemd are not among them: systemd starts them again.
+    """
+    supervisor, folders = Supervisor(services), sorted(services.glob(f"*/{NOTES}"))
+    running = {folder.parent.name: process_records.noted(folder) for folder in folders}
+    return {
+        name: any(supervisor.keeps(process.pid) for process in processes)
+        for name, processes in running.items()
+        if processes and name != FOLDER
+    }
+
+
 def _has_begun(notes: Path) -> bool:
     """Whether a program has noted itself: it may have ended since."""
     return notes.is_dir() and any(note.name.isdigit() for note in notes.iterdir())

@@ -16,7 +16,7 @@ from flows import services
 from flows.core import process_records
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.services import ServiceState, launcher, process
+from flows.services import ServiceState, doctor_home, launcher, process
 from flows.services.embedded import registry
 from flows.services.supervision import FOLDER, NOTES
 from tests.support.waiting import free_port, wait_until
@@ -80,15 +80,20 @@ def test_secrets_are_in_files_of_the_owner_alone_and_in_no_argument(settings: Se
 
 
 def test_services_outlive_their_supervisor_and_up_takes_them_in_again(alone: Settings) -> None:
+    assert [*doctor_home.supervisor(alone)] == []
     services.up(alone, only=["registry"])
     pid, first = state(alone, "registry").pid, supervisor(alone)
+    assert [finding.ok for finding in doctor_home.supervisor(alone)] == [True]
     old = psutil.Process(pid)
     first.kill()
     first.wait()
     assert state(alone, "registry").answering
+    [gone] = doctor_home.supervisor(alone)
+    assert not gone.ok and "nothing starts registry again" in gone.seen and "refit up" in gone.hint
     services.up(alone, only=["registry"])
     assert state(alone, "registry").pid != pid and supervisor(alone).pid != first.pid
     assert not _lives(old), "two registries would run"
+    assert [finding.ok for finding in doctor_home.supervisor(alone)] == [True]
 
 
 def _lives(process: psutil.Process) -> bool:
