@@ -1,6 +1,6 @@
 """Captures what was installed by hand in a session as a bundle of a catalog: looks at the session, and writes files.
 
-Whatever is read was written by others, and is read in the session's container by a program of its user's.
+All that is read was written by others, and is read in the session's container by a program of its user's.
 """
 
 from __future__ import annotations

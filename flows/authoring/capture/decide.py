@@ -44,7 +44,7 @@ def decide(installed: Installed, given: Given, choice: Choice, files: Iterable[s
 
 
 def specifier(version: str) -> str:
-    """What a Pipfile asks for of a package that was there in this version: later fixes of it count, too.
+    """The specifier in a Pipfile for a package that was there in this version: later fixes of it count, too.
 
     Raises:
         InvalidVersion: it is no version.
@@ -63,7 +63,7 @@ def without(capture: Capture, names: Collection[str], reason: Reason, why: str) 
 
 
 def missing_in(capture: Capture, python: Mapping[str, str], system: Collection[str]) -> tuple[Left, ...]:
-    """What was captured and is not in an image that was built of it: by name, since fixes may have come."""
+    """Packages that were captured and that an image built of them lacks: by name, since fixes may have come."""
     there = {canonicalize_name(name) for name in python}
     lost = [Left(Source.python, name, Reason.not_in_index) for name in capture.packages if name not in there]
     return (*lost, *(Left(Source.system, name, Reason.not_in_index) for name in capture.system if name not in system))

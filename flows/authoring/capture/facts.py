@@ -146,7 +146,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Capture:
-    """What a bundle is to have beyond the one that it extends.
+    """The things that a bundle is to have beyond the one that it extends.
 
     Attributes:
         name: of the bundle.
