@@ -1,4 +1,4 @@
-"""What becomes part of a bundle, and what doesn't: names and versions of the worst kind among it."""
+"""The parts of a bundle, and the things that stay out: names and versions of the worst kind among it."""
 
 from __future__ import annotations
 
