@@ -76,6 +76,10 @@ def _told(result: Result) -> str:
         RefitError: it was undone, is held, or was not tried.
     """
     if not result.moved:
-        raise RefitError(f"{result.session} was not moved: {result.state}.", why=result.reason or result.error)
+        raise RefitError(
+            f"{result.session} was not moved: {result.state}.",
+            why=result.reason or result.error,
+            hint=f"`refit migrate history {result.session}` shows its steps.",
+        )
     away = f" It was away for {result.downtime:.1f} s." if result.downtime is not None else ""
     return f"{result.session} has the image {result.new}.{away}"

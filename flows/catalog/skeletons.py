@@ -118,7 +118,10 @@ def base(name: str, catalog: Catalog) -> dict[str, str]:
     """A base of Debian packages, like the newest that there is."""
     like = [base for base in catalog.bases.values() if base.config.family == "deb"]
     if not like:
-        raise RefitError("The catalog has no base of Debian packages that a new one could be like.")
+        raise RefitError(
+            "The catalog has no base of Debian packages that a new one could be like.",
+            hint="add base/NAME/base.yaml by hand; docs/catalog.md says what stands in it.",
+        )
     texts = {file.name: text_of(file) for file in like[-1].folder.iterdir() if file.is_file()}
     return {f"base/{name}/{file}": text for file, text in {**texts, "display.txt": f"{name.capitalize()}\n"}.items()}
 

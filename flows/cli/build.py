@@ -27,6 +27,7 @@ from flows.cli.console import (
     shown_catalog,
 )
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -286,5 +287,5 @@ def prune_caches(
 ) -> None:
     """Bring the caches under their limit, least recently used first; waits until nothing is built."""
     freed = cache.prune(load(), name or (), everything)
-    rows = ((cache_name, f"{size / 1e6:.1f} MB") for cache_name, size in freed.items())
+    rows = ((cache_name, megabytes(size, 1)) for cache_name, size in freed.items())
     show_data(as_json, freed, tables.table("Freed", ("cache", "size"), rows))

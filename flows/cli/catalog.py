@@ -23,6 +23,7 @@ from flows.cli.console import (
     shown_catalog,
 )
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -148,7 +149,7 @@ def _pick(title: str, possible: Sequence[Option]) -> str:
 
 
 def _from(size: int | None) -> str:
-    return f"from {size / 1e6:.0f} MB" if size else ""
+    return f"from {megabytes(size)}" if size else ""
 
 
 def _decided(flag: bool | None, question: str, asking: bool) -> bool:
@@ -186,7 +187,11 @@ def _begin(kind: str, name: str, then: str) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise RefitError(f"{file} can't be written.", why=str(error)) from None
+            raise RefitError(
+                f"{file} can't be written.",
+                why=str(error),
+                hint="check that the catalog's folder is yours and that the disk has room.",
+            ) from None
         out.print(f"wrote {file}", highlight=False, soft_wrap=True)
     out.print(then)
 

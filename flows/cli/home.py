@@ -11,6 +11,7 @@ import typer
 
 from flows.cli.console import Json, SessionName, Yes, err, out, show, show_data, show_json
 from flows.core.errors import RefitError
+from flows.core.formatting import gigabytes
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -212,7 +213,7 @@ def add_to_pool(name: SessionName) -> None:
 
 
 def _show_pool(pool: Pool, rooms: Sequence[Room], as_json: bool) -> None:
-    rows = ((f"{room.size / 1e9:.1f} GB", f"{room.free / 1e9:.1f} GB", pool.folder) for room in rooms)
+    rows = ((gigabytes(room.size), gigabytes(room.free), pool.folder) for room in rooms)
     show_data(as_json, rooms, tables.table("Pool", ("size", "free", "folder"), rows))
 
 

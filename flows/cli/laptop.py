@@ -175,7 +175,11 @@ def _told(method: str, url: str, headers: dict[str, str], content: bytes | None,
             answer = client.exchange(method, url, outside.Bounds(_BYTES, _SECONDS), headers=headers, content=content)
         told = json.loads(answer.text)
     except (httpx.HTTPError, ValueError) as error:
-        raise RefitError("There is no Refit at that address, or it doesn't answer.", why=str(error)) from None
+        raise RefitError(
+            "There is no Refit at that address, or it doesn't answer.",
+            why=str(error),
+            hint="check the address with the person who runs it.",
+        ) from None
     if answer.status >= 400 and fails:
         raise RefitError(
             str(told.get("title", "It refuses.")), why=str(told.get("detail", "")), hint=str(told.get("hint", ""))

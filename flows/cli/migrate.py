@@ -180,7 +180,11 @@ def show_history(
     history = History(database).events(session)[::-1]
     show_data(as_json, history, session_tables.events(history))
     if broken := History(database).broken():
-        raise RefitError("The history isn't as Refit wrote it.", why=f"Its chain of digests breaks: {broken}.")
+        raise RefitError(
+            "The history isn't as Refit wrote it.",
+            why=f"Its chain of digests breaks: {broken}.",
+            hint="find out who changed the database. A backup of refit.db from before has the history as it was.",
+        )
 
 
 app.command("rehearse")(home.rehearse_move)

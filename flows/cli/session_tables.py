@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from flows.cli.tables import short, shortened, table
-from flows.core.formatting import first_sentence
+from flows.core.formatting import first_sentence, megabytes
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -55,7 +55,7 @@ def migration(decisions: Iterable[Decision]) -> Table:
             short(d.new),
             d.wave if d.wave else "volunteers" if d.wave == waves.VOLUNTEERS else "",
             d.at and f"{d.at:%Y-%m-%d %H:%M} UTC",
-            f"{d.pull / 1e6:.1f} MB" if d.pull else "",
+            megabytes(d.pull, 1) if d.pull else "",
             f"{d.why}; by force then" if d.forced else d.why,
         )
         for d in decisions

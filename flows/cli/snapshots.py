@@ -12,7 +12,7 @@ from rich.table import Table
 from flows.cli import migrate
 from flows.cli.console import Json, OfRelease, SessionName, Yes, err, out, show_data, show_json
 from flows.core.errors import RefitError
-from flows.core.formatting import on_a_line, some
+from flows.core.formatting import megabytes, on_a_line, some
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -56,7 +56,7 @@ def take(
     """Take a snapshot of a session's home and volumes, while it runs or not: in the pool at once, elsewhere a copy."""
     sessions = Sessions.open(load())
     if not as_json and (cost := session_snapshots.cost(sessions, name)):
-        told = f"The home isn't in a pool (`refit home pool`): {cost / 1e6:.0f} MB are copied."
+        told = f"The home isn't in a pool (`refit home pool`): {megabytes(cost)} are copied."
         out.print(told, highlight=False)
         if not yes and cost > ASKED:
             typer.confirm("Go on?", abort=True)
@@ -239,7 +239,7 @@ def _table(snapshots: Iterable[Listed]) -> Table:
             f"{one.snapshot.at:%Y-%m-%d %H:%M} UTC",
             f"{one.snapshot.by}, {one.snapshot.kind.text}" if one.snapshot.by else one.snapshot.kind.text,
             tables.short(one.snapshot.image),
-            "" if one.size is None else f"{one.size / 1e6:.1f} MB",
+            "" if one.size is None else megabytes(one.size, 1),
             in_few_words(one.changed),
             one.snapshot.note,
         )

@@ -81,7 +81,9 @@ def read_files(files: Sequence[Path]) -> tuple[PublicKey, ...]:
         try:
             text = file.expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise RefitError(f"{file} can't be read.", why=str(error)) from None
+            raise RefitError(
+                f"{file} can't be read.", why=str(error), hint="name a file that is there and that you may read."
+            ) from None
         keys = added(keys, read_keys(text, str(file)))
     return keys
 

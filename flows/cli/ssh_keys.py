@@ -86,7 +86,10 @@ def _read(file: Path) -> tuple[PublicKey, ...]:
         return read_files([file])
     text = sys.stdin.read(_MOST_BYTES)
     if len(text) == _MOST_BYTES:
-        raise RefitError("Standard input is too long to be public keys.")
+        raise RefitError(
+            "Standard input is too long to be public keys.",
+            hint="give the content of a file like ~/.ssh/id_ed25519.pub.",
+        )
     return read_keys(text, "standard input")
 
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from flows.core.formatting import printable, some
+from flows.core.formatting import megabytes, printable, some
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -73,7 +73,7 @@ def least_width(table: Table) -> int:
 
 def images(report: BuildReport) -> Table:
     """The images of a run."""
-    rows = ((i.tag, short(i.digest), f"{i.size / 1e6:.1f} MB", "alias moved" if i.new else "") for i in report.images)
+    rows = ((i.tag, short(i.digest), megabytes(i.size, 1), "alias moved" if i.new else "") for i in report.images)
     return table("Images", ("tag", "digest", "size", ""), rows)
 
 
@@ -173,8 +173,8 @@ def layers(comparison: Comparison) -> str:
     """The part of a newer image that a host with the older one has, in a sentence."""
     return (
         f"{comparison.layers_shared} of {comparison.layers} layers are shared "
-        f"({comparison.bytes_shared / 1e6:.1f} MB); "
-        f"a host that has the first image pulls {comparison.bytes_to_pull / 1e6:.1f} MB."
+        f"({megabytes(comparison.bytes_shared, 1)}); "
+        f"a host that has the first image pulls {megabytes(comparison.bytes_to_pull, 1)}."
     )
 
 
@@ -226,9 +226,9 @@ def pruned(report: PruneReport) -> str:
     """How much goes and stays, and what it frees, in sentences."""
     counts = f"To go: {len(report.plan.remove)} manifests. To stay: {len(report.plan.keep)}."
     if not report.done:
-        layers = f"About {report.plan.bytes / 1e6:.1f} MB of layers would be free"
+        layers = f"About {megabytes(report.plan.bytes, 1)} of layers would be free"
         return f"{counts} {layers}, and old copies, downloads and logs on this machine."
-    freed = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in report.freed.items())
+    freed = ", ".join(f"{name} {megabytes(size, 1)}" for name, size in report.freed.items())
     return f"{counts} Freed: {freed}. {report.left}".strip()
 
 
@@ -237,8 +237,8 @@ def caches(caches: Iterable[Cache]) -> Table:
     rows = (
         (
             c.name,
-            f"{c.size / 1e6:.1f} MB",
-            f"{c.limit / 1e6:.0f} MB",
+            megabytes(c.size, 1),
+            megabytes(c.limit),
             c.used and f"{c.used:%Y-%m-%d %H:%M} UTC",
             c.folder,
         )

@@ -26,6 +26,16 @@ def short(digest: str) -> str:
     return digest.removeprefix("sha256:")[:12]
 
 
+def megabytes(size: float, digits: int = 0) -> str:
+    """A number of bytes in MB of a million bytes each, with so many digits behind the point."""
+    return f"{size / 1e6:.{digits}f} MB"
+
+
+def gigabytes(size: float) -> str:
+    """A number of bytes in GB of a billion bytes each, with one digit behind the point."""
+    return f"{size / 1e9:.1f} GB"
+
+
 def first_sentence(text: str, most: int = 200) -> str:
     """The first sentence of a text, or the first line if that is shorter; at most so many characters."""
     said = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]

@@ -72,7 +72,11 @@ def write(files: Mapping[str, str], folder: Path) -> tuple[Path, ...]:
             write_whole(own.resolve(), after, private=True)  # which may be a link into somebody's collection of files
             written.append(own)
     except (OSError, UnicodeDecodeError) as error:
-        raise RefitError(f"The files for ssh can't be written below {folder}.", why=str(error)) from None
+        raise RefitError(
+            f"The files for ssh can't be written below {folder}.",
+            why=str(error),
+            hint="check that the folder is yours and that the disk has room.",
+        ) from None
     return tuple(written)
 
 

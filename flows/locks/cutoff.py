@@ -45,7 +45,10 @@ def before(lock: Mapping[str, Any], uploads: Uploads, cutoff: date) -> dict[str,
         late = {f"sha256:{digest}" for digest, uploaded in times.items() if uploaded >= end}
         if hashes := [digest for digest in entry["hashes"] if digest not in late]:
             return {**entry, "hashes": hashes}
-        raise RefitError(f"No file of {name} {entry['version'][2:]} was uploaded before {cutoff}.")
+        raise RefitError(
+            f"No file of {name} {entry['version'][2:]} was uploaded before {cutoff}.",
+            hint="choose a later `cutoff` in the release, or an older version in the Pipfile.",
+        )
 
     return {
         key: value if key == "_meta" else {name: kept(name, entry) for name, entry in value.items()}

@@ -25,6 +25,7 @@ from flows.core import command, fence, process_records
 from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
+from flows.core.formatting import gigabytes
 from flows.core.settings import Settings
 from flows.core.waiting import rest
 from flows.host import containers, tools
@@ -334,7 +335,7 @@ class _Inside:
 
 def _no_memory(settings: Settings) -> str:
     needed, free = settings.rehearsal_memory * 1e9 + SPARE_MEMORY, psutil.virtual_memory().available
-    return "" if free >= needed else f"{free / 1e9:.1f} GB of memory are free, and {needed / 1e9:.1f} GB are needed"
+    return "" if free >= needed else f"{gigabytes(free)} of memory are free, and {gigabytes(needed)} are needed"
 
 
 def _container(id: str) -> str:

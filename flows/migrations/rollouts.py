@@ -83,7 +83,11 @@ class Rollouts:
         def work(transaction: Transaction) -> None:
             row = transaction.get_one(StandingRow, image)
             if row.way == RolloutStatus.superseded:
-                raise RefitError(f"The rollout of {image} is over.", why=f"It was {row.way} by that of a newer image.")
+                raise RefitError(
+                    f"The rollout of {image} is over.",
+                    why=f"It was {row.way} by that of a newer image.",
+                    hint="`refit migrate plan` shows the rollouts that go on.",
+                )
             if row.way != way:
                 row.way = way
                 append(transaction.connection(), _TOLD[way], image=image, by=by)

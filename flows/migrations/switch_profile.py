@@ -77,7 +77,10 @@ def go_back(settings: Settings, name: str, *, force: bool = False) -> Result:
         if one.state is State.cleaned and one.after.image == session.image != one.before.image
     ]
     if not had:
-        raise RefitError(f"The session {name!r} has the image that it was made with.")
+        raise RefitError(
+            f"The session {name!r} has the image that it was made with.",
+            hint=f"`refit session change-profile {name} PROFILE` gives it another profile.",
+        )
     result = _move(settings, planning, session, had[-1].image, force, lambda after: as_before(after, had[-1]))
     if result.moved:
         leave_alone(planning.database, session, caller())

@@ -79,7 +79,10 @@ def select(request: Request, recipes: Catalog) -> tuple[Profile, ...]:
         profile for profile in profiles if not request.systems or profile.base.name in request.systems
     )
     if not profiles_chosen:
-        raise RefitError(f"Nothing that is asked for of release {request.release} is for {_names(request.systems)}.")
+        raise RefitError(
+            f"Nothing that is asked for of release {request.release} is for {_names(request.systems)}.",
+            hint="choose another `--os`, or other profiles.",
+        )
     return profiles_chosen
 
 

@@ -22,6 +22,7 @@ from flows.catalog.model import Access
 from flows.core import command, fence, outside
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.settings import Settings
 from flows.core.waiting import wait_until
 from flows.host import containers, tools
@@ -132,24 +133,21 @@ def size(now: int, before: int | None, budget: int | None, sizes: Mapping[str, i
     """
     grown = before is not None and now >= before * (1 + MOST_GROWTH)
     if budget is not None and now > budget:
-        return Finding("size", False, f"{megabytes(now)}, over its budget of {megabytes(budget)}{_largest(sizes, {})}")
+        return Finding(
+            "size", False, f"{megabytes(now, 1)}, over its budget of {megabytes(budget, 1)}{_largest(sizes, {})}"
+        )
     if before is None or not grown:
-        return Finding("size", True, megabytes(now))
-    seen = f"{megabytes(now)}, {now / before - 1:.0%} more than the image before{_largest(sizes, old)}"
+        return Finding("size", True, megabytes(now, 1))
+    seen = f"{megabytes(now, 1)}, {now / before - 1:.0%} more than the image before{_largest(sizes, old)}"
     # A budget is a person's word on how large an image may be; without one, somebody has to look.
     word = "" if budget is not None else "\nTo allow it, give the profile a `size_budget` in its release."
     return Finding("size", budget is not None, seen + word)
 
 
-def megabytes(count: int) -> str:
-    """Bytes as people read them."""
-    return f"{count / 1e6:.1f} MB"
-
-
 def _largest(sizes: Mapping[str, int], old: Mapping[str, int]) -> str:
     more = {name: bytes_ - old.get(name, 0) for name, bytes_ in sizes.items()}
     first = sorted((-count, name) for name, count in more.items() if count > 0)[:MOST_NAMED]
-    return "".join(f"\n  {name} {'+' if old else ''}{megabytes(-count)}" for count, name in first)
+    return "".join(f"\n  {name} {'+' if old else ''}{megabytes(-count, 1)}" for count, name in first)
 
 
 def in_config(config: Mapping[str, Any], values: Mapping[str, str]) -> list[str]:

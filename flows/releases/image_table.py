@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.settings import Settings
 from flows.images.ledger import Ledger
 from flows.images.manifests import Manifest
@@ -54,7 +55,7 @@ class Shipped:
             here += f"; {', '.join(self.from_folders)} from a folder of wheels"
         if self.size is None:
             return (self.profile, "", "", "", "", "", here)
-        numbers = (f"{self.size / 1e6:.0f} MB", str(self.packages), str(self.layers), str(self.shared))
+        numbers = (megabytes(self.size), str(self.packages), str(self.layers), str(self.shared))
         return (self.profile, *numbers, f"{self.seconds:.0f} s", here)
 
 

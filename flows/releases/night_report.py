@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flows.core.errors import RefitError
-from flows.core.formatting import in_markdown, printable
+from flows.core.formatting import in_markdown, megabytes, printable
 from flows.images.build import Built
 from flows.publishing.published import Published
 from flows.releases.report import BuildReport
@@ -227,7 +227,7 @@ def _release(night: ReleaseNight) -> Iterator[str]:
 
 
 def _image(news: ImageNews) -> tuple[str, ...]:
-    size = f"{news.image.size / 1e6:.1f} MB"
+    size = megabytes(news.image.size, 1)
     grown = "" if news.growth is None else f" ({news.growth / 1e6:+.1f})"
     if news.problem:
         return f"`{news.image.tag}`", size, _duration(news.image.seconds), "it wasn't compared with the one before"

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from flows.core.database import open_database
 from flows.core.errors import RefitError
+from flows.core.formatting import gigabytes
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.registry import Registry
@@ -59,7 +60,7 @@ def judge_bounds(in_folders: Sequence[str], pool_has_limits: bool) -> Finding:
 
 def judge_pool(room: Room) -> Finding:
     """Whether so much room is enough for homes that grow, and for their snapshots."""
-    seen = f"{room.free / 1e9:.1f} of {room.size / 1e9:.1f} GB are free"
+    seen = f"{room.free / 1e9:.1f} of {gigabytes(room.size)} are free"
     hint = "`refit home pool grow --size …`, or remove homes that were kept and nobody needs (`refit home list`)."
     return Finding("pool", not room.short, seen, hint)
 

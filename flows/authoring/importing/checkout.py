@@ -41,9 +41,17 @@ class Checkout:
             self.files = tuple(sorted(self._walk()))
             self._known = frozenset(self.files)
         except OSError as error:
-            raise RefitError(f"{root} can't be read.", why=str(error)) from None
+            raise RefitError(
+                f"{root} can't be read.",
+                why=str(error),
+                hint="check that the folder is there, and that you may read it.",
+            ) from None
         if "snippets/bundles" not in self._folders:
-            raise RefitError(f"{root} is no checkout of workbench-images.", why="It has no folder snippets/bundles.")
+            raise RefitError(
+                f"{root} is no checkout of workbench-images.",
+                why="It has no folder snippets/bundles.",
+                hint="name the folder into which it was checked out.",
+            )
         for folder in _EACH:
             if len(self.folders(folder)) > _MOST:
                 raise RefitError(f"{root / folder} has more than {_MOST} folders.", hint="import a part of them.")
@@ -71,7 +79,10 @@ class Checkout:
                     elif self._is_file(entry, path):
                         yield path
             if count > ENTRIES:
-                raise RefitError(f"{self.root} has more than {ENTRIES:,} files and folders.")
+                raise RefitError(
+                    f"{self.root} has more than {ENTRIES:,} files and folders.",
+                    hint="take a fresh clone, without build output beside it.",
+                )
 
     def _is_file(self, entry: os.DirEntry[str], path: str) -> bool:
         if entry.is_file(follow_symlinks=False):

@@ -25,6 +25,7 @@ from flows.core import command, progress
 from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError, Vanished
 from flows.core.file_locks import one_at_a_time
+from flows.core.formatting import megabytes
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.waiting import retry
@@ -391,6 +392,6 @@ def _disk_full(settings: Settings, stage: Stage, said: str) -> RefitError:
     free = shutil.disk_usage(settings.home).free
     return RefitError(
         f"The disk is full: stage {stage.name!r} can't be built.",
-        why=f"{settings.home} has {free / 1e6:.0f} MB left. {said.strip()}",
+        why=f"{settings.home} has {megabytes(free)} left. {said.strip()}",
         hint="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
     )

@@ -73,7 +73,10 @@ class Forward:
     def _check_rollback(self, move: Move) -> None:
         """One that is ill goes back all the same: what is in its home now may be why."""
         if not self._sessions.homes.has_snapshot(move.before.name, move.back_to):
-            raise RefitError(f"There is no snapshot {move.back_to!r} of the session {move.before.name!r} any more.")
+            raise RefitError(
+                f"There is no snapshot {move.back_to!r} of the session {move.before.name!r} any more.",
+                hint=f"`refit session snapshots {move.before.name}` lists those that are there.",
+            )
         if move.consent is Consent.starts:
             return
         try:

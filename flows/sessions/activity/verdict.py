@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from flows.core.formatting import some
+from flows.core.formatting import megabytes, some
 from flows.sessions.activity.evidence import Activity, Evidence, Kernel, Look, Memory, Process, Verdict, ago, as_moment
 from flows.sessions.activity.program_kinds import (
     HELPERS,
@@ -88,7 +88,7 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
     if look.hold:
         yield _held(look.at, *look.hold)
     if look.network >= IDLE_NETWORK:
-        yield Evidence(Verdict.busy, f"the network carries {look.network / 1e6:.1f} MB/s")
+        yield Evidence(Verdict.busy, f"the network carries {megabytes(look.network, 1)}/s")
     if look.gpu is None or look.gpu >= IDLE_GPU:
         yield Evidence(Verdict.busy, "a GPU is used" + (f" ({look.gpu:.0%})" if look.gpu else ""))
     for what, moment in _signs(look):
@@ -125,7 +125,7 @@ def _signs(look: Look) -> Iterator[tuple[str, float]]:
 
 def _kernel(kernel: Kernel, look: Look) -> tuple[Verdict, str]:
     memory = sum(process.memory for process in look.processes if any(kernel.id in word for word in process.argv))
-    size = f" ({memory / 1e6:.0f} MB)" if memory else ""
+    size = f" ({megabytes(memory)})" if memory else ""
     used, short = _is_used(kernel, look), f"kernel {kernel.name} {kernel.id[:8]}{size}"
     if kernel.execution_state == "dead":
         return Verdict.idle, f"{short} has died"
@@ -179,7 +179,7 @@ class _Processes:
         if process.restless >= RESTLESS or (process.cpu >= LEAST_CPU and process.cpu + process.waited >= IDLE_CPU):
             return Verdict.busy, "computes"
         if process.moved >= IDLE_BYTES:
-            return Verdict.busy, f"moves {process.moved / 1e6:.1f} MB/s"
+            return Verdict.busy, f"moves {megabytes(process.moved, 1)}/s"
         return says, why
 
     def _debugged(self, process: Process) -> tuple[Verdict, str]:

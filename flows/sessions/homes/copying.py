@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 from flows.core import command
 from flows.core.command import CommandTimeout, Completed, ProgramFailed
 from flows.core.errors import RefitError
-from flows.core.formatting import on_a_line
+from flows.core.formatting import megabytes, on_a_line
 from flows.host import mounts
 from flows.sessions.homes import contents, enclosed
-from flows.sessions.homes.space_reservation import SPARE, NoRoom, mb
+from flows.sessions.homes.space_reservation import SPARE, NoRoom
 
 Call = Sequence[str | Path]
 
@@ -260,7 +260,7 @@ def _write(
     except ProgramFailed as error:
         if error.exit_code_of_program == _FULL or (least and shutil.disk_usage(target).free < least):
             raise NoRoom(
-                f"{source} can't be copied any further: less than {mb(least)} are free in {target}.",
+                f"{source} can't be copied any further: less than {megabytes(least)} are free in {target}.",
                 why="Something has filled that disk since the copy began.",
                 hint="make room on that disk.",
             ) from error

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from flows.core import command
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.settings import Settings
 from flows.sessions.homes import cloning, copying
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.snapshots import HomeSnapshots
-from flows.sessions.homes.space_reservation import NoRoom, lacking, mb, reserved
+from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import Wanted, parts
 from flows.sessions.model import Session, Volume, check_name
 
@@ -180,8 +181,9 @@ class LocalHomes(HomeSnapshots):
         size, free = copying.extent_of(moving, self._most_files).size, self.pool.room().free
         if missing := lacking(size, free):
             raise NoRoom(
-                f"The pool has no room for the home of {session.name!r}: {mb(missing)} are missing.",
-                why=f"With its volumes it takes {mb(size)}, and {mb(free)} are free in {self.pool.folder}.",
+                f"The pool has no room for the home of {session.name!r}: {megabytes(missing)} are missing.",
+                why=f"With its volumes it takes {megabytes(size)}, "
+                f"and {megabytes(free)} are free in {self.pool.folder}.",
             )
         for source, target in moving.items():
             self._copy_to_pool(source, target, session.uid)
@@ -195,6 +197,7 @@ class LocalHomes(HomeSnapshots):
                 raise RefitError(
                     f"The copy of {source} in the pool is not the same: {copying.described(differing)[0]}.",
                     why="Something writes there, though its session is stopped.",
+                    hint="end what writes there, and move the home again.",
                 )
 
     def forget_folder(self, name: str) -> None:

@@ -21,7 +21,7 @@ from flows.core import command
 from flows.core.command import ProgramFailed
 from flows.core.errors import RefitError
 from flows.core.file_locks import one_at_a_time
-from flows.core.formatting import on_a_line, some
+from flows.core.formatting import gigabytes, on_a_line, some
 from flows.core.settings import Settings
 from flows.host import mounts, tools
 from flows.sessions.homes import disk_quotas, subvolumes
@@ -109,7 +109,7 @@ class Pool:
         with one_at_a_time(self._settings.folder() / "pool.lock"):
             had = self._file.stat().st_size
             if size < had:
-                raise RefitError(f"The pool has {had / 1e9:.1f} GB, and can only grow.", hint="choose a larger size.")
+                raise RefitError(f"The pool has {gigabytes(had)}, and can only grow.", hint="choose a larger size.")
             self._check_disk(size - had)
             command.run(["fallocate", "--length", str(size), self._file], root=True, limit=_MAKE_SECONDS)
             asked: list[str | Path] = ["losetup", "--associated", self._file, "--noheadings", "--output", "NAME"]
@@ -262,8 +262,8 @@ class Pool:
         free = shutil.disk_usage(self._settings.folder()).free
         if more and more + SPARE > free:
             raise RefitError(
-                f"There is no room for {more / 1e9:.1f} GB of a pool.",
-                why=f"{free / 1e9:.1f} GB are free in {self._settings.home}, and {SPARE / 1e9:.1f} GB stay for others.",
+                f"There is no room for {gigabytes(more)} of a pool.",
+                why=f"{gigabytes(free)} are free in {self._settings.home}, and {gigabytes(SPARE)} stay for others.",
                 hint="choose a smaller size, or make room.",
             )
 

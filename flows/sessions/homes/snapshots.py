@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 from flows.core import command
 from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.settings import Settings
 from flows.sessions.homes import copying, enclosed, files_back
 from flows.sessions.homes.btrfs_send import only_within
 from flows.sessions.homes.pool import Pool
-from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, mb, reserved
+from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import Part, is_own, parts
 from flows.sessions.model import Session, check_name
 
@@ -69,10 +70,12 @@ class HomeSnapshots:
             free = shutil.disk_usage(where).free
             if missing := lacking(needed, free):
                 raise NoRoom(
-                    f"There is no room for a snapshot of the home of {session.name!r}: {mb(missing)} are missing.",
-                    why=f"The home{' with its volumes' if session.volumes else ''} takes {mb(needed)}, and {mb(free)} "
-                    f"are free in {where}. The session writes on while it is copied, so a tenth more has to be free, "
-                    f"and {mb(SPARE)} for everybody else.",
+                    f"There is no room for a snapshot of the home of {session.name!r}: "
+                    f"{megabytes(missing)} are missing.",
+                    why=f"The home{' with its volumes' if session.volumes else ''} takes {megabytes(needed)}, "
+                    f"and {megabytes(free)} are free in {where}. "
+                    f"The session writes on while it is copied, so a tenth more has to be free, "
+                    f"and {megabytes(SPARE)} for everybody else.",
                     hint="make room on that disk, or let the session's owner delete what nobody needs.",
                 )
 
@@ -142,7 +145,9 @@ class HomeSnapshots:
         """
         size, free = self._refuse_what_cant_be_copied(session), shutil.disk_usage(self._snapshots).free
         if size and (size > most or lacking(size, free)):
-            raise NoRoom(f"the home takes {mb(size)}; a copy may take {mb(most)}, and {mb(free)} are free")
+            raise NoRoom(
+                f"the home takes {megabytes(size)}; a copy may take {megabytes(most)}, and {megabytes(free)} are free"
+            )
         pool = self.pool.rehearsals / session.name
         copies = {part: part.beside(pool if part.folder in self.pool else folder) for part in parts(session)}
         with reserved(self._notes, self._snapshots, size):
@@ -225,7 +230,9 @@ class HomeSnapshots:
         ways = [(part.beside(snapshot), part.folder) for part in parts(session)]
         if missing := [source for source, _ in ways if not source.is_dir()]:
             raise RefitError(
-                f"There is no snapshot {id!r} of the session {session.name!r}.", why=f"{missing[0]} isn't there."
+                f"There is no snapshot {id!r} of the session {session.name!r}.",
+                why=f"{missing[0]} isn't there.",
+                hint=f"`refit session snapshots {session.name}` lists them.",
             )
         if pooled := [way for way in ways if way[1] in self.pool]:
             self.pool.restore(pooled)

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone, one_at_a_time, taken
+from flows.core.formatting import megabytes
 from flows.core.waiting import wait_until
 
 SPARE = 250_000_000  # bytes
@@ -59,11 +60,6 @@ def with_growth(size: int) -> int:
     return size + size // 10
 
 
-def mb(size: int) -> str:
-    """Bytes in words."""
-    return f"{size / 1e6:.0f} MB"
-
-
 def _note(notes: Path, where: Path, size: int) -> IO[str] | None:
     """Note that the room is ours, as long as the file is open; none: others have to finish first."""
     disk = where.stat().st_dev
@@ -74,8 +70,8 @@ def _note(notes: Path, where: Path, size: int) -> IO[str] | None:
             return taken(notes / f"{disk}-{with_growth(size)}-{uuid4().hex}")
     if missing := lacking(size, free):
         raise NoRoom(
-            f"There is no room for a copy of {mb(size)}: {mb(missing)} are missing.",
-            why=f"{mb(free)} are free in {where}, and {mb(SPARE)} stay for everybody else.",
+            f"There is no room for a copy of {megabytes(size)}: {megabytes(missing)} are missing.",
+            why=f"{megabytes(free)} are free in {where}, and {megabytes(SPARE)} stay for everybody else.",
             hint="make room on that disk.",
         )
     return None

@@ -394,7 +394,11 @@ def _check_home(session: Session, others: Sequence[Container]) -> None:
     for other in others:
         runs = other.running is Running.running and not other.warm
         if runs and (other.made_from is None or other.made_from.home == session.home):
-            raise RefitError(f"The home of {session.name} is in use.", why=f"{other.name} runs with it.")
+            raise RefitError(
+                f"The home of {session.name} is in use.",
+                why=f"{other.name} runs with it.",
+                hint=f"stop {other.name} first: `refit session stop {other.name}`.",
+            )
 
 
 def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> bool:

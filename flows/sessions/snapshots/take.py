@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from flows.core.database import now
 from flows.core.errors import RefitError
+from flows.core.formatting import megabytes
 from flows.core.progress import State, report, reported
-from flows.sessions.homes.space_reservation import mb
 from flows.sessions.homes.volumes import parts
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -42,7 +42,9 @@ def take(sessions: Sessions, session: Session, kind: Kind, by: str, *, name: str
     cost = homes.snapshot_cost(session)
     records.begin(snapshot)
     try:
-        with reported(session.name, f"taking a snapshot: {mb(cost)} are copied" if cost else "taking a snapshot"):
+        with reported(
+            session.name, f"taking a snapshot: {megabytes(cost)} are copied" if cost else "taking a snapshot"
+        ):
             homes.copy(session, snapshot.id)
             whole = replace(snapshot, size=cost or None)
             records.complete(whole)

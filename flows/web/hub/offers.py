@@ -13,6 +13,7 @@ from flows.catalog import load
 from flows.catalog.model import Catalog, Profile
 from flows.core.database import now, open_database
 from flows.core.errors import RefitError
+from flows.core.formatting import gigabytes
 from flows.core.settings import Settings
 from flows.images.registry import Registry
 from flows.publishing.signatures import Publications, Refusal
@@ -49,7 +50,7 @@ class Offer:
     @property
     def size(self) -> str:
         """How much is downloaded for it, for people."""
-        return f"{self.image.size / 1e9:.1f} GB" if self.image else ""
+        return gigabytes(self.image.size) if self.image else ""
 
     def age(self, at: datetime) -> str:
         """How old its image is, for people."""

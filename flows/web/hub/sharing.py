@@ -85,7 +85,11 @@ class Sharing:
             RefitError: they may not.
         """
         if self._entitlements().may_use(person, session).role not in (Role.owner, Role.admin):
-            raise RefitError(f"{person} may not share the session {session}.", why="It is not theirs.")
+            raise RefitError(
+                f"{person} may not share the session {session}.",
+                why="It is not theirs.",
+                hint="its owner can share it.",
+            )
 
     def share(self, session: str, kind: Kind, subject: str, by: str, until: datetime | None = None) -> Grant:
         """Share a session with a person or a group; one that is shared with them gets another end.

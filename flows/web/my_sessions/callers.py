@@ -27,8 +27,8 @@ from flows.web.my_sessions.problems import Code, Problem
 
 # Seconds for which an answer of the Hub counts, and for which it still does while the Hub doesn't answer.
 FRESH_SECONDS, AWAY_SECONDS = 3.0, 600.0
-# Seconds for which the Hub is waited for: in all, where nobody knows the token yet, and between two questions. Whoever
-# is known waits as long as one question may take.
+# Seconds for which the Hub is waited for: in all, where nobody knows the token yet, and between two questions.
+# A person who is known waits as long as one question may take.
 _HUB_SECONDS, _PATIENCE, _PAUSE = 10.0, 30.0, 0.5
 # A Hub that nobody listens for isn't slow but away; so long it may take to start again.
 _START_SECONDS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.core.formatting import first_sentence, short, some
+from flows.core.formatting import first_sentence, gigabytes, megabytes, short, some
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_a_digest_is_as_short_with_its_algorithm_as_without() -> None:
 )
 def test_a_column_has_room_for_the_first_sentence(text: str, first: str) -> None:
     assert first_sentence(text) == first
+
+
+def test_sizes_are_in_units_of_a_thousand() -> None:
+    assert (megabytes(1_234_567), megabytes(1_260_000, 1), gigabytes(2_350_000_000.0)) == ("1 MB", "1.3 MB", "2.4 GB")
+    assert gigabytes(0) == "0.0 GB"
