@@ -68,7 +68,7 @@ def _awaited(url: str, begun: dict[str, Any]) -> str:
 @app.command("list")
 def list_mine(as_json: Json = False) -> None:
     """List the sessions that you may use."""
-    mine = _ask("GET", "/sessions")
+    mine = ask("GET", "/sessions")
     rows = ((one["name"], one["state"], one["profile"], one["owner"], _ahead(one)) for one in mine)
     if as_json:
         show_json(mine)
@@ -79,25 +79,25 @@ def list_mine(as_json: Json = False) -> None:
 @app.command("show")
 def show_mine(name: Name, as_json: Json = False) -> None:
     """Show one session."""
-    _show(_ask("GET", _path(name)), as_json)
+    _show(ask("GET", path(name)), as_json)
 
 
 @app.command("start")
 def start_mine(name: Name, as_json: Json = False) -> None:
     """Start a session that is stopped, and wait for it."""
-    _act(name, "start", as_json)
+    act(name, "start", as_json)
 
 
 @app.command("stop")
 def stop_mine(name: Name, as_json: Json = False) -> None:
     """Stop a session, and wait for it; its home stays as it is."""
-    _act(name, "stop", as_json)
+    act(name, "stop", as_json)
 
 
 @app.command("move")
 def move_mine(name: Name, as_json: Json = False) -> None:
     """Move a session onto its newest image now, whatever works in it, and wait for it."""
-    _act(name, "move", as_json)
+    act(name, "move", as_json)
 
 
 @app.command("snooze")
@@ -105,7 +105,7 @@ def snooze_mine(
     name: Name, duration: Annotated[str, typer.Argument(help="How long: 30m, 2h, 1d12h.")] = "2h", as_json: Json = False
 ) -> None:
     """Put a session's move off for a while, though not past its deadline."""
-    _show(_ask("POST", f"{_path(name)}/snooze", {"duration": duration}), as_json)
+    _show(ask("POST", f"{path(name)}/snooze", {"duration": duration}), as_json)
 
 
 @app.command("mode")
@@ -116,20 +116,25 @@ def choose_mode(
     as_json: Json = False,
 ) -> None:
     """Choose when a session moves onto new images."""
-    _show(_ask("POST", f"{_path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
+    _show(ask("POST", f"{path(name)}/mode", {"mode": mode, "day": day or None}), as_json)
 
 
 @app.command("logs")
 def read_logs(name: Name, lines: Annotated[int, typer.Option(help="How many.")] = 100) -> None:
     """Print the last lines that a session wrote."""
-    show_text(_ask("GET", f"{_path(name)}/logs?{urlencode({'lines': lines})}")["text"])
+    show_text(ask("GET", f"{path(name)}/logs?{urlencode({'lines': lines})}")["text"])
 
 
-def _act(name: str, verb: str, as_json: bool) -> None:
-    told = _ask("POST", f"{_path(name)}/{verb}")
+def act(name: str, verb: str, as_json: bool, given: dict[str, Any] | None = None) -> None:
+    """Let an action begin, wait for its end, and show the session.
+
+    Raises:
+        RefitError: it isn't done.
+    """
+    told = ask("POST", f"{path(name)}/{verb}", given)
     if told["doing"] and not told["doing"]["ended"]:
         told = wait_until(
-            lambda: _ask("GET", _path(name)), enough=lambda told: not told["doing"] or told["doing"]["ended"], pause=1
+            lambda: ask("GET", path(name)), enough=lambda told: not told["doing"] or told["doing"]["ended"], pause=1
         )
     if told["doing"] and told["doing"]["problem"]:
         raise RefitError(f"{name}: {told['doing']['problem']}", hint=told["doing"]["hint"])
@@ -150,11 +155,17 @@ def _ahead(told: dict[str, Any]) -> str:
     return str(told["update"]["when"]) if told["update"] else ""
 
 
-def _path(name: str) -> str:
+def path(name: str) -> str:
+    """Where the API has a session."""
     return f"/sessions/{quote(name, safe='')}"
 
 
-def _ask(method: str, path: str, given: dict[str, Any] | None = None) -> Any:
+def ask(method: str, path: str, given: dict[str, Any] | None = None) -> Any:
+    """The answer of the API, for whoever is logged in.
+
+    Raises:
+        RefitError: nobody is, nobody answers, or it refuses.
+    """
     login = _login()
     headers = {"Authorization": f"Bearer {login['token']}"}
     content = json.dumps(given or {}).encode() if method == "POST" else None

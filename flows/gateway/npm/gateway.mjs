@@ -31,6 +31,16 @@ const FOREIGN = { status: 403, headers: {}, body: "a page elsewhere asks for thi
 const REFUSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const BAD = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
+/** A service worker of a session must not answer for other pages of its origin: the header that widens its scope goes. */
+function keepWorkersInside(headers, url) {
+  const allowed = headers["service-worker-allowed"];
+  const [inside] = url.match(/^\/session\/[^/?#]+/) ?? [];
+  if (allowed === undefined || !inside) return;
+  // A browser reads it as an address that may be relative, with `..` and escapes. One that isn't plain goes.
+  const path = /^\/(?!\/)[\w./~@+-]*$/.test(allowed) ? new URL(allowed, "http://session").pathname : "";
+  if (!path.startsWith(`${inside}/`)) delete headers["service-worker-allowed"];
+}
+
 /** Follows the frames that a server sends, whose payloads are never masked. */
 class Frames {
   #head = Buffer.alloc(0);
@@ -97,9 +107,17 @@ class Gateway extends ConfigurableProxy {
       // What listens before the two are connected would take away the first that the person is sent.
       asked.on("upgrade", (_, ide) => this.proxy.once("open", () => this.#watch(ide, person)))
     );
+    // Services at sockets would hang up as soon as they have answered; a gateway that isn't done with sending by then takes
+    // that for a failure (EPIPE), and loses the answer. So it hangs up itself, at the end of the answer.
+    this.proxy.on("proxyReq", (asked, _, __, { target }) => {
+      if (target.socketPath && !asked.headersSent) asked.setHeader("connection", "keep-alive");
+    });
     this.apiHandlers.push(visitsApi(this.#visits, options.authToken));
     // A browser would wait for ever for the rest of an answer whose sender is gone.
-    this.proxy.on("proxyRes", (told, _, answer) => told.on("close", () => told.complete || answer.destroy()));
+    this.proxy.on("proxyRes", (told, request, answer) => {
+      keepWorkersInside(told.headers, request.url);
+      told.on("close", () => told.complete || answer.destroy());
+    });
   }
 
   #matches = new WeakMap();

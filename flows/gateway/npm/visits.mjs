@@ -72,7 +72,7 @@ export function visitsApi(visits, token) {
     const [sent, own] = [headers.authorization ?? "", `token ${token}`].map((text) => Buffer.from(text));
     return sent.length === own.length && timingSafeEqual(sent, own);
   };
-  const get = (request, answer) => (isOurs(request) ? told(answer, 200, visits.all()) : told(answer, 403));
+  const get = async (request, answer) => (isOurs(request) ? told(answer, 200, visits.all()) : told(answer, 403));
   const end = async (request, answer) => {
     if (!isOurs(request)) return told(answer, 403);
     let body = "";

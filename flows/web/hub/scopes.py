@@ -13,6 +13,7 @@ class Scope(StrEnum):
 
     read = "custom:refit:read"
     sessions = "custom:refit:sessions"
+    access = "custom:refit:access"
     updates = "custom:refit:updates"
     operate = "custom:refit:operate"
 
@@ -24,7 +25,8 @@ class Scope(StrEnum):
 
 _TEXTS = {
     Scope.read: "See one's sessions, their logs and their history.",
-    Scope.sessions: "Start and stop one's sessions, and give them another profile.",
+    Scope.sessions: "Start and stop one's sessions, give them another profile, take snapshots and go back to them.",
+    Scope.access: "Say who gets into one's sessions: share them, and add keys for ssh.",
     Scope.updates: "Say when one's sessions move onto new images.",
     Scope.operate: "See all sessions and steer rollouts, for those who administer the Hub.",
 }

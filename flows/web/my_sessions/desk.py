@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from flows.core.database import open_database
 from flows.core.settings import Settings
 from flows.web.hub.scopes import Scope
+from flows.web.hub.sharing import Sharing
 from flows.web.my_sessions.actions import Actions
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.look import Lookout
@@ -26,6 +28,11 @@ class Desk:
         self.database = open_database(settings.database)
         self.lookout = Lookout(settings, self.database)
         self.actions = Actions(self.lookout.forget)
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """The shares, which the Hub holds."""
+        return Sharing.open(self.settings)
 
     def one(self, caller: Caller, name: str) -> MySession:
         """A session that somebody may use.

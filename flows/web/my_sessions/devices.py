@@ -16,7 +16,7 @@ from flows.web.my_sessions.problems import Code, Problem
 CODE_SECONDS, POLL_SECONDS = 600, 2
 TOKEN_SECONDS = 30 * 86_400
 # Rights of such a program; to steer rollouts takes a token that somebody has made for that.
-SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates})
+SCOPES = frozenset({Scope.read, Scope.sessions, Scope.updates, Scope.access})
 _MOST_PENDING = 100
 _LONGEST_NAME = 60
 # No vowels, so that no code is a word, and no letter that looks like another one.

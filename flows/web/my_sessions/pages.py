@@ -15,6 +15,7 @@ from starlette.routing import Route
 from flows.web.hub.registration import CALLBACK
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, looks
+from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.device_pages import DevicePages
@@ -75,10 +76,12 @@ class Pages:
         if verb.scope is Scope.operate:
             return self._operated(verb, caller, sent)
         try:
-            api.done(verb, self._desk, caller, name, forms.read(verb, sent))
+            told = api.done(verb, self._desk, caller, name, forms.read(verb, sent))
         except Problem as problem:
             here = alone and problem.code not in _GONE
             return self._one(caller, name, problem) if here else self._mine(caller, problem)
+        if isinstance(told, Given) and told.link:  # it is told this once
+            return self._one(caller, name, given=told)
         there = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
         return RedirectResponse(f"{BASE}/{there}", 303, HEADERS)
 
@@ -91,6 +94,8 @@ class Pages:
         shown = {
             "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
             "shared": [one for one in sessions if not one.is_mine],
+            "keys": self._asked("keys", caller, "", ()),
+            "may_open": Scope.access in caller.scopes,
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,
         }
         return self._page("sessions.html", caller, problem, **shown)
@@ -108,16 +113,20 @@ class Pages:
         seen = api.done(BY_NAME["overview"], self._desk, caller, "", {})
         return self._page("overview.html", caller, problem, seen=seen, again=0)
 
-    def _one(self, caller: Caller, name: str, problem: Problem | None = None) -> Response:
+    def _one(self, caller: Caller, name: str, problem: Problem | None = None, given: Given | None = None) -> Response:
         one = api.done(BY_NAME["show"], self._desk, caller, name, {})
         shown = {
             "one": one,
             "forms": forms.forms(one, caller),
             "modes": MODES,
+            "given": given,
+            "shares": self._asked("shares", caller, name, ()),
+            "snapshots": self._asked("snapshots", caller, name, ()),
+            "may": {scope.name for scope in caller.scopes},
             "history": self._asked("history", caller, name, ()) if one.is_mine else (),
             "log": self._asked("logs", caller, name, Log("")).text if one.is_mine else "",
             "offers": self._asked("profiles", caller, "", ()),
-            "again": _AGAIN_SECONDS if not problem and one.settles else 0,
+            "again": _AGAIN_SECONDS if not problem and not given and one.settles else 0,
         }
         return self._page("session.html", caller, problem, **shown)
 

@@ -20,6 +20,7 @@ class Code(StrEnum):
     invalid = "invalid"
     busy = "busy"
     refused = "refused"
+    unconfirmed = "unconfirmed"
     limit = "limit"
     hub_away = "hub-away"
     too_large = "too-large"
@@ -35,6 +36,7 @@ _STATUS = {
     Code.invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
     Code.busy: HTTPStatus.CONFLICT,
     Code.refused: HTTPStatus.CONFLICT,
+    Code.unconfirmed: HTTPStatus.CONFLICT,
     Code.limit: HTTPStatus.CONFLICT,
     Code.hub_away: HTTPStatus.SERVICE_UNAVAILABLE,
     Code.too_large: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -84,6 +84,13 @@ def test_what_is_sent_is_bounded_and_understood_or_refused(ada: Person) -> None:
     assert mine("DELETE", "/sessions/ada").status_code in (404, 405)
 
 
+def test_no_answer_is_lost_on_the_way(ada: Person) -> None:
+    # The service may have answered before the gateway has noticed that it has sent everything.
+    mine = api(ada)
+    answers = {mine("POST", "/sessions/ada/snooze", content=b"{").status_code for _ in range(200)}
+    assert answers == {422}
+
+
 def test_a_form_counts_from_a_page_of_this_login_alone(hub: Hub, ada: Person, eve: Person) -> None:
     page = ada.client.get(f"{BASE}/")
     for key in ("", "x", "0" * 64):

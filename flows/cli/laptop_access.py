@@ -1,0 +1,139 @@
+"""`refit mine`, continued: shares, snapshots and keys of one's own sessions at a Refit elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli import tables
+from flows.cli.console import Json, out, show, show_json
+from flows.cli.laptop import Name, act, app, ask, path
+from flows.core.errors import RefitError
+
+__all__ = ["app"]
+
+Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
+With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
+
+
+@app.command("share")
+def share_mine(
+    name: Name,
+    person: With = "",
+    group: Group = "",
+    until: Annotated[
+        str, typer.Option("--until", metavar="DURATION", help="When it ends: 2h, 3d; else it doesn't by itself.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Let a person or a group use a session; with neither, print a link for the first person who accepts it."""
+    kind, subject = _subject(person, group, "")
+    given = {"kind": kind, "subject": "" if kind == "code" else subject, "duration": until}
+    made = ask("POST", f"{path(name)}/shares", given)
+    if as_json:
+        show_json(made)
+    elif made["link"]:
+        out.print(f"Give this link to one person; it works once. `refit mine shares` calls it {made['subject']}.")
+        out.print(made["link"], highlight=False, soft_wrap=True)
+    else:
+        out.print(f"{made['subject']} may use the session {name}. Guests act as its user, with your files and logins.")
+
+
+@app.command("shares")
+def list_shares(name: Name, as_json: Json = False) -> None:
+    """List the people, groups and links that a session is shared with."""
+    shares = ask("GET", f"{path(name)}/shares")
+    rows = ((one["kind"], one["subject"], one["until"] or "", one["came_in"] or "") for one in shares)
+    _table(shares, ("kind", "with", "until", "came in last"), rows, as_json)
+
+
+@app.command("unshare")
+def unshare_mine(
+    name: Name,
+    person: With = "",
+    group: Group = "",
+    code: Annotated[str, typer.Option("--code", metavar="NUMBER", help="A link, by its number.")] = "",
+) -> None:
+    """End a share: open connections of these people close within two seconds."""
+    kind, subject = _subject(person, group, code)
+    if not subject:
+        raise RefitError("It isn't said which share ends.", hint="name one of --with, --group and --code.")
+    if not ask("POST", f"{path(name)}/unshare", {"kind": kind, "subject": subject})["ended"]:
+        raise RefitError(
+            f"The session {name} isn't shared with {subject!r}.", hint=f"`refit mine shares {name}` lists."
+        )
+    out.print(f"The session {name} isn't shared with {subject} any more.")
+
+
+@app.command("snapshot")
+def take_snapshot(
+    name: Name,
+    called: Annotated[str, typer.Option("--name", help="Its name; without one it goes some day.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Take a snapshot of a session's home, and wait for it; the session may run."""
+    act(name, "snapshots", as_json, {"name": called})
+
+
+@app.command("snapshots")
+def list_snapshots(name: Name, as_json: Json = False) -> None:
+    """List the snapshots of a session, newest first."""
+    kept = ask("GET", f"{path(name)}/snapshots")
+    _table(kept, ("name", "at", "why"), ((one["name"], one["at"], one["kind"]) for one in kept), as_json)
+
+
+@app.command("rollback")
+def go_back(
+    name: Name,
+    snapshot: Annotated[str, typer.Argument(help="Name of the snapshot.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Though something works in it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let the home be what it is in a snapshot, and wait for it; the session stops for it, and starts anew."""
+    if not yes:
+        typer.confirm(f"{name} stops, and its home of now becomes a snapshot. Go back to {snapshot}?", abort=True)
+    act(name, "rollback", as_json, {"snapshot": snapshot, "confirm": name, "force": force})
+
+
+@app.command("keys")
+def list_keys(as_json: Json = False) -> None:
+    """List your public keys for ssh."""
+    _keys(ask("GET", "/keys"), as_json)
+
+
+@app.command("add-key")
+def add_key(
+    file: Annotated[Path, typer.Argument(help="A public key, e.g. ~/.ssh/id_ed25519.pub.", exists=True)],
+    as_json: Json = False,
+) -> None:
+    """Add the public keys of a file: each opens all sessions that you may use, by ssh."""
+    _keys(ask("POST", "/keys", {"keys": file.read_text(encoding="utf-8")}), as_json)
+
+
+@app.command("remove-key")
+def remove_key(
+    key: Annotated[str, typer.Argument(help="Its title or its fingerprint.")], as_json: Json = False
+) -> None:
+    """Remove a public key: nobody comes in with it any more."""
+    _keys(ask("POST", "/keys/remove", {"key": key}), as_json)
+
+
+def _subject(person: str, group: str, code: str) -> tuple[str, str]:
+    if sum(map(bool, (person, group, code))) > 1:
+        raise RefitError("That is more than one share.", hint="name one of --with, --group and --code.")
+    return ("person", person) if person else ("group", group) if group else ("code", code)
+
+
+def _keys(keys: list[dict[str, Any]], as_json: bool) -> None:
+    rows = ((one["title"], one["fingerprint"], one["added"]) for one in keys)
+    _table(keys, ("title", "fingerprint", "since"), rows, as_json)
+
+
+def _table(told: Any, columns: tuple[str, ...], rows: Any, as_json: bool) -> None:
+    if as_json:
+        show_json(told)
+    else:
+        show(tables.table("", columns, rows))

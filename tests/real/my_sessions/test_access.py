@@ -1,0 +1,81 @@
+"""Shares, snapshots and keys by the API and by forms of the page, for their owner alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.support.hub import Hub, Person
+from tests.support.my_sessions import BASE, api, submit
+from tests.support.waiting import wait_until
+
+
+def seen_by(person: Person) -> set[str]:
+    return {one["name"] for one in api(person)("GET", "/sessions").json()}
+
+
+def test_a_session_is_shared_and_taken_back(hub: Hub, ada: Person, eve: Person) -> None:
+    mine, hers = api(ada), api(eve)
+    assert hers("POST", "/sessions/ada/shares", json={"subject": "eve"}).status_code == 404
+    made = mine("POST", "/sessions/ada/shares", json={"subject": "eve", "duration": "2h"})
+    assert made.status_code == 200 and made.json()["until"], made.text
+    assert [(one["kind"], one["subject"], one["by"]) for one in mine("GET", "/sessions/ada/shares").json()] == [
+        ("person", "eve", "ada")
+    ]
+    wait_until(lambda: seen_by(eve) == {"ada", "eve"})
+    # A guest uses a session, and neither shares it on nor sees with whom it is shared.
+    assert hers("POST", "/sessions/ada/shares", json={"kind": "code"}).status_code == 403
+    assert hers("GET", "/sessions/ada/shares").status_code == hers("GET", "/sessions/ada/snapshots").status_code == 403
+    page = ada.client.get(f"{BASE}/sessions/ada")
+    assert "End the share of eve" in page.text
+    assert submit(ada, page, "unshare", "ada", kind="person", subject="eve", page="one").status_code == 200
+    wait_until(lambda: seen_by(eve) == {"eve"})
+    for bad in ({"subject": "nobody-here"}, {"subject": "ada"}, {"subject": "eve", "duration": "never"}, {}):
+        assert mine("POST", "/sessions/ada/shares", json=bad).status_code in (409, 422), bad
+
+
+def test_a_link_is_shown_once_and_lets_the_first_in(ada: Person, eve: Person) -> None:
+    page = ada.client.get(f"{BASE}/sessions/ada")
+    shown = submit(ada, page, "share", "ada", kind="code", subject="", duration="1d", page="one")
+    [link] = re.findall(r"<code>(http[^<]+accept-share[^<]+)</code>", shown.text)
+    assert link.partition("code=")[2] not in ada.client.get(f"{BASE}/sessions/ada").text
+    [code] = api(ada)("GET", "/sessions/ada/shares").json()
+    assert code["kind"] == "code" and code["until"]
+    ended = api(ada)("POST", "/sessions/ada/unshare", json={"kind": "code", "subject": code["subject"]})
+    assert ended.json() == {"ended": True}
+    assert not api(ada)("GET", "/sessions/ada/shares").json() and seen_by(eve) == {"eve"}
+
+
+def test_a_snapshot_is_taken_and_the_way_back_is_confirmed(hub: Hub, ada: Person) -> None:
+    mine = api(ada)
+    home = hub.sessions.homes.path("ada")
+    Path(home, "before").write_text("1")
+    assert mine("POST", "/sessions/ada/snapshots", json={"name": "before-it"}).status_code == 202
+    assert "before-it" in mine.settled("ada")["doing"]["note"]
+    assert "before-it" in {one["name"] for one in mine("GET", "/sessions/ada/snapshots").json()}
+    Path(home, "before").write_text("2")
+    for confirm in ("", "eve", "before-it"):
+        refused = mine("POST", "/sessions/ada/rollback", json={"snapshot": "before-it", "confirm": confirm})
+        assert (refused.status_code, refused.json()["code"]) == (409, "unconfirmed")
+    page = ada.client.get(f"{BASE}/sessions/ada")
+    sent = submit(ada, page, "roll-back", "ada", snapshot="before-it", confirm="ada", force="true", page="one")
+    assert sent.status_code == 200
+    told = mine.settled("ada")["doing"]
+    assert not told["problem"], told
+    assert Path(hub.sessions.homes.path("ada"), "before").read_text() == "1"
+
+
+def test_keys_are_ones_own(tmp_path: Path, ada: Person, eve: Person) -> None:
+    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-C", "laptop", "-f", tmp_path / "key"], check=True)
+    public, mine, hers = (tmp_path / "key.pub").read_text(), api(ada), api(eve)
+    page = ada.client.get(f"{BASE}/")
+    assert submit(ada, page, "add-keys", "", keys=public, page="mine").status_code == 200
+    [key] = mine("GET", "/keys").json()
+    assert key["title"] == "laptop" and key["fingerprint"] in ada.client.get(f"{BASE}/").text
+    assert hers("POST", "/keys", json={"keys": public}).status_code == 409
+    assert hers("POST", "/keys/remove", json={"key": key["fingerprint"]}).status_code == 409
+    assert hers("GET", "/keys").json() == []
+    for bad in ("", "x", (tmp_path / "key").read_text(), f'command="id" {public}'):
+        assert mine("POST", "/keys", json={"keys": bad}).status_code in (409, 422), bad
+    assert mine("POST", "/keys/remove", json={"key": "laptop"}).json() == []
