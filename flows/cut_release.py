@@ -7,6 +7,7 @@ from prefect import flow
 
 from flows.catalog import edit, tag
 from flows.catalog.pins import first_lock_file
+from flows.core.atomic_files import write_whole
 from flows.core.documents import text_of
 from flows.core.errors import RefitError
 from flows.core.settings import load as load_settings
@@ -65,8 +66,8 @@ def begin(catalog: Path, release: str, until: datetime.date | None) -> None:
     # A branch speaks for its own release; what it said of another would soon be wrong.
     for file in (*files.values(), *(catalog / "releases").glob("*.lock")):
         file.unlink()
-    own.write_text(text, encoding="utf-8")
-    first_lock_file(catalog, release).write_text(_NOTHING_YET, encoding="utf-8")
+    write_whole(own, text)
+    write_whole(first_lock_file(catalog, release), _NOTHING_YET)
     branches.regenerate_in_merges(catalog)
 
 
@@ -76,7 +77,7 @@ def let_calendars_move(catalog: Path, release: str) -> None:
     versions = {name: version for folder in folders for name, version in locked(folder).items()}
     file = catalog / "releases" / f"{release}.yaml"
     dated = sorted(name for name, version in versions.items() if policy.is_calendar(version))
-    file.write_text(edit.with_reach(text_of(file), dated), encoding="utf-8")
+    write_whole(file, edit.with_reach(text_of(file), dated))
 
 
 def message(release: str, locks: tuple[Lock, ...]) -> str:

@@ -14,6 +14,7 @@ from flows.catalog.choices import QUESTIONS, Option
 from flows.catalog.model import Catalog, Profile, Release
 from flows.catalog.release import ReleaseFile
 from flows.core import documents
+from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
@@ -130,11 +131,11 @@ def write(recipes: Catalog, release: str, answers: Mapping[str, str]) -> Path:
     """
     file = _file(recipes.root, release)
     before = documents.text_of(file)
-    file.write_text(edit.with_profile(before, choices.written(answers)), encoding="utf-8")
+    write_whole(file, edit.with_profile(before, choices.written(answers)))
     try:
         load.load_catalog(recipes.root)
     except Mistakes:
-        file.write_text(before, encoding="utf-8")
+        write_whole(file, before)
         raise
     return file
 

@@ -192,9 +192,7 @@ def facts(settings: Settings) -> Facts:
             return kept
         _forget_earlier_boot(settings, boot)
         machine = _find_out(settings, boot, asked)
-        draft = settings.home / "host.json.new"
-        draft.write_text(json.dumps(asdict(machine), indent=2) + "\n", encoding="utf-8")
-        draft.replace(_file(settings))
+        write_whole(_file(settings), json.dumps(asdict(machine), indent=2) + "\n")
     return machine
 
 

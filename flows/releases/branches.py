@@ -15,6 +15,7 @@ from flows.catalog import tag
 from flows.catalog.model import Catalog, Release
 from flows.catalog.release import ReleaseFile
 from flows.core import command, documents
+from flows.core.atomic_files import write_whole
 from flows.core.command import Completed, ProgramFailed, ProgramMissing
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
@@ -166,7 +167,7 @@ def regenerate_in_merges(catalog: Path) -> None:
     file = catalog / _ATTRIBUTES
     text = documents.text_of(file) if file.exists() else ""
     missing = [line for name in _REGENERATED if (line := f"{name} merge=refit-lock") not in text.splitlines()]
-    file.write_text(text + "".join(f"{line}\n" for line in missing), encoding="utf-8")
+    write_whole(file, text + "".join(f"{line}\n" for line in missing))
 
 
 def commit(catalog: Path, message: str) -> bool:

@@ -148,7 +148,7 @@ def _install(service: Service) -> None:
             f"`{service.name}: false` there goes without.",
         ) from None
     done.touch(mode=0o600)
-    done.write_text(digest)
+    write_whole(done, digest)
 
 
 def start(service: Service) -> None:
@@ -157,7 +157,7 @@ def start(service: Service) -> None:
     prepare(service)
     if service.log.exists():
         service.log.replace(service.log.with_suffix(".log.1"))
-    (service.folder / "started-with").write_text(_fingerprint(service))
+    write_whole(service.folder / "started-with", _fingerprint(service))
     service.log.touch(mode=0o600)
     supervisor_of(service).start(service)
 
