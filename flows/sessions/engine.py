@@ -46,6 +46,12 @@ class Engine(Protocol):
         If so wished, this waits until it waits for nothing but that; else it gets its home when it is so far.
         """
 
+    def favour(self, container: str, favoured: bool) -> None:
+        """Give a running container more of the cores than other sessions where they are short, or take that back.
+
+        It lasts until the container ends at most. One that doesn't run is left as it is.
+        """
+
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process in it, up to `grace` seconds, then SIGKILL; nothing of it has the home any more.
 

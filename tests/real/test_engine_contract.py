@@ -18,6 +18,7 @@ from flows.sessions.containers.podman import Podman
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.model import Session
 from tests.support.engine_contract import EngineContract
+from tests.support.moving import own_weight
 from tests.support.variants import JUPYTER
 from tests.support.waiting import wait_until
 
@@ -137,3 +138,23 @@ class TestPodman(EngineContract):
         seconds = seconds_of(lambda: engine.stop(running.container, grace=2))
         assert 2 <= seconds < 10
         assert engine.containers(running.name)[0].running == "stopped"
+
+
+def test_a_higher_weight_ends_with_the_container_at_the_latest(
+    engine: Podman, running: Session, shared: Settings
+) -> None:
+    asks = ["sh", "-c", "cat /sys/fs/cgroup/cpu.weight 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.shares"]
+
+    def has() -> int:
+        return int(engine.execute(running.container, asks))
+
+    own, higher = own_weight(shared), own_weight(shared, favoured=True)
+    assert has() == own < higher
+    engine.favour(running.container, True)
+    assert has() == higher
+    engine.favour(running.container, False)
+    assert has() == own
+    engine.favour(running.container, True)  # by a run that is killed then: a start knows nothing of it
+    engine.stop(running.container, grace=5)
+    Podman(shared).start(running.container)
+    assert has() == own

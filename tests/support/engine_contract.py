@@ -135,6 +135,17 @@ class EngineContract:
             reopen()
             engine.allow_ingress(session.container)
 
+    def test_a_container_can_be_favoured_as_often_as_one_likes_running_or_not(
+        self, engine: Engine, session: Session
+    ) -> None:
+        engine.create(session)
+        for favoured in (True, True, False, False):
+            engine.favour(session.container, favoured)
+        engine.start(session.container)
+        for favoured in (True, True, False, False):
+            engine.favour(session.container, favoured)
+        assert states(engine, session) == {session.container: Running.running}
+
     def test_another_session_with_a_name_that_begins_alike_is_another(self, engine: Engine, session: Session) -> None:
         engine.create(replace(session, name=f"{session.name}-2"))
         assert engine.containers(session.name) == ()

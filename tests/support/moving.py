@@ -20,6 +20,7 @@ from flows.migrations.move import Entry, Phase
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.results import Result
+from flows.sessions.containers import weight
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from tests.support.variants import light
@@ -116,6 +117,7 @@ def check_nothing_is_left(settings: Settings, sessions: Sessions, journal: Journ
     (container,) = sessions.engine.containers(name)
     assert container.made_from == session and container.running is Running.running
     sessions.wait_ready(session)
+    assert weight_of(sessions, name) == own_weight(settings)
     assert not journal.unfinished()
     assert not list(settings.folder("running").iterdir())
     snapshots = settings.home / "snapshots" / name
@@ -123,6 +125,19 @@ def check_nothing_is_left(settings: Settings, sessions: Sessions, journal: Journ
     for move in journal.history(name):
         assert move.state in FINAL
         check_no_gap(journal.entries(move))
+
+
+def weight_of(sessions: Sessions, name: str) -> int:
+    """The weight that the kernel gives the programs of a session, as its version of control groups counts it."""
+    asks = "cat /sys/fs/cgroup/cpu.weight 2>/dev/null || cat /sys/fs/cgroup/cpu/cpu.shares"
+    return int(sessions.execute(name, ["sh", "-c", asks]))
+
+
+def own_weight(settings: Settings, *, favoured: bool = False) -> int:
+    """The weight that it is to have."""
+    shares = weight.shares(settings.session_cpu_shares, favoured)
+    second = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    return 1 + (shares - 2) * 9999 // 262_142 if second else shares
 
 
 def check_no_gap(entries: tuple[Entry, ...]) -> None:

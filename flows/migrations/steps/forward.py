@@ -133,7 +133,20 @@ class Forward:
         if why := self._not_warm(move.after):
             return Outcome(f"not warm: {why}")
         self._sessions.engine.warm(move.after)
-        return NOTHING
+        return Outcome(self._favour(move))
+
+    def _favour(self, move: Move) -> str:
+        """Let it have more of the cores than others until `clean`; why it can't, in words: it moves all the same.
+
+        A container that the session had before stays after a rollback, and so must never have had another weight.
+        """
+        if previous_containers.goes_back(move):
+            return ""
+        try:
+            self._sessions.engine.favour(move.after.container, True)
+        except RefitError as error:
+            return f"its weight stays as it was: {error.what}"
+        return ""
 
     def copy(self, move: Move) -> Outcome:
         """Copy the home while people work in it."""
@@ -208,7 +221,7 @@ class Forward:
         if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._world.journal.entries(move))):
             raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
         self._sessions.engine.start(move.after.container)
-        return NOTHING
+        return Outcome(self._favour(move))
 
     def answer(self, move: Move) -> Outcome:
         """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
@@ -258,6 +271,8 @@ class Forward:
 
     def clean(self, move: Move) -> Outcome:
         """Remove what the move no longer needs, and tell people that the session is open again."""
+        if not previous_containers.goes_back(move):  # such a one never had another weight
+            self._sessions.engine.favour(move.after.container, False)
         self._part_with_former(move)
         title = shutdown_notice.title_after(move)
         told = shutdown_notice.reopen(self._sessions, move.after, self._world.ended(move), title)

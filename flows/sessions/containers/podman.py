@@ -25,7 +25,7 @@ from flows.core.lazily import lazily
 from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import containers, tools
-from flows.sessions.containers import drift, ending, warm_start
+from flows.sessions.containers import drift, ending, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.podman_options import create_options
 from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
@@ -71,6 +71,7 @@ class Podman:
         self._settings, self._slots, self._walls = settings, warm_start.Slots(settings), Walls(settings)
         self._firsts: dict[str, ProcessId] = {}
         self._dead: set[str] = set()
+        self._favoured: dict[str, ProcessId] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._inspected: dict[str, tuple[ProcessId, Mapping[str, Any]]] = {}
 
@@ -199,6 +200,24 @@ class Podman:
             if not self._mended(container, error):
                 raise
             self._podman("start", container)
+
+    def favour(self, container: str, favoured: bool) -> None:
+        """Give a running container a higher weight where cores are short, or its own again; see `weight`."""
+        if not (pid := self._first(container)) or (
+            favoured and self._favoured.get(container) == self._firsts[container]
+        ):
+            return
+        if not (words := weight.update(self._settings, container, favoured)):
+            return
+        first = self._firsts[container]
+        try:
+            self._podman(*words)
+        except ProgramFailed:
+            if ProcessId.of(pid) == first:
+                raise
+        self._favoured.pop(container, None)
+        if favoured:
+            self._favoured[container] = first
 
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process in it, the main program last, up to `grace` seconds, then SIGKILL.

@@ -156,6 +156,9 @@ class Kubernetes:
         if wait:
             self._in_slot(pod.name, slot.name, "wait")
 
+    def favour(self, container: str, favoured: bool) -> None:
+        """Nothing: what a Pod requests of the cores is fixed when it is made."""
+
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process of a generation, up to `grace` seconds, then SIGKILL; the slot stays."""
         for pod in self._pods(session_of(container)):

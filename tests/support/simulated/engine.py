@@ -64,6 +64,12 @@ class SimulatedEngine:
         self._world.warm(session.container)
         self._world.at("warm", session.name, "after")
 
+    def favour(self, container: str, favoured: bool) -> None:
+        self._world.at("favour" if favoured else "level", session_of(container))
+        if (box := self._world.boxes.get(container)) and box.running is Running.running:
+            box.favoured = favoured
+        self._world.at("favour" if favoured else "level", session_of(container), "after")
+
     def address(self, container: str, port: int) -> tuple[str, int]:
         self._world.at("address", session_of(container))
         return self._world.address(container, port)

@@ -45,7 +45,7 @@ def healthy(sessions: Fleet, session: Session) -> bool:
     assert not differing(sessions.world.owed[str(session.home)], home, OWN)
     assert not sessions.world.snapshots and not sessions.journal.unfinished()
     assert not History(sessions.database).broken()
-    return box.session == recorded and box.running is Running.running and not box.shut
+    return box.session == recorded and box.running is Running.running and not box.shut and not box.favoured
 
 
 def never_stopped(sessions: Fleet, session: Session) -> bool:

@@ -70,6 +70,7 @@ class Box:
         led: people are led to it.
         used: somebody has worked in it since it started.
         bound: it has its home; one that is warm has not.
+        favoured: it has a higher weight than other sessions, until it ends.
         started: when it last got its home.
         ended: when it last ended.
     """
@@ -80,6 +81,7 @@ class Box:
     led: bool = False
     used: bool = False
     bound: bool = True
+    favoured: bool = False
     started: datetime | None = None
     ended: datetime | None = None
 
@@ -326,6 +328,7 @@ class World:
         return differing(owed, home, path_of_own)
 
     def _end(self, box: Box) -> None:
+        box.favoured = False
         box.running, box.shut, box.ended = Running.stopped, False, now() + (PERSON if self.by_hand else timedelta())
 
     def _box(self, name: str) -> Box:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import pytest
 
+from flows.catalog.model import Access
 from flows.core.database import now
 from flows.core.leases import lease
 from flows.migrations.executor import LOOK_AGE
+from flows.migrations.move import Entry
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
 from flows.sessions.model import Session
 from tests.support.simulated.faults import fail, happening, healthy, kill, move
-from tests.support.simulated.fleet import Fleet
+from tests.support.simulated.fleet import ACCESS, LATE, Fleet
 from tests.support.simulated.world import Killed, Point
 
 MOMENTS = [
     *((verb, when) for verb in ("pull", "create", "stop", "start", "remove", "forget") for when in ("before", "after")),
+    *((verb, when) for verb in ("favour", "level") for when in ("before", "after")),
     *((verb, when) for verb in ("copy", "snapshot") for when in ("before", "middle", "after")),
     *((verb, "before") for verb in ("ready", "check room", "shut out", "compare", "lead", "cell", "end")),
     *((verb, "before") for verb in ("ready to look", "probe")),
@@ -36,6 +39,54 @@ def test_f01_killed_before_and_after_every_effect_it_arrives(
     sessions.carrier().recover_all()
     [done] = sessions.journal.history(ada.name)
     assert done.state is State.cleaned and healthy(sessions, ada)
+
+
+@pytest.mark.parametrize("access", [ACCESS, LATE], ids=["cold", "warm"])
+def test_a_session_has_a_higher_weight_until_the_commit_and_no_longer(sessions: Fleet, access: Access) -> None:
+    bob = sessions.add(2, sessions.image("old"), access)
+    weights: dict[str, bool] = {}
+
+    def meanwhile(point: Point) -> None:
+        if point.verb in ("stop", "ready", "level"):
+            weights[f"{point.when} {point.verb}"] = any(box.favoured for box in sessions.world.of(bob.name))
+
+    sessions.world.meanwhile = meanwhile
+    assert move(sessions, bob).state is State.cleaned
+    assert weights["before stop"] == access.late_home  # a warm one waits already, and nobody waits for its update
+    assert weights["before ready"] and weights["before level"] and not weights["after level"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("access", [ACCESS, LATE], ids=["cold", "warm"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("verb", ["favour", "start", "level", "remove"])
+def test_a_killed_run_leaves_no_session_with_a_higher_weight(
+    sessions: Fleet, access: Access, verb: str, when: str
+) -> None:
+    bob = sessions.add(2, sessions.image("old"), access)
+    happening(sessions, verb, when, kill(sessions))
+    with pytest.raises(Killed):
+        move(sessions, bob)
+    sessions.carrier().recover_all()
+    assert healthy(sessions, bob)  # which looks at the weight, too
+
+
+def test_a_session_that_cant_have_a_higher_weight_is_moved_all_the_same(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "favour", "before", fail("no control groups"))
+    assert move(sessions, ada).moved and healthy(sessions, ada)
+    assert any("its weight stays as it was" in entry.note for entry in _entries(sessions, ada))
+
+
+def test_a_weight_that_cant_be_taken_back_is_left_to_a_recovery(sessions: Fleet, ada: Session) -> None:
+    happening(sessions, "level", "before", fail("Podman took too long"))
+    assert move(sessions, ada).state is State.held
+    assert sessions.carrier().reopen(ada.name)
+    assert healthy(sessions, ada)
+
+
+def _entries(sessions: Fleet, session: Session) -> tuple[Entry, ...]:
+    [moved] = sessions.journal.history(session.name)
+    return sessions.journal.entries(moved)
 
 
 @pytest.mark.parametrize("journalled", [False, True])
