@@ -20,6 +20,7 @@ import httpx
 from cachetools import TTLCache
 
 from flows.core.settings import Settings
+from flows.core.waiting import wait_until
 from flows.gateway import routes
 from flows.web.hub.registration import CLIENT, secret
 from flows.web.hub.scopes import Scope
@@ -193,15 +194,23 @@ class Callers:
     def _patiently(self, token: str, key: str, seconds: float) -> Caller | None:
         """Ask for so long until the Hub answers, and once at least."""
         begun = time.monotonic()
-        while True:
-            try:
-                told = self._ask("GET", "/user", token)
-                return None if told is None or told.get("kind") != "user" else self._caller(told, key)
-            except Problem as problem:
-                refused = isinstance(problem.__context__, httpx.ConnectError)
-                if time.monotonic() - begun + _PAUSE > (min(seconds, _START_SECONDS) if refused else seconds):
-                    raise
-            time.sleep(_PAUSE)
+
+        def is_last(outcome: Caller | Problem | None) -> bool:
+            refused = isinstance(outcome, Problem) and isinstance(outcome.__context__, httpx.ConnectError)
+            limit = min(seconds, _START_SECONDS) if refused else seconds
+            return not isinstance(outcome, Problem) or time.monotonic() - begun + _PAUSE > limit
+
+        outcome = wait_until(lambda: self._attempt(token, key), enough=is_last, pause=_PAUSE)
+        if isinstance(outcome, Problem):
+            raise outcome
+        return outcome
+
+    def _attempt(self, token: str, key: str) -> Caller | Problem | None:
+        try:
+            told = self._ask("GET", "/user", token)
+            return None if told is None or told.get("kind") != "user" else self._caller(told, key)
+        except Problem as problem:
+            return problem
 
     def _caller(self, told: Mapping[str, Any], key: str) -> Caller:
         name, scopes = str(told["name"]), frozenset(told.get("scopes", ()))
