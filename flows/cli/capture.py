@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.console import Json, SessionName, err, out, show, show_json, show_text
+from flows.cli.console import Json, SessionName, err, out, running_flows, show, show_json, show_text
 from flows.core.formatting import on_a_line
 from flows.core.lazily import lazily
 
@@ -18,6 +19,7 @@ with lazily(globals()):
     from flows.compatibility import capture as capturing
     from flows.compatibility.capture import Captured, Wish
     from flows.core.settings import load
+    from flows.prove_capture import Proof
 
 SHOWN = 100
 
@@ -41,6 +43,10 @@ def capture(
         Path | None, typer.Option(metavar="CATALOG", help="Another catalog than the settings'.", file_okay=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the bundle, and write nothing.")] = False,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove", help="Lock and build it, start it on a copy of the home, and compare (experimental)."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a bundle of what was installed by hand in a session that runs; it extends the session's bundle.
@@ -48,20 +54,40 @@ def capture(
     It has what a person asked for, not what came along: Python packages, system packages, and files that are named.
     The rest is told with the reason.
     """
-    settings, wish = load(), Wish(bundle, tuple(environment or ()), tuple(file or ()), into)
+    captured = _captured(name, Wish(bundle, tuple(environment or ()), tuple(file or ()), into), as_json)
+    written = bool(captured.capture) and not dry_run
+    if written:
+        capturing.write(captured)
+    if not as_json:
+        _show(captured, written=written)
+    proof = _prove(captured, name, quiet=as_json) if written and prove else None
+    if as_json:
+        show_json({**_told(captured), "written": written, "proof": proof})
+    elif written:
+        _show_next(captured, name, proof)
+    if proof and proof.lost:
+        raise typer.Exit(1)
+
+
+def _captured(name: str, wish: Wish, as_json: bool) -> Captured:
+    """The capture, once more with the environments that a person at a terminal wants to be taken."""
+    settings = load()
     with screen.showing(err):
         captured = capturing.capture(settings, name, wish)
     asking = sys.stdin.isatty() and out.is_terminal and not as_json
-    if asking and (more := _asked(captured)):
-        with screen.showing(err):
-            wish = Wish(bundle, (*wish.environments, *more), wish.files, into)
-            captured = capturing.capture(settings, name, wish)
-    if captured.capture and not dry_run:
-        capturing.write(captured)
-    if as_json:
-        show_json({**_told(captured), "written": bool(captured.capture) and not dry_run})
-        return
-    _show(captured, written=bool(captured.capture) and not dry_run)
+    if not asking or not (more := _asked(captured)):
+        return captured
+    with screen.showing(err):
+        return capturing.capture(settings, name, replace(wish, environments=(*wish.environments, *more)))
+
+
+def _prove(captured: Captured, name: str, *, quiet: bool) -> Proof:
+    with running_flows(quiet=quiet):
+        from flows.prove_capture import prove_capture  # noqa: PLC0415 - Prefect takes a second to import
+
+        made = captured.capture
+        things = [*made.packages], [*made.system], [*made.files]
+        return prove_capture(name, made.name, captured.profile, captured.release, *things, captured.catalog)
 
 
 def _asked(captured: Captured) -> list[str]:
@@ -101,16 +127,19 @@ def _show(captured: Captured, *, written: bool) -> None:
     if len(rows) > SHOWN:
         out.print(f"and {len(rows) - SHOWN} more: `--json` has them all.")
     if written:
-        _show_next(captured)
+        counted = f"{len(made.packages)} Python packages, {len(made.system)} system packages, {len(made.files)} files"
+        out.print(f"The bundle {made.name} has {counted}.", highlight=False)
 
 
-def _show_next(captured: Captured) -> None:
-    made, release = captured.capture, captured.release
-    counted = f"{len(made.packages)} Python packages, {len(made.system)} system packages, {len(made.files)} files"
-    out.print(f"The bundle {made.name} has {counted}. {captured.profile} in {release} starts from it.", highlight=False)
-    for line in (
-        f"refit lint {captured.catalog}",
-        f"refit lock {release} --bundle {made.name}",
-        f"refit build {release} --profile {captured.profile}",
-    ):
+def _show_next(captured: Captured, name: str, proof: Proof | None) -> None:
+    """The lines with which it goes on."""
+    release, profile = captured.release, captured.profile
+    change = f"refit session change-profile {name} {profile} --release {release}"
+    lines = [f"refit lock {release} --bundle {captured.capture.name}", f"refit build {release} --profile {profile}"]
+    if proof and proof.lost:
+        rows = [(one.source.value, on_a_line(one.name)) for one in proof.lost]
+        show(tables.table(f"Not in the image that was built of it: {proof.image}", ("what", "name"), rows))
+    elif proof:
+        out.print(f"{profile} has all of it, and started on a copy of the home. The session moves there by:")
+    for line in [change] if proof else [*lines, change]:
         out.print(f"  {line}", highlight=False, soft_wrap=True)

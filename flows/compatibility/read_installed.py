@@ -89,7 +89,7 @@ def packages(site: Path, bounds: Bounds) -> Iterator[dict[str, object]]:
 
 
 def package(info: Path) -> dict[str, object]:
-    """The statements of a package's metadata."""
+    """A package as its metadata describe it."""
     try:
         said, needs = dict[str, str](), list[str]()
         for line in text(info / "METADATA").splitlines():

@@ -26,7 +26,7 @@ LAYERS = (
     ("metrics", "orchestration"),
     ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
     ("build_profiles", "cut_release", "migrate_sessions"),
-    ("nightly",),
+    ("nightly", "prove_capture"),
     ("web",),
     ("cli",),
 )

@@ -44,7 +44,7 @@ def decide(installed: Installed, given: Given, choice: Choice, files: Iterable[s
 
 
 def specifier(version: str) -> str:
-    """The specifier in a Pipfile for a package that was there in this version: later fixes of it count, too.
+    """The versions that a Pipfile asks for of a package that was there in this one: later fixes of it count, too.
 
     Raises:
         InvalidVersion: it is no version.
@@ -62,11 +62,20 @@ def without(capture: Capture, names: Collection[str], reason: Reason, why: str) 
     return replace(capture, packages=packages, left=(*capture.left, *left))
 
 
-def missing_in(capture: Capture, python: Mapping[str, str], system: Collection[str]) -> tuple[Left, ...]:
-    """Packages that were captured and that an image built of them lacks: by name, since fixes may have come."""
-    there = {canonicalize_name(name) for name in python}
-    lost = [Left(Source.python, name, Reason.not_in_index) for name in capture.packages if name not in there]
-    return (*lost, *(Left(Source.system, name, Reason.not_in_index) for name in capture.system if name not in system))
+def missing_in(
+    packages: Iterable[str], system: Iterable[str], python: Iterable[str], installed: Collection[str]
+) -> tuple[Left, ...]:
+    """The captured packages that an image doesn't have which was built of them: by name, since fixes may have come.
+
+    Args:
+        packages: canonical names of the captured Python packages.
+        system: names of the captured system packages.
+        python: names of the image's Python packages.
+        installed: names of its system packages.
+    """
+    there = {str(canonicalize_name(name)) for name in python}
+    lost = [Left(Source.python, name, Reason.lost) for name in packages if name not in there]
+    return (*lost, *(Left(Source.system, name, Reason.lost) for name in system if name not in installed))
 
 
 def _python(installed: Installed, given: Given, choice: Choice) -> tuple[dict[str, str], list[Left]]:

@@ -41,6 +41,7 @@ class Reason(StrEnum):
     too_large = "too-large"
     removed = "removed"
     out_of_bounds = "out-of-bounds"
+    lost = "lost"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Capture:
-    """The things that a bundle is to have beyond the one that it extends.
+    """The content of a bundle beyond the one that it extends.
 
     Attributes:
         name: of the bundle.

@@ -1,4 +1,4 @@
-"""The parts of a bundle, and the things that stay out: names and versions of the worst kind among it."""
+"""Decisions on what becomes part of a bundle, with names and versions of the worst kind."""
 
 from __future__ import annotations
 
@@ -180,5 +180,5 @@ def test_a_bundle_has_a_file_for_each_thing() -> None:
 def test_packages_of_no_index_are_told_and_a_build_is_compared_by_name() -> None:
     made = without(decided(wanted("gone"), wanted("here"), system=("htop",)), ["gone"], Reason.not_in_index, "why")
     assert made.packages == {"here": "~=1.2.3"} and reasons(made)["gone"] is Reason.not_in_index
-    assert not missing_in(made, {"Here": "1.2.9"}, {"htop"})
-    assert [left.name for left in missing_in(made, {}, set())] == ["here", "htop"]
+    assert not missing_in(made.packages, made.system, ["Here"], {"htop"})
+    assert [left.name for left in missing_in(made.packages, made.system, (), ())] == ["here", "htop"]

@@ -1,0 +1,82 @@
+"""A captured bundle that is locked, built, and started on a copy of the home of the session that it comes from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.authoring.capture.facts import Left, Reason, Source
+from flows.catalog import load
+from flows.compatibility.capture import Wish, capture, write
+from flows.core import command
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.images.build import Built
+from flows.images.registry import Registry
+from flows.prove_capture import prove_capture
+from tests.support.machine import ROOT, RegistryServer, private_home
+from tests.support.moving import opened
+from tests.support.variants import LIGHT, light
+
+NAME, OLD, NEW = "pro", "runtime-small-deb12-py311", "runtime-mine-deb12-py311"
+PIPFILE = """\
+[[source]]
+name = "pypi"
+url = "https://pypi.org/simple"
+verify_ssl = true
+
+[packages]
+six = "~=1.17"
+
+[requires]
+python_version = "3.11"
+"""
+RELEASE = "release: 2026a\nprofiles:\n  - {ide: runtime, bundle: small, os: deb12, python: py311}\n"
+BY_HAND = """
+site=work/.venv/lib/python3.11/site-packages
+python3 -m venv --without-pip work/.venv && mkdir $site/iniconfig-2.1.0.dist-info && cd $site/iniconfig-2.1.0.dist-info
+printf 'Metadata-Version: 2.1\\nName: iniconfig\\nVersion: 2.1.0\\n' >METADATA && touch REQUESTED
+"""
+
+
+def write_catalog(root: Path) -> Path:
+    for part in ("base/deb12", "ides/2-runtime", "snippets"):
+        shutil.copytree(ROOT / part, root / part)
+    bundle = root / "bundles" / "1-small"
+    files = {bundle / "display.txt": "Small\n", bundle / "py311" / "Pipfile": PIPFILE}
+    for file, text in {**files, root / "releases" / "2026a.yaml": RELEASE}.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+@pytest.mark.long
+def test_a_captured_bundle_is_proven_on_a_copy_of_the_home(
+    registry_server: RegistryServer,
+    shared: Settings,
+    registry: Registry,
+    base: Built,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalog = write_catalog(tmp_path / "catalog")
+    with private_home(tmp_path / "home", registry_server.port) as settings, opened(settings, NAME) as sessions:
+        own = settings.model_copy(update={"catalog": catalog})
+        for module in ("lock_requirements", "build_profiles", "prove_capture"):
+            monkeypatch.setattr(f"flows.{module}.load_settings", lambda: own)
+        session = sessions.create(NAME, OLD, "2026a", light(shared, registry, base, "proven"), LIGHT)
+        sessions.execute(NAME, ["sh", "-euc", BY_HAND])
+        call = ["exec", "--privileged", "--user", "0:0", session.container, "sh", "-c", "echo x >/etc/tool.conf"]
+        command.run([*tools.podman(settings), *call], root=True)
+        made = capture(own, NAME, Wish("mine", ("work/.venv",), ("/etc/tool.conf",)))
+        write(made)
+        assert load.profile(load.load_catalog(catalog), "2026a", NEW)
+        before = [one.name for one in sessions.store.sessions()]
+        asked = {"name": NAME, "bundle": "mine", "profile": NEW, "release": "2026a", "catalog": catalog}
+        things = {"packages": [*made.capture.packages, "never"], "system": ["nowhere"], "files": ["/etc/tool.conf"]}
+        proof = prove_capture(**asked, **things)
+        assert proof.lost == (Left(Source.python, "never", Reason.lost), Left(Source.system, "nowhere", Reason.lost))
+        assert [one.name for one in sessions.store.sessions()] == before
+        assert sessions.that_runs(NAME).image == session.image != proof.image
