@@ -140,6 +140,11 @@ def test_what_a_move_has_ended_is_open_again_and_told_on_the_page_that_stayed_op
     assert [one["id"] for one in kernels(sessions, session)] == [kernel["id"]]
     type_in_terminal(page, session.home, "after")
     assert terminals(sessions, session) == ["1"]
+    with page.expect_response("**/refit/notices") as heard:  # the page has asked, and was told that it is closed
+        page.reload()
+    assert heard.value.json()[-1]["closed"]
+    expect(page.locator(".jp-Notebook").first).to_be_visible()
+    expect(notice).to_have_count(0)
 
 
 @pytest.mark.long
