@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +98,14 @@ def start_session(page: Page, hub: Hub) -> None:
     expect(page.locator("#jp-main-dock-panel")).to_be_visible()
 
 
+def share_by_link(page: Page) -> str:
+    """Share the session that the page is about; returns the link for the other person."""
+    form = page.locator("form[action$='/do/share']")
+    form.locator("select[name=kind]").select_option("code")
+    form.get_by_role("button").click()
+    return page.locator(".note code").inner_text()
+
+
 def migrate(hub: Hub) -> None:
     """The work of a schedule: it tells people, hears what they answered, and moves those who rest."""
     hub.refit("migrate", "run", "--once")
@@ -131,7 +138,7 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     notice.get_by_role("button", name="Close").click()
     type_in_terminal(adas, story.session.home, "after")
 
-    [link] = re.findall(r"http\S+", hub.refit("session", "share", "ada", "--code"))
+    link = share_by_link(mine)
     accept_invitation(bens, hub.invited("ben"))
     bens.goto(link)
     picture(bens, "accept-share")
@@ -144,8 +151,10 @@ def test_one_works_is_moved_and_shares_and_the_other_visits_until_that_ends(stor
     expect(bens.locator("#jp-main-dock-panel")).to_be_visible()
     type_in_terminal(bens, story.session.home, "by-ben")
 
+    mine.reload()
+    picture(mine, "my-session-shared")
     began = monotonic()
-    hub.refit("session", "unshare", "ada", "--with", "ben")
+    mine.get_by_role("button", name="End the share of ben").click()
     revoked = monotonic()
     wait_until(lambda: bens.evaluate("true") and closed)  # events come in while a page is asked
     assert began <= closed[0] <= revoked + OUT_SECONDS
