@@ -1,4 +1,4 @@
-"""`refit mine`, continued: shares, snapshots and keys of one's own sessions at a Refit elsewhere."""
+"""`refit mine`, continued: new sessions, shares, snapshots and keys of one's own sessions at a Refit elsewhere."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ __all__ = ["app"]
 
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
 With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
+
+
+@app.command("create")
+def create_mine(
+    profile: Annotated[str, typer.Argument(help="E.g. jupyter-datascience-deb12-py311.")],
+    release: Annotated[str, typer.Argument(help="E.g. 2026a.")],
+    called: Annotated[str, typer.Option("--name", help="Its name for you; without one: your first session.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Begin another session with a profile that can be had now."""
+    begun = ask("POST", "/sessions", {"profile": profile, "release": release, "server": called})
+    if as_json:
+        show_json(begun)
+    else:
+        out.print("It is being made. `refit mine list` shows it as soon as it is there.")
 
 
 @app.command("share")

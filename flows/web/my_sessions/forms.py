@@ -67,7 +67,7 @@ def read(verb: Verb, sent: Mapping[str, str]) -> dict[str, Any]:
     names = verb.takes.model_fields
     if "chosen" in sent and {"profile", "release"} <= set(names):  # a choice among profiles of all releases
         release, _, profile = sent["chosen"].partition("/")
-        return {"profile": profile, "release": release}
+        sent = {**sent, "profile": profile, "release": release}
     return {name: value for name, value in sent.items() if name in names and value != ""}
 
 

@@ -111,15 +111,24 @@ def _stop(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
     return desk.act(caller, name, "stop", work)
 
 
-def _change_profile(desk: Desk, caller: Caller, name: str, chosen: Chosen) -> MySession:
-    session = desk.mine(caller, name)
-    if session.state not in UP:
-        raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
+def check_offered(desk: Desk, chosen: Chosen) -> None:
+    """Return if a profile can be had now.
+
+    Raises:
+        Problem: it can't.
+    """
     offered = {(one.profile, one.release): one for one in desk.lookout.offers()}
     offer = offered.get((chosen.profile, chosen.release))
     if offer is None or offer.why_not:
         why = offer.why_not if offer else f"There is no profile {chosen.profile!r} in a release {chosen.release!r}."
         raise Problem(Code.refused, "That profile can't be had now.", why=why)
+
+
+def _change_profile(desk: Desk, caller: Caller, name: str, chosen: Chosen) -> MySession:
+    session = desk.mine(caller, name)
+    if session.state not in UP:
+        raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
+    check_offered(desk, chosen)
 
     def work() -> str:
         result = switch_session(desk.settings, name, chosen.profile, chosen.release)

@@ -17,6 +17,7 @@ from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, looks
 from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.create_verbs import Begun
 from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.device_pages import DevicePages
 from flows.web.my_sessions.devices import Devices
@@ -82,6 +83,8 @@ class Pages:
             return self._one(caller, name, problem) if here else self._mine(caller, problem)
         if isinstance(told, Given) and told.link:  # it is told this once
             return self._one(caller, name, given=told)
+        if isinstance(told, Begun):
+            return RedirectResponse(told.page, 303, HEADERS)
         there = f"sessions/{quote(name, safe='')}" if alone else f"#{quote(name, safe='')}"
         return RedirectResponse(f"{BASE}/{there}", 303, HEADERS)
 
@@ -94,6 +97,7 @@ class Pages:
         shown = {
             "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
             "shared": [one for one in sessions if not one.is_mine],
+            "offers": self._asked("profiles", caller, "", ()) if Scope.sessions in caller.scopes else (),
             "keys": self._asked("keys", caller, "", ()),
             "may_open": Scope.access in caller.scopes,
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,

@@ -3,11 +3,12 @@
 From it come the routes of the API, its OpenAPI description and the forms of the pages.
 """
 
-from flows.web.my_sessions import access_verbs, operator_verbs, own_verbs, snapshot_verbs, update_verbs
+from flows.web.my_sessions import access_verbs, create_verbs, operator_verbs, own_verbs, snapshot_verbs, update_verbs
 from flows.web.my_sessions.desk import Verb
 
 VERBS: tuple[Verb, ...] = (
     *own_verbs.VERBS,
+    *create_verbs.VERBS,
     *update_verbs.VERBS,
     *snapshot_verbs.VERBS,
     *access_verbs.VERBS,

@@ -6,7 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from tests.support.hub import Hub, Person
+from tests.support.hub import RELEASE, Hub, Person
+from tests.support.machine import FIRST
 from tests.support.my_sessions import BASE, api, submit
 from tests.support.waiting import wait_until
 
@@ -79,3 +80,23 @@ def test_keys_are_ones_own(tmp_path: Path, ada: Person, eve: Person) -> None:
     for bad in ("", "x", (tmp_path / "key").read_text(), f'command="id" {public}'):
         assert mine("POST", "/keys", json={"keys": bad}).status_code in (409, 422), bad
     assert mine("POST", "/keys/remove", json={"key": "laptop"}).json() == []
+
+
+def test_another_session_begins_by_a_form(hub: Hub, eve: Person) -> None:
+    hers, page = api(eve), eve.client.get(f"{BASE}/")
+    profile = {"profile": FIRST, "release": RELEASE}
+    for bad in ({"server": "Big Data"}, {"server": "a" * 31}, {"server": "../ada"}, {"profile": "nothing"}):
+        refused = hers("POST", "/sessions", json={**profile, "server": "more", **bad})
+        assert refused.status_code in (409, 422), (bad, refused.text)
+    sent = submit(eve, page, "create", "", server="more", chosen=f"{RELEASE}/{FIRST}", page="mine")
+    # The Hub's page shows how far it is, and leads into the session as soon as that is there.
+    assert sent.url.path in ("/hub/spawn-pending/eve/more", "/session/eve--more/"), sent.url
+
+    def states() -> set[str]:
+        return {one["state"] for one in hers("GET", "/sessions").json() if one["server"] == "more"}
+
+    wait_until(lambda: "running" in states())
+    again = hers("POST", "/sessions", json={**profile, "server": "more"})
+    assert (again.status_code, again.json()["code"]) == (409, "refused")
+    [made] = [one["name"] for one in hers("GET", "/sessions").json() if one["server"] == "more"]
+    assert hub.sessions.store.owners()[made] == "eve"
