@@ -21,7 +21,7 @@ from flows.migrations.move_steps import FINAL, State
 from flows.publishing import prune
 from flows.publishing.prune import Plan, Policy
 from flows.services import garbage
-from flows.sessions.containers.podman import Podman
+from flows.sessions import engines
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.snapshots.retention import images_kept
@@ -71,13 +71,13 @@ def make_plan(settings: Settings, database: Engine) -> Plan:
 
 
 def in_use(settings: Settings, database: Engine) -> dict[str, str]:
-    """Digest → which session, container on this machine, move that isn't over, or snapshot refers to it."""
+    """Digest → which session, container, move that isn't over, or snapshot refers to it."""
     journal = Journal(database)
     # A held move is over for the machine, and not for the person who has to decide.
     open_moves = [move for move in journal.latest().values() if move.state not in FINAL or move.state is State.held]
     return {
         **images_kept(SnapshotRecords(database).all(), settings.keep_images_of_snapshots),
-        **{container.image: f"container {container.name}" for container in Podman(settings).containers()},
+        **{container.image: f"container {container.name}" for container in engines.engine(settings).containers()},
         **{
             session.image: f"the move of session {session.name}"
             for move in (*open_moves, *journal.unfinished())

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr
 
 from flows.core import documents, program_output
+from flows.core.cluster_settings import ClusterSettings, SessionEngine
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
 from flows.core.logins import LoginPolicy
@@ -148,6 +149,11 @@ class Settings(documents.Document):
     metrics_token: SecretStr = Field(
         SecretStr(""), description="Bearer token for the metrics; empty: every user of this machine may read them."
     )
+
+    engine: SessionEngine = Field(
+        SessionEngine.podman, description="Where sessions run: podman, on this machine, or kubernetes (experimental)."
+    )
+    kubernetes: ClusterSettings = Field(ClusterSettings(), description="The cluster of `engine: kubernetes`.")
 
     session_uids: Span = Field(
         Span(first=200_000, last=265_535), description="Uids of this machine that sessions run with, one each."
@@ -323,6 +329,11 @@ class Settings(documents.Document):
     def public_url(self) -> str:
         """URL of the gateway in links that people are given."""
         return self.subdomain_host or self.gateway_url
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether sessions run on Kubernetes."""
+        return self.engine is SessionEngine.kubernetes
 
     @property
     def hub_wanted(self) -> bool:

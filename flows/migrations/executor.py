@@ -56,6 +56,7 @@ from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
+from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import record
 from flows.sessions.wishes import caller
 
@@ -129,6 +130,7 @@ class MoveExecutor:
 
     def _moved(self, before: Session, image: str) -> Session:
         """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
+        only_on_podman(self._settings, "Moves onto other images")
         if image == before.image:
             return moved(before, image, None)
         self._publications.require(image)

@@ -17,6 +17,7 @@ from flows.core.outside import Bounds, Client
 from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.locks.simple_index import login, without_login
+from flows.services.doctor_cluster import cluster
 from flows.services.doctor_containers import containers, doors, enclosure, kernel, root, walls
 from flows.services.doctor_findings import Check, Finding
 from flows.services.doctor_home import disk, gateway, home, hub, ports, supervisor
@@ -29,6 +30,8 @@ INDEX_SECONDS = 2.5
 def examine(settings: Settings, checks: Sequence[Check] = ()) -> tuple[Finding, ...]:
     """All findings of some checks or of all, in their order; under 3 seconds once `host` has found out its facts."""
     chosen = checks or (*NEEDED, pictures, *OWN)
+    if settings.in_cluster:
+        chosen = tuple(check for check in chosen if check not in _OF_CONTAINERS)
     return tuple(chain.from_iterable(at_once(lambda check: tuple(check(settings)), chosen, len(chosen))))
 
 
@@ -77,6 +80,8 @@ def _answer(url: str, ca_bundle: Path | None) -> Finding:
 
 NEEDED: tuple[Check, ...] = (
     *(python, programs, root, containers, kernel, enclosure, doors, disk, home),
-    *(ports, gateway, hub, jump, walls, index),
+    *(ports, gateway, hub, jump, walls, index, cluster),
 )
 OWN: tuple[Check, ...] = (supervisor, pool, bounds, moves, records, aliases)
+# Sessions on Kubernetes need none of these.
+_OF_CONTAINERS: tuple[Check, ...] = (enclosure, doors, walls, pool, bounds)

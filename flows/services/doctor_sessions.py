@@ -18,7 +18,7 @@ from flows.migrations.orphaned_moves import interrupted
 from flows.publishing import vouching
 from flows.publishing.signatures import Publications, Refusal
 from flows.services.doctor_findings import Finding
-from flows.sessions.containers.podman import Podman
+from flows.sessions import engines
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import Pool, Room
 from flows.sessions.recovery import homes_without_record, without_record
@@ -92,13 +92,13 @@ def judge_moves(interrupted: Sequence[str], held: Sequence[str]) -> Finding:
 
 def records(settings: Settings) -> Iterable[Finding]:
     """Whether homes, and sessions that have containers, are on record; nothing where there are no containers."""
-    if not tools.containers(settings).exists():
+    if not settings.in_cluster and not tools.containers(settings).exists():
         return
     try:
         store = Store(open_database(settings.database)) if _has_database(settings) else None
         names = {session.name for session in store.sessions()} if store else set[str]()
-        lost = [family[0].session for family in without_record(Podman(settings).containers(), names)]
-        homes = homes_without_record(LocalHomes(settings).owners(), {*(store.homes() if store else ()), *lost})
+        lost = [family[0].session for family in without_record(engines.engine(settings).containers(), names)]
+        homes = homes_without_record(engines.homes(settings).owners(), {*(store.homes() if store else ()), *lost})
     except RefitError as error:
         yield Finding("records", False, f"{error.what} {error.why}".strip(), error.hint)
         return

@@ -10,11 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from flows.core import command, program_output
+from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
+from flows.sessions import engines
 from flows.sessions.engine import Engine
 from flows.sessions.entry.ssh import Ssh
 from flows.sessions.ide import end_kernels
@@ -35,6 +36,7 @@ class SessionAccess:
         self.engine = engine
         self.ssh = Ssh(settings, engine)
         self.gateway = Gateway(settings)
+        self.tokens = engines.tokens(settings)
         self._settings = settings
 
     def running(self, session: Session) -> Running | None:
@@ -60,12 +62,7 @@ class SessionAccess:
 
     def token(self, session: Session) -> str:
         """The session's token; kept out of logs from now on."""
-        try:
-            token = session.token_file.read_text(encoding="ascii").strip()
-        except OSError:  # nobody but root may, and it says better what is wrong
-            token = command.run(["cat", "--", session.token_file], root=True, secret=True).stdout.strip()
-        program_output.protect(token)
-        return token
+        return self.tokens.read(session)
 
     def jupyter(self, session: Session) -> Jupyter:
         """The session's Jupyter server."""

@@ -99,6 +99,19 @@ class Engine(Protocol):
         """The last lines that the container wrote."""
 
 
+class Tokens(Protocol):
+    """The tokens of sessions, by which their IDEs let their people in. Every verb can be repeated."""
+
+    def make(self, session: Session) -> None:
+        """Make the token of a session, unless it has one."""
+
+    def read(self, session: Session) -> str:
+        """The token of a session; kept out of logs from now on."""
+
+    def forget(self, name: str) -> None:
+        """Remove the token of a session that goes."""
+
+
 class Homes(Protocol):
     """Where homes and volumes are kept. A session's own home and volumes are one set: snapshots are of all of it, or of
     none.

@@ -6,7 +6,6 @@ Whether a session runs, the engine says; whether it ought to, the record. Every 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,14 +23,14 @@ from flows.core.leases import Lease, LeaseTaken
 from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
+from flows.sessions import engines
 from flows.sessions.access import SessionAccess
-from flows.sessions.containers.podman import Podman
 from flows.sessions.engine import Engine, Homes
 from flows.sessions.gpus.gpu_pool import GpuPool
-from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.overview import Status, statuses
+from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
 
@@ -63,9 +62,9 @@ class Sessions(SessionAccess):
 
     @classmethod
     def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
-        """The sessions of these settings, on Podman; `database` is theirs, if it is open already."""
+        """The sessions of these settings, on their engine; `database` is theirs, if it is open already."""
         store = Store(database or open_database(settings.database), settings.lease_seconds)
-        return cls(settings, Podman(settings), LocalHomes(settings), store)
+        return cls(settings, engines.engine(settings), engines.homes(settings), store)
 
     @contextmanager
     def alone(self, name: str, wait: float = 10.0) -> Iterator[Lease]:
@@ -171,7 +170,9 @@ class Sessions(SessionAccess):
                 self.engine.stop(container.name, self._settings.stop_grace_seconds)
                 self.engine.remove(container.name)
             self.ssh.forget(name)
-            command.run(["rm", "-rf", "--", self._folder(name)], root=True)
+            self.tokens.forget(name)
+            if self._folder(name).exists():
+                command.run(["rm", "-rf", "--", self._folder(name)], root=True)
             self.store.forget(name)
             self.gpus.keep(name, ())
             self.gateway.forget(name)
@@ -190,6 +191,7 @@ class Sessions(SessionAccess):
         """
         if not session.gpus:
             return replace(session, devices=())
+        only_on_podman(self._settings, f"The GPUs of the session {session.name!r}")
         devices = self.gpus.take(session.name, session.gpus, session.devices, by=caller(), wait=wait)
         return replace(session, devices=devices)
 
@@ -361,7 +363,7 @@ class Sessions(SessionAccess):
             try:
                 self.homes.make(session.name, session.uid)
                 self.homes.make_volumes(session)
-                self._make_token(session)
+                self.tokens.make(session)
                 self.ssh.prepare(session)
                 self.engine.create(session)
                 if self.running(session) is Running.running:
@@ -382,14 +384,3 @@ class Sessions(SessionAccess):
 
     def _folder(self, name: str) -> Path:
         return self._settings.folder("sessions") / check_name(name)
-
-    def _make_token(self, session: Session) -> None:
-        if session.token_file.exists():
-            return
-        command.run(["install", "-d", "-m", "0711", session.token_file.parent], root=True)
-        # Renamed when it is whole: an IDE that finds an empty token may let everybody in.
-        draft = session.token_file.with_suffix(".new")
-        options = ["-m", "0400", "-o", str(session.uid), "-g", "0"]
-        token = secrets.token_urlsafe(32)
-        command.run(["install", *options, "/dev/stdin", draft], root=True, stdin=token)
-        command.run(["mv", "-T", "--", draft, session.token_file], root=True)

@@ -13,7 +13,7 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.core.settings import Settings
     from flows.gateway.proxy import Gateway
-    from flows.sessions.containers.podman import Podman
+    from flows.sessions import engines
     from flows.sessions.engine import Engine
     from flows.sessions.model import Container, Running, Session
 
@@ -37,7 +37,7 @@ def glance_at_all(settings: Settings) -> tuple[tuple[Status, ...], Mapping[str, 
     records = glance.rows(settings.database, _RECORDS)
     if not records:
         return None if records is None else ((), {})
-    engine = Podman(settings)
+    engine = engines.engine(settings)
     intended = [(Session.from_json(spec), bool(should_run)) for spec, should_run in records]
     every = statuses(intended, engine.containers())
     return every, addresses((one.session for one in every), engine, Gateway(settings))

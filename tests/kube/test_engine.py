@@ -62,7 +62,7 @@ def session(cluster: Lab, engine: Kubernetes) -> Iterator[Session]:
         engine.stop(container.name, grace=1)
         engine.remove(container.name)
     asked.delete("persistentvolumeclaims", home.name)
-    asked.delete("secrets", manifests.secret(session))
+    asked.delete("secrets", manifests.secret(session.name))
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
+from flows.catalog.model import Access
 from flows.core.errors import RefitError
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions
@@ -31,6 +33,8 @@ FOLDER = Path(os.environ.get("KUBELAB_DIR") or Path.home() / ".cache" / "kubelab
 REGISTRY = "10.99.0.1:5000"
 REPOSITORY = "workbench-images"
 NAMESPACE = "refit-tests"
+# Where the cluster's own provisioner makes volumes.
+_VOLUMES = Path("/tmp/hostpath_pv")
 _NAMES = ("sh", "cat", "chmod", "head", "id", "ln", "ls", "mkdir", "mkfifo", "mv", "rm", "sleep", "true", "touch")
 PROGRAMS = tuple(f"/bin/{name}" for name in _NAMES)
 
@@ -78,7 +82,8 @@ def running() -> Iterator[None]:
         os.environ["KUBECONFIG"] = str(FOLDER / "run" / "admin.kubeconfig")
         kubectl("create", "namespace", NAMESPACE)
         try:
-            yield
+            with _open_volumes():
+                yield
         finally:
             kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=120s")
             if not was_up:
@@ -106,7 +111,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("registry")
     with running(), registry(folder):
         images = {word: _push(word, folder) for word in ("one", "two")}
-        yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE), images)
+        yield Lab(ClusterOptions(REGISTRY, REPOSITORY, namespace=NAMESPACE, home_size=1 << 30), images)
 
 
 def _push(word: str, folder: Path) -> str:
@@ -126,11 +131,29 @@ def copy_image(source: str, tag: str, folder: Path) -> str:
 
 
 def claim_home(name: str, options: ClusterOptions) -> None:
-    """Make a claim that the user of a session may write to: hostPath, unlike CSI drivers, heeds no fsGroup."""
-    Cluster(options).create("persistentvolumeclaims", manifests.home_claim(name, options, "1Gi"))
+    """Make a claim, and wait until it has its volume."""
+    Cluster(options).create("persistentvolumeclaims", manifests.home_claim(name, options))
     wait_until(lambda: kubectl("get", "pvc", name, "-o", "jsonpath={.status.phase}") == "Bound")
-    volume = kubectl("get", "pvc", name, "-o", "jsonpath={.spec.volumeName}")
-    Path(kubectl("get", "pv", volume, "-o", "jsonpath={.spec.hostPath.path}")).chmod(0o777)
+
+
+@contextmanager
+def _open_volumes() -> Iterator[None]:
+    """Let Pods write into volumes as soon as they are made: hostPath, unlike CSI drivers, heeds no fsGroup."""
+    over = Event()
+
+    def work() -> None:
+        while not over.wait(0.05):
+            for folder in _VOLUMES.glob("*-*"):
+                with suppress(FileNotFoundError):
+                    folder.chmod(0o777)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _answers() -> bool:
@@ -147,7 +170,11 @@ def _docker_archive(word: str) -> bytes:
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Cmd": ["/bin/sh", "-c", said], "Env": ["PATH=/bin"]},
+        "config": {
+            "Cmd": ["/bin/sh", "-c", said],
+            "Env": ["PATH=/bin"],
+            "Labels": {"io.refit.access": Access(late_home=True).model_dump_json()},
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     manifest = [{"Config": "config.json", "RepoTags": [f"localhost/tests:{word}"], "Layers": ["layer.tar"]}]

@@ -31,6 +31,7 @@ from flows.sessions.containers.podman_options import create_options
 from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
 from flows.sessions.containers.walls import Walls
 from flows.sessions.model import Container, Running, Session, session_of
+from flows.sessions.podman_only import only_on_podman
 
 with lazily(globals()):
     from flows.images.registry import Registry
@@ -68,6 +69,7 @@ class Podman:
     at_once = min(8, math.ceil(1.5 * len(os.sched_getaffinity(0))))
 
     def __init__(self, settings: Settings) -> None:
+        only_on_podman(settings, "Containers of Podman")
         self._settings, self._slots, self._walls = settings, warm_start.Slots(settings), Walls(settings)
         self._firsts: dict[str, ProcessId] = {}
         self._dead: set[str] = set()

@@ -22,6 +22,7 @@ from flows.sessions.engine import Engine
 from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.entry.keys import PublicKey, read_keys
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
+from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import Exhausted
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.
@@ -54,7 +55,7 @@ class Ssh:
 
     def prepare(self, session: Session) -> None:
         """See to it that there is a folder for the container to see, if only an empty one."""
-        if not session.ssh.exists():
+        if not self._settings.in_cluster and not session.ssh.exists():
             command.run(["install", "-d", "-m", "0711", session.ssh.parent], root=True)
             command.run(["install", "-d", "-m", "0755", session.ssh], root=True)
 
@@ -88,6 +89,9 @@ class Ssh:
         return read_keys(own, str(file)) if own else (), read_keys(people, str(file)) if people else ()
 
     def _let_in(self, session: Session, own: Sequence[PublicKey], people: Sequence[PublicKey]) -> None:
+        if self._settings.in_cluster and not (own or people):
+            return
+        only_on_podman(self._settings, "Ssh into sessions")
         self.prepare(session)
         if own or people:
             self._make_key(session.ssh / "host_key", session.uid)

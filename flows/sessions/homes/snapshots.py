@@ -20,6 +20,7 @@ from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.space_reservation import SPARE, NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import Part, is_own, parts
 from flows.sessions.model import Session, check_name
+from flows.sessions.podman_only import only_on_podman
 
 SIZE_SECONDS = 10.0
 
@@ -28,6 +29,7 @@ class HomeSnapshots:
     """The snapshots of homes on this machine: in the pool, where the home is there, else in folders."""
 
     def __init__(self, settings: Settings) -> None:
+        only_on_podman(settings, "Homes in folders and in the pool of this machine")
         self._homes, self._snapshots = settings.folder("homes"), settings.folder("snapshots")
         self._notes = settings.folder("room")
         self._copy_seconds, self._compare_seconds = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +20,8 @@ from websockets.sync.connection import Connection
 from websockets.typing import Subprotocol
 
 from flows.core import fence
-from flows.core.errors import RefitError
 from flows.sessions.kubernetes.manifests import KIND, ClusterOptions
+from flows.sessions.kubernetes.refusals import Answer, ClusterError, Conflict, Right, no_answer, refusal
 
 _SECONDS = 30.0
 # Newer servers also speak v5, which adds nothing but the end of an input: `slot write` is told its length.
@@ -37,20 +37,6 @@ _TALK = 'read -r n || exit; exec "$@"'
 _MESSAGE = 1 << 20
 _MANAGER = "refit"
 _PATCHES = {"merge": "application/merge-patch+json", "strategic": "application/strategic-merge-patch+json"}
-
-
-class ClusterError(RefitError):
-    """The cluster doesn't answer, or doesn't do what it was asked.
-
-    Attributes:
-        status: of HTTP; 0: there was no answer.
-    """
-
-    status = 0
-
-
-class Conflict(ClusterError):
-    """Somebody else has changed the object, or made it, since it was looked at."""
 
 
 class Cluster:
@@ -159,13 +145,14 @@ class Cluster:
         """Watch an object until something holds of it; none stands for one that is not there.
 
         Raises:
-            ClusterError: that doesn't happen in so many seconds, or the API server refuses.
+            StillWaiting: that doesn't happen in so many seconds.
+            ClusterError: the API server refuses.
         """
         deadline = time.monotonic() + seconds
         while not until(seen := self.find(resource, name)):
             left = deadline - time.monotonic()
             if left <= 0:
-                raise ClusterError(f"{told} within {seconds:g} s.", hint=f"see `kubectl describe {resource} {name}`.")
+                raise StillWaiting(f"{told} within {seconds:g} s.", hint=f"see `kubectl describe {resource} {name}`.")
             for changed in self._changes(resource, name, seen, min(left, _SECONDS / 2)):
                 if until(changed):
                     return
@@ -222,7 +209,7 @@ class Cluster:
                 program.write(f"{len(stdin or b'')}\n".encode() + (stdin or b""))
                 yield program
         except (WebSocketException, OSError) as error:
-            raise _no_answer("create pods/exec", error) from None
+            raise no_answer("get pods/exec", error) from None
 
     def _connected(self, pod: str, container: str, argv: Sequence[str]) -> Connection:
         """A connection to a shell that waits for its first line: one that gets none has done nothing yet."""
@@ -232,8 +219,8 @@ class Cluster:
             try:
                 return self._socket(request)
             except InvalidStatus as error:
-                answer = httpx2.Response(error.response.status_code, content=bytes(error.response.body or b""))
-                raise _refusal(answer, "create", "pods/exec", self.options.namespace) from None
+                told = Answer.read(error.response.status_code, bytes(error.response.body or b""))
+                raise self._refusal(told, Right("pods/exec", "get")) from None
             except TimeoutError:
                 if last:
                     raise
@@ -263,63 +250,72 @@ class Cluster:
         return f"{below}/{quote(name, safe='')}" if name else below
 
     def _ask(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        resource = path.split("/")[5]
-        with self._errors(_VERBS[method], resource):
+        resource, *name = path.split("/")[5:]
+        verb = "list" if method == "GET" and not name else _VERBS[method]
+        with self._errors(verb, resource):
             answer = self._http.request(method, path, **more)
-        return dict(self._checked(answer, _VERBS[method], resource).json())
+        return dict(self._checked(answer, verb, resource).json())
 
     @contextmanager
     def _errors(self, verb: str, resource: str) -> Iterator[None]:
         try:
             yield
         except httpx2.HTTPError as error:
-            raise _no_answer(f"{verb} {resource}", error) from None
+            raise no_answer(f"{verb} {resource}", error) from None
 
     def _checked(self, answer: httpx2.Response, verb: str, resource: str) -> httpx2.Response:
         if answer.is_success:
             return answer
-        raise _refusal(answer, verb, resource, self.options.namespace)
+        raise self._refusal(Answer.read(answer.status_code, answer.content), Right(resource, verb))
+
+    def _refusal(self, answer: Answer, right: Right) -> ClusterError:
+        """A refusal as an error; a missing right is told apart from what the cluster refuses to everybody."""
+        allowed = None
+        if answer.status == httpx2.codes.FORBIDDEN:
+            with suppress(ClusterError, httpx2.HTTPError):
+                allowed = self.may(right)
+        return refusal(answer, right, self.options.namespace, allowed)
+
+    def may(self, right: Right) -> bool:
+        """Whether RBAC grants a right to Refit in its namespace.
+
+        Raises:
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        resource, _, part = right.resource.partition("/")
+        asked = {"namespace": self.options.namespace, "verb": right.verb, "resource": resource, "subresource": part}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        with self._errors("create", "selfsubjectaccessreviews"):
+            answer = self._http.post(path, json=review)
+        if not answer.is_success:
+            told = Answer.read(answer.status_code, answer.content)
+            raise refusal(told, Right("selfsubjectaccessreviews", "create"), self.options.namespace, None)
+        return bool(answer.json().get("status", {}).get("allowed"))
+
+    def of_all(self, group: str, resource: str, name: str = "") -> dict[str, Any] | None:
+        """An object that is in no namespace, or the list of them; none: there is no such.
+
+        Args:
+            group: and version of its API, e.g. `apis/storage.k8s.io/v1`.
+            resource: e.g. `storageclasses`.
+            name: of the object; empty: all.
+
+        Raises:
+            ClusterError: the API server doesn't answer, or refuses.
+        """
+        with self._errors("get", resource):
+            answer = self._http.get("/".join(filter(None, ("", group, resource, quote(name, safe="")))))
+        if answer.status_code == httpx2.codes.NOT_FOUND:
+            return None
+        return dict(self._checked(answer, "get", resource).json())
 
 
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
-
-
-def _no_answer(call: str, error: Exception) -> ClusterError:
-    return ClusterError(
-        "The cluster doesn't answer.",
-        why=f"{call}: {str(error) or type(error).__name__}",
-        hint="see `kubectl cluster-info`; nothing was lost, and the same call can be made again.",
-    )
-
-
-def _refusal(answer: httpx2.Response, verb: str, resource: str, namespace: str) -> ClusterError:
-    """The answer of the API server as an error; a missing right with the rule that grants it."""
-    try:
-        why = str(answer.json().get("message", ""))[:_TAIL]
-    except (ValueError, AttributeError):
-        why = answer.text[:_TAIL]
-    kind = Conflict if answer.status_code == httpx2.codes.CONFLICT else ClusterError
-    hints: dict[int, str] = {
-        httpx2.codes.UNAUTHORIZED: "the credentials have expired or are wrong: log in to the cluster again.",
-        httpx2.codes.FORBIDDEN: f"let an administrator of it apply:\n{missing_role(verb, resource, namespace)}",
-        httpx2.codes.NOT_FOUND: f"see `kubectl --namespace {namespace} get {resource}`.",
-    }
-    error = kind(f"The cluster refuses to {verb} {resource}.", why=why, hint=hints.get(answer.status_code, ""))
-    error.status = answer.status_code
-    return error
-
-
-def missing_role(verb: str, resource: str, namespace: str) -> str:
-    """The Role in YAML that grants a right that Refit lacks. Pure."""
-    return "\n".join(
-        (
-            "apiVersion: rbac.authorization.k8s.io/v1",
-            "kind: Role",
-            f"metadata: {{name: refit-{verb}-{resource.replace('/', '-')}, namespace: {namespace}}}",
-            "rules:",
-            f'  - {{apiGroups: [""], resources: [{resource}], verbs: [{verb}]}}',
-        )
-    )
 
 
 class Program:
@@ -381,6 +377,10 @@ class Program:
         )
 
 
+class StillWaiting(ClusterError):
+    """Something was waited for, and didn't happen in time."""
+
+
 class ProgramEnded(ClusterError):
     """A program in a container has failed.
 
@@ -393,4 +393,4 @@ class ProgramEnded(ClusterError):
         self.code = code
 
 
-__all__ = ["KIND", "Cluster", "ClusterError", "ClusterOptions", "Conflict", "Program", "ProgramEnded", "missing_role"]
+__all__ = ["KIND", "Cluster", "ClusterError", "ClusterOptions", "Conflict", "Program", "ProgramEnded", "StillWaiting"]

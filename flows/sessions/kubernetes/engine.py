@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +17,14 @@ from flows.core import fence
 from flows.core.command import FOREIGN_OUTPUT
 from flows.core.errors import RefitError
 from flows.sessions.kubernetes import manifests, records
-from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, Conflict, ProgramEnded
+from flows.sessions.kubernetes.cluster import (
+    Cluster,
+    ClusterError,
+    ClusterOptions,
+    Conflict,
+    ProgramEnded,
+    StillWaiting,
+)
 from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.model import Container, Running, Session, session_of
@@ -27,10 +34,9 @@ logger = logging.getLogger("refit.sessions")
 _SCRIPT = Path(__file__).with_name("slot.sh")
 _SLOT = ("/bin/sh", "/run/refit/bin/slot")
 _QUICK = 60.0
-# Seconds until a Pod runs whose node has its image: scheduling, volumes, two containers.
-_POD_SECONDS = 120.0
 _PULL_SECONDS = 1800.0
-_TRIES = 5
+# Seconds in which kubelet tells the API server that a container has ended.
+_KUBELET_SECONDS = 10.0
 
 
 class Door(Protocol):
@@ -161,19 +167,31 @@ class Kubernetes:
 
     def stop(self, container: str, grace: float, settle: bool = True) -> None:
         """SIGTERM to every process of a generation, up to `grace` seconds, then SIGKILL; the slot stays."""
-        for pod in self._pods(session_of(container)):
-            for slot in pod.slots:
-                if slot.opened and container == f"refit-{pod.session}-{slot.opened}":
-                    self._in_slot(
-                        pod.name,
-                        slot.name,
-                        "stop",
-                        str(max(1, round(grace))),
-                        str(fence.number()),
-                        limit=grace + _QUICK,
-                    )
-                    self._annotate(pod.name, {f"{OPENED}{slot.name}": None})
-                    self._note(container, ENDED)
+        for pod, slot in self._opened(container):
+            words = ("stop", str(max(1, round(grace))), str(fence.number()))
+            try:
+                self._in_slot(pod.name, slot.name, *words, limit=grace + _QUICK)
+            except ClusterError as error:
+                self._check_ended(pod.name, slot, error)
+            self._annotate(pod.name, {f"{OPENED}{slot.name}": None})
+            self._note(container, ENDED)
+
+    def _check_ended(self, pod: str, slot: Slot, error: ClusterError) -> None:
+        """Raise the error of a stop, unless the slot's container has ended by itself, as kubelet says a bit later."""
+
+        def has_ended(told: Mapping[str, Any] | None) -> bool:
+            return told is None or slot.container not in {one.container for one in records.pod(told).slots}
+
+        try:
+            self._cluster.wait("pods", pod, has_ended, _KUBELET_SECONDS, f"{pod} doesn't end")
+        except StillWaiting:
+            raise error from None
+
+    def _opened(self, container: str) -> list[tuple[SessionPod, Slot]]:
+        """The slots in which a generation runs."""
+        pods = self._pods(session_of(container))
+        slots = [(pod, slot) for pod in pods for slot in pod.slots if slot.opened]
+        return [(pod, slot) for pod, slot in slots if container == f"refit-{pod.session}-{slot.opened}"]
 
     def childless(self, container: str) -> bool:
         """Whether the main program of a running generation has started nothing that still runs; no: nobody knows."""
@@ -220,10 +238,8 @@ class Kubernetes:
         return pod.address, port
 
     def _running(self, container: str) -> tuple[SessionPod, Slot]:
-        for pod in self._pods(session_of(container)):
-            for slot in pod.slots:
-                if slot.opened and container == f"refit-{pod.session}-{slot.opened}":
-                    return pod, slot
+        for pod, slot in self._opened(container):
+            return pod, slot
         raise ClusterError(f"{container} doesn't run.", hint="`refit session start` starts a session.")
 
     def by_hand(self, session: Session) -> tuple[str, ...]:
@@ -344,9 +360,33 @@ class Kubernetes:
             name, slot = place[0].name, place[1].name
             if place[1].generation != session.generation or place[1].image != session.image:
                 self._give_slot(place[0], slot, session)
-        self._cluster.wait("pods", name, partial(_has_image, slot, session), _POD_SECONDS, f"{name} doesn't run")
+        self._wait_runs(name, slot, session)
         pod = next(pod for pod in self._pods(session.name) if pod.name == name)
         return pod, next(each for each in pod.slots if each.name == slot)
+
+    def _wait_runs(self, name: str, slot: str, session: Session) -> None:
+        """Wait until a slot runs the image of a generation.
+
+        Raises:
+            ClusterError: it never will, or not in time: the Pod, its claims and its events say why.
+        """
+        seconds, told = self._options.start_seconds, f"{name} doesn't run"
+        try:
+            self._cluster.wait("pods", name, partial(_has_image, slot, session), seconds, told)
+        except StillWaiting as error:
+            raise ClusterError(error.what, why=self._why(session, name), hint=error.hint) from None
+
+    def _why(self, session: Session, name: str) -> str:
+        """The reasons, in Kubernetes' words, for which a Pod of a session waits, as far as Refit may read them."""
+        pod = self._cluster.find("pods", name) or {}
+        claims = [session.home.name, *(volume.folder.name for volume in session.volumes)]
+        seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
+        events: list[dict[str, Any]] = []
+        with suppress(ClusterError):  # the right to read them may lack
+            events = self._cluster.list("events")
+        return "\n".join(
+            filter(None, (records.waits_for(pod), *records.unbound(seen), *records.warnings(events, [name, *claims])))
+        )
 
     def _give_slot(self, pod: SessionPod, slot: str, session: Session) -> None:
         """Let a slot have another image: kubelet replaces this container alone."""

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flows.core.cluster_settings import Toleration
+from flows.core.settings import Settings
 from flows.sessions.model import HOME, Session, Volume
 
 SLOTS = ("a", "b")
@@ -22,13 +24,14 @@ SESSION, GENERATION, KIND = f"{LABEL}session", f"{LABEL}generation", f"{LABEL}ki
 SPEC, STARTED, ENDED = "spec", f"{LABEL}started", f"{LABEL}ended"
 # Annotations of a Pod: what it was made for, and for each slot which generation it has and which it runs.
 SHAPE, PLACED, OPENED = f"{LABEL}shape", f"{LABEL}placed-", f"{LABEL}opened-"
+# Of a claim: the uid of the session whose it is, and its name where it is a volume.
+UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
 SCRIPTS, SCRIPT = "refit-slot", "slot"
 _TOKEN = "/run/refit/token"
 _SLOT_FILES = "/run/refit/slots"
 _TOOLS = "/run/refit/bin"
 # Bytes: programs and variables of two slots, and what says which of them runs.
 _SLOT_ROOM = "1Mi"
-_HOME_SIZE = "10Gi"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class ClusterOptions:
         storage_class: of homes and volumes; empty: the cluster's default.
         node_selector: labels that a node of sessions has.
         priority_class: of sessions; empty: the cluster's default.
+        tolerations: taints of nodes on which sessions may run, as Pods have them.
+        home_size: bytes that the claim of a home asks for.
+        memory: bytes of a session that says nothing of them; 0: no limit.
+        cpus: cores of a session that says nothing of them; 0: no limit.
+        start_seconds: in which a Pod gets its node, its volumes and its image.
     """
 
     registry: str
@@ -54,15 +62,55 @@ class ClusterOptions:
     storage_class: str = ""
     node_selector: Mapping[str, str] | None = None
     priority_class: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    home_size: int = 10 * 10**9
+    memory: int = 0
+    cpus: float = 0.0
+    start_seconds: float = 600.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> ClusterOptions:
+        """The options of these settings."""
+        told = settings.kubernetes
+        return cls(
+            registry=told.registry or settings.registry_host,
+            repository=settings.repository,
+            context=told.context,
+            namespace=told.namespace,
+            pull_secret=told.pull_secret,
+            storage_class=told.storage_class,
+            node_selector=told.node_selector,
+            priority_class=told.priority_class,
+            tolerations=tuple(map(_toleration, told.tolerations)),
+            home_size=round(told.home_gb * 1e9),
+            memory=round(told.memory_gb * 1e9),
+            cpus=told.cpus,
+            start_seconds=told.start_minutes * 60,
+        )
 
     def reference(self, image: str) -> str:
         """The name by which nodes pull the image with this digest."""
         return f"{self.registry}/{self.repository}@{image}"
 
 
+def _toleration(told: Toleration) -> dict[str, Any]:
+    """A toleration as Pods have it."""
+    return {
+        "key": told.key,
+        **({"operator": "Exists"} if told.value is None else {"operator": "Equal", "value": told.value}),
+        **({"effect": str(told.effect)} if told.effect else {}),
+        **({} if told.seconds is None else {"tolerationSeconds": told.seconds}),
+    }
+
+
 def claim(session: str) -> str:
     """The name of the claim of a session's home."""
     return f"refit-home-{session}"
+
+
+def volume_claim(session: str, volume: str) -> str:
+    """The name of the claim of a session's own volume."""
+    return f"refit-volume-{session}.{volume}"
 
 
 def record(session: Session, options: ClusterOptions) -> dict[str, Any]:
@@ -80,12 +128,20 @@ def labels(session: Session, kind: str) -> dict[str, str]:
     return {SESSION: session.name, GENERATION: str(session.generation), KIND: kind}
 
 
-def home_claim(name: str, options: ClusterOptions, size: str = _HOME_SIZE) -> dict[str, Any]:
+def home_claim(
+    name: str, options: ClusterOptions, labels: Mapping[str, str] | None = None, uid: int = 0
+) -> dict[str, Any]:
     """A claim for one home; several Pods of one node may write to it, and the gates see to it that one program does."""
+    size = str(options.home_size)
     spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     if options.storage_class:
         spec["storageClassName"] = options.storage_class
-    metadata = {"name": name, "namespace": options.namespace, "labels": {KIND: "home"}}
+    metadata = {
+        "name": name,
+        "namespace": options.namespace,
+        "labels": {KIND: "home", **(labels or {})},
+        "annotations": {UID: str(uid)},
+    }
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
@@ -141,7 +197,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
             {"name": "home", "persistentVolumeClaim": {"claimName": session.home.name}},
             {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
-            {"name": "token", "secret": {"secretName": secret(session), "defaultMode": 0o440}},
+            {"name": "token", "secret": {"secretName": secret(session.name), "defaultMode": 0o440}},
             *(_claim(volume) for volume in session.volumes),
         ],
     }
@@ -151,17 +207,19 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
         spec["nodeSelector"] = dict(options.node_selector)
     if options.priority_class:
         spec["priorityClassName"] = options.priority_class
+    if options.tolerations:
+        spec["tolerations"] = [dict(toleration) for toleration in options.tolerations]
     return spec
 
 
-def secret(session: Session) -> str:
+def secret(session: str) -> str:
     """The name of the Secret with a session's token."""
-    return f"refit-token-{session.name}"
+    return f"refit-token-{session}"
 
 
 def token(session: Session, options: ClusterOptions, text: str) -> dict[str, Any]:
     """The Secret with a session's token."""
-    metadata = {"name": secret(session), "namespace": options.namespace, "labels": {SESSION: session.name}}
+    metadata = {"name": secret(session.name), "namespace": options.namespace, "labels": {SESSION: session.name}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": text}}
 
 
@@ -209,21 +267,16 @@ def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any
         "workingDir": "/",
         "env": [{"name": "REFIT_SLOT", "value": slot}],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "resources": _resources(session),
+        "resources": _resources(session, options),
         "volumeMounts": mounts,
     }
 
 
-def _resources(session: Session) -> dict[str, Any]:
+def _resources(session: Session, options: ClusterOptions) -> dict[str, Any]:
     """Limits hold for each slot; half of them is asked for, as one of the two sleeps."""
-    limits = {
-        **({"memory": str(session.memory)} if session.memory else {}),
-        **({"cpu": f"{session.cpus:g}"} if session.cpus else {}),
-    }
-    requests = {
-        **({"memory": str(session.memory // 2)} if session.memory else {}),
-        **({"cpu": f"{session.cpus / 2:g}"} if session.cpus else {}),
-    }
+    memory, cpus = session.memory or options.memory, session.cpus or options.cpus
+    limits = {**({"memory": str(memory)} if memory else {}), **({"cpu": f"{cpus:g}"} if cpus else {})}
+    requests = {**({"memory": str(memory // 2)} if memory else {}), **({"cpu": f"{cpus / 2:g}"} if cpus else {})}
     return {"limits": limits, "requests": requests} if limits else {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -88,11 +88,11 @@ def pod(told: Mapping[str, Any]) -> SessionPod:
         node=spec.get("nodeName", ""),
         address=status.get("podIP", ""),
         ending="deletionTimestamp" in metadata,
-        slots=tuple(_slot(name, annotations, seen.get(name, {}), status) for name in SLOTS),
+        slots=tuple(_slot(name, annotations, seen.get(name, {})) for name in SLOTS),
     )
 
 
-def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], status: Mapping[str, Any]) -> Slot:
+def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any]) -> Slot:
     state = seen.get("state") or {}
     runs = "running" in state
     container = seen.get("containerID", "") if runs else ""
@@ -105,7 +105,7 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any], st
         late=bool(is_open and opened.get("late")),
         container=container,
         image=seen.get("imageID", "").rpartition("@")[2] if runs else "",
-        trouble=_trouble(state) or _unscheduled(status),
+        trouble=_trouble(state),
     )
 
 
@@ -121,11 +121,38 @@ def _trouble(state: Mapping[str, Any]) -> str:
     return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _TROUBLES else ""
 
 
-def _unscheduled(status: Mapping[str, Any]) -> str:
-    for condition in status.get("conditions") or ():
+def waits_for(told: Mapping[str, Any]) -> str:
+    """Why a Pod has no node yet, in Kubernetes' words: one may come, or a volume; empty: it has one."""
+    for condition in (told.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return f"Unschedulable: {condition.get('message', '')}"
     return ""
+
+
+def unbound(claims: Mapping[str, Mapping[str, Any] | None]) -> Iterator[str]:
+    """The claims that have no volume, each in words; none stands for one that is not there."""
+    for name, claim in claims.items():
+        if claim is None:
+            yield f"The claim {name} isn't there."
+        elif (phase := (claim.get("status") or {}).get("phase", "Pending")) != "Bound":
+            storage = (claim.get("spec") or {}).get("storageClassName") or "none"
+            yield f"The claim {name} is {phase}; its storage class: {storage}."
+
+
+_MOST_WARNINGS = 5
+
+
+def warnings(events: Iterable[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """The newest warnings of the cluster about objects of these names, newest first."""
+    told = [
+        event
+        for event in events
+        if event.get("type") == "Warning" and (event.get("involvedObject") or {}).get("name") in names
+    ]
+    told.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""), reverse=True)
+    return list(dict.fromkeys(f"{event.get('reason', '')}: {event.get('message', '')}" for event in told))[
+        :_MOST_WARNINGS
+    ]
 
 
 def containers(records: Iterable[Mapping[str, Any]], pods: Sequence[SessionPod]) -> tuple[Container, ...]:

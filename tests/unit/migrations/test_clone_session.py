@@ -24,7 +24,7 @@ def sessions(tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def ada(sessions: Fleet, monkeypatch: pytest.MonkeyPatch) -> Session:
-    monkeypatch.setattr("flows.sessions.lifecycle.Sessions._make_token", lambda *_: None)
+    monkeypatch.setattr("flows.sessions.tokens.FileTokens.make", lambda *_: None)
     ada = sessions.add(1, sessions.image("old"))
     sessions.sessions.store.give_home(ada.name, "ada")
     return ada

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.sessions.kubernetes import manifests
-from flows.sessions.kubernetes.cluster import missing_role
+from flows.sessions.kubernetes.refusals import Right, role
 from flows.sessions.model import Session, Volume
 from tests.support.pods import OPTIONS, SESSION
 
@@ -93,4 +93,4 @@ def test_a_pod_as_the_api_server_completes_it_is_not_changed_by_hand() -> None:
 
 def test_a_right_that_is_missing_comes_with_the_role_that_grants_it() -> None:
     rule = '  - {apiGroups: [""], resources: [pods/exec], verbs: [create]}'
-    assert missing_role("create", "pods/exec", "refit").splitlines()[-1] == rule
+    assert role([Right("pods/exec", "create")], "refit").splitlines()[-1] == rule

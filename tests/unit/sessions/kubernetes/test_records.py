@@ -86,4 +86,22 @@ def test_the_words_of_kubernetes_say_why_nothing_runs() -> None:
     pod = told({}, {"a": 1}, {}, containerStatuses=[{"name": "a", "state": waiting}])
     assert records.pod(pod).slots[0].trouble == "ImagePullBackOff: no such digest"
     unscheduled = [{"type": "PodScheduled", "reason": "Unschedulable", "message": "0/2 nodes"}]
-    assert records.pod(told({}, {}, {}, conditions=unscheduled)).slots[1].trouble == "Unschedulable: 0/2 nodes"
+    assert records.waits_for(told({}, {}, {}, conditions=unscheduled)) == "Unschedulable: 0/2 nodes"
+    assert records.pod(told({}, {}, {}, conditions=unscheduled)).slots[1].trouble == ""  # a node may come yet
+
+
+def test_claims_without_a_volume_and_the_newest_warnings_are_told() -> None:
+    claim = {"spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"}}
+    lines = [*records.unbound({"home": claim, "bound": {"status": {"phase": "Bound"}}, "gone": None})]
+    assert lines == ["The claim home is Pending; its storage class: fast.", "The claim gone isn't there."]
+    events = [
+        {"type": kind, "reason": reason, "message": "m", "lastTimestamp": time, "involvedObject": {"name": name}}
+        for kind, reason, time, name in (
+            ("Warning", "Old", "2026-01-01T00:00:00Z", "home"),
+            ("Warning", "New", "2026-01-02T00:00:00Z", "home"),
+            ("Warning", "New", "2026-01-02T00:00:01Z", "home"),
+            ("Normal", "Fine", "2026-01-03T00:00:00Z", "home"),
+            ("Warning", "Another", "2026-01-03T00:00:00Z", "other"),
+        )
+    ]
+    assert records.warnings(events, ["home"]) == ["New: m", "Old: m"]

@@ -1,0 +1,76 @@
+"""Where sessions run in a cluster, as people write it: `engine:` and `kubernetes:` in settings.yaml."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from flows.core.documents import Document
+
+_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+# A label of DNS, and names of objects, as Kubernetes checks them.
+Label = Annotated[str, Field(pattern=rf"^{_NAME}$", max_length=63)]
+NameOrNone = Annotated[str, Field(pattern=rf"^({_NAME}(\.{_NAME})*)?$", max_length=253)]
+
+
+class SessionEngine(StrEnum):
+    """Where sessions run."""
+
+    podman = "podman"
+    kubernetes = "kubernetes"
+
+
+class Effect(StrEnum):
+    """The effect of a node's taint on Pods that don't tolerate it."""
+
+    no_schedule = "NoSchedule"
+    prefer_no_schedule = "PreferNoSchedule"
+    no_execute = "NoExecute"
+
+
+class Toleration(Document):
+    """A taint of nodes on which sessions may run all the same."""
+
+    key: str = Field(min_length=1, description="Key of the taint.")
+    value: str | None = Field(None, description="Its value; unset: any.")
+    effect: Effect | None = Field(None, description="Its effect; unset: any.")
+    seconds: int | None = Field(
+        None, ge=0, description="Seconds for which a session stays on a node with a taint of NoExecute; unset: always."
+    )
+
+    @model_validator(mode="after")
+    def _seconds_need_their_effect(self) -> Self:
+        if self.seconds is not None and self.effect is not Effect.no_execute:
+            raise ValueError("`seconds` needs `effect: NoExecute`")
+        return self
+
+
+class ClusterSettings(Document):
+    """`kubernetes:` in settings.yaml: the cluster of `engine: kubernetes`, and how sessions run there."""
+
+    context: str = Field(
+        "", description="Context of the kubeconfig; empty: its current one, or the service account of Refit's own Pod."
+    )
+    namespace: Label = Field("refit", description="Namespace of all sessions; it has to be there.")
+    registry: str = Field(
+        "",
+        pattern=r"^(|[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9a-f:]+\](:[0-9]+)?)$",
+        description="host[:port] at which nodes reach the registry; empty: as Refit reaches it.",
+    )
+    pull_secret: NameOrNone = Field(
+        "", description="Secret in the namespace with the registry's login; empty: nodes need none."
+    )
+    storage_class: NameOrNone = Field("", description="Storage class of homes and volumes; empty: the cluster's own.")
+    home_gb: float = Field(10.0, gt=0, description="GB that the claim of a home, or of a volume, asks for.")
+    node_selector: dict[str, str] = Field({}, description="Labels that a node has to have to run sessions.")
+    tolerations: tuple[Toleration, ...] = Field((), description="Taints of nodes on which sessions may run.")
+    priority_class: NameOrNone = Field("", description="Priority class of sessions; empty: the cluster's own.")
+    memory_gb: float = Field(
+        0.0, ge=0, description="GB of memory of a session whose profile has no `resources.memory`; 0: no limit."
+    )
+    cpus: float = Field(0.0, ge=0, description="Cores of a session whose profile has no `resources.cpus`; 0: no limit.")
+    start_minutes: float = Field(
+        10.0, gt=0, description="Minutes in which a Pod gets its node, its volumes and its image."
+    )

@@ -1,0 +1,121 @@
+"""The doctor's findings on the cluster of `engine: kubernetes`: whether it answers, and lets Refit do what it has to.
+
+Nothing is changed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from flows.core.errors import RefitError
+from flows.core.lazily import lazily
+from flows.core.settings import Settings
+from flows.services.doctor_findings import Finding
+
+with lazily(globals()):
+    from flows.sessions.kubernetes import refusals, rights
+    from flows.sessions.kubernetes.cluster import Cluster
+    from flows.sessions.kubernetes.manifests import ClusterOptions
+    from flows.sessions.kubernetes.refusals import Right
+
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+def cluster(settings: Settings) -> Iterable[Finding]:
+    """Whether the cluster answers, and has what sessions need; nothing is said where sessions run on this machine."""
+    if not settings.in_cluster:
+        return
+    options = ClusterOptions.of(settings)
+    yield judge_registry(options.registry)
+    asked = Cluster(options)
+    try:
+        version = asked.of_all("version", "") or {}
+        yield Finding("cluster", True, f"Kubernetes {version.get('gitVersion', '')}")
+        yield judge_rights(rights.lacking(asked), options.namespace)
+        yield from _objects(asked, options)
+    except RefitError as error:
+        yield Finding("cluster", False, f"{error.what} {error.why}".strip(), error.hint)
+    finally:
+        asked.close()
+
+
+def _objects(asked: Cluster, options: ClusterOptions) -> Iterable[Finding]:
+    """Whether namespace, pull secret, storage class and priority class are there, as far as Refit may know that."""
+    if asked.may(Right("secrets", "get")) and options.pull_secret:
+        there = asked.find("secrets", options.pull_secret) is not None
+        hint = (
+            f"`kubectl --namespace {options.namespace} create secret docker-registry {options.pull_secret} "
+            f"--docker-server={options.registry} …`"
+        )
+        yield Finding("pull secret", there, f"{options.pull_secret} is {'' if there else 'not '}there", hint)
+    yield from _of_all(asked, "api/v1", "namespaces", options.namespace)
+    yield from _of_all(asked, "apis/scheduling.k8s.io/v1", "priorityclasses", options.priority_class)
+    try:
+        classes = (asked.of_all("apis/storage.k8s.io/v1", "storageclasses") or {}).get("items") or []
+    except RefitError as error:
+        yield _unknown("storage class", error)
+        return
+    yield judge_storage(classes, options.storage_class)
+
+
+def _of_all(asked: Cluster, group: str, resource: str, name: str) -> Iterable[Finding]:
+    thing = {"namespaces": "namespace", "priorityclasses": "priority class"}[resource]
+    if not name:
+        return
+    try:
+        there = asked.of_all(group, resource, name)
+    except RefitError as error:
+        yield _unknown(thing, error)
+        return
+    ends = bool(there and "deletionTimestamp" in there.get("metadata", {}))
+    seen = f"{name} is {'being deleted' if ends else 'there' if there else 'not there'}"
+    setting = "kubernetes.namespace" if resource == "namespaces" else "kubernetes.priority_class"
+    hint = (
+        f"make it (`kubectl create {resource.rstrip('s') if resource == 'namespaces' else 'priorityclass'} {name} …`)"
+    )
+    yield Finding(thing, bool(there) and not ends, seen, f"{hint}, or let `{setting}` name another one.")
+
+
+def _unknown(thing: str, error: RefitError) -> Finding:
+    """Refit may not know about objects that belong to no namespace: it can do without."""
+    return Finding(thing, True, f"not looked at: {error.why or error.what}")
+
+
+def judge_rights(lacking: Sequence[Right], namespace: str) -> Finding:
+    """The finding on the rights that Refit lacks in its namespace, with the role that grants all it needs."""
+    if not lacking:
+        return Finding("rights", True, f"all that Refit needs in the namespace {namespace}")
+    role = refusals.role(rights.NEEDED + rights.USEFUL, namespace)
+    hint = f"let an administrator apply this role, and bind it to the user that Refit is there:\n{role}"
+    return Finding("rights", False, f"missing in {namespace}: {', '.join(map(str, lacking))}", hint)
+
+
+def judge_storage(classes: Sequence[Mapping[str, Any]], name: str) -> Finding:
+    """Whether homes get their volumes: from the class that the settings name, else from the cluster's own."""
+    names = {str(each["metadata"]["name"]): each["metadata"].get("annotations") or {} for each in classes}
+    told = f"there are: {', '.join(sorted(names)) or 'none'}"
+    if name:
+        hint = f"let `kubernetes.storage_class` name one that is there; {told}."
+        return Finding("storage class", name in names, f"{name} is {'' if name in names else 'not '}there", hint)
+    default = [each for each, annotations in names.items() if annotations.get(_DEFAULT_CLASS) == "true"]
+    seen = f"the cluster's own: {default[0]}" if default else "the cluster has none of its own"
+    return Finding("storage class", bool(default), seen, f"let `kubernetes.storage_class` name one; {told}.")
+
+
+def judge_registry(registry: str) -> Finding:
+    """Whether nodes can reach the registry by this name at all: they can't reach the loopback of this machine."""
+    host = urlsplit(f"//{registry}").hostname or ""
+    try:
+        is_here = ip_address(host).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    seen = f"nodes pull from {registry}"
+    hint = (
+        "let `kubernetes.registry` say at which host[:port] nodes reach the registry, or `registry` name another one."
+    )
+    return Finding(
+        "registry of nodes", not is_here, f"{seen}, which is the node itself there" if is_here else seen, hint
+    )

@@ -1,0 +1,46 @@
+"""The engine that the settings name, and the keepers of homes and tokens that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from flows.core.lazily import lazily
+from flows.core.settings import Settings
+from flows.sessions.engine import Engine, Homes, Tokens
+
+with lazily(globals()):
+    from flows.gateway.proxy import Gateway
+    from flows.images.registry import Registry
+    from flows.sessions.containers.podman import Podman
+    from flows.sessions.homes.home import LocalHomes
+    from flows.sessions.kubernetes.cluster import Cluster  # 0.3 s
+    from flows.sessions.kubernetes.engine import Kubernetes
+    from flows.sessions.kubernetes.homes import ClusterHomes
+    from flows.sessions.kubernetes.manifests import ClusterOptions
+    from flows.sessions.kubernetes.tokens import SecretTokens
+    from flows.sessions.tokens import FileTokens
+
+
+def engine(settings: Settings) -> Engine:
+    """Where sessions run; nothing is asked of it yet."""
+    if settings.in_cluster:
+        return Kubernetes(ClusterOptions.of(settings), partial(_configuration, settings), Gateway(settings))
+    return Podman(settings)
+
+
+def _configuration(settings: Settings, image: str) -> Mapping[str, Any]:
+    """The configuration of the image with this digest."""
+    registry = Registry(settings)
+    return registry.config(settings.repository, registry.manifest(settings.repository, image))
+
+
+def homes(settings: Settings) -> Homes:
+    """The keeper of the homes of sessions."""
+    return ClusterHomes(Cluster(ClusterOptions.of(settings))) if settings.in_cluster else LocalHomes(settings)
+
+
+def tokens(settings: Settings) -> Tokens:
+    """The keeper of the tokens of sessions."""
+    return SecretTokens(Cluster(ClusterOptions.of(settings))) if settings.in_cluster else FileTokens()

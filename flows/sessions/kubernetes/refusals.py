@@ -1,0 +1,138 @@
+"""Answers of an API server that are refusals, as errors that say what to do. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from flows.core.errors import RefitError
+
+_TAIL = 2000
+
+
+class ClusterError(RefitError):
+    """The cluster doesn't answer, or doesn't do what it was asked.
+
+    Attributes:
+        status: of HTTP; 0: there was no answer.
+    """
+
+    status = 0
+
+
+class Conflict(ClusterError):
+    """Somebody else has changed the object, or made it, since it was looked at."""
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """The right to do something with the objects of a kind, or with a part of them, in a namespace.
+
+    Attributes:
+        verb: of RBAC.
+        resource: e.g. `pods`, or `pods/exec`.
+    """
+
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A refusal of the API server.
+
+    Attributes:
+        status: of HTTP.
+        why: its message, for people.
+        kind: of the object that the refusal is about, by the API server; empty: it doesn't say.
+        causes: codes that it gives for it.
+    """
+
+    status: int
+    why: str
+    kind: str = ""
+    causes: frozenset[str] = field(default=frozenset())
+
+    @classmethod
+    def read(cls, status: int, content: bytes) -> Answer:
+        """The answer with this content, whatever that is."""
+        try:
+            told = json.loads(content)
+        except ValueError:
+            told = None
+        if not isinstance(told, Mapping):
+            return cls(status, content[:_TAIL].decode(errors="replace"))
+        details = _mapping(told.get("details"))
+        causes = details.get("causes")
+        codes = {str(_mapping(cause).get("reason", "")) for cause in causes} if isinstance(causes, list) else set()
+        return cls(status, str(told.get("message", ""))[:_TAIL], str(details.get("kind", "")), frozenset(codes))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def no_answer(call: str, error: Exception) -> ClusterError:
+    """The error for a call that had no answer."""
+    return ClusterError(
+        "The cluster doesn't answer.",
+        why=f"{call}: {str(error) or type(error).__name__}",
+        hint="see `kubectl cluster-info`; nothing was lost, and the same call can be made again.",
+    )
+
+
+def refusal(answer: Answer, right: Right, namespace: str, allowed: bool | None) -> ClusterError:
+    """The error for a refusal.
+
+    Args:
+        answer: what the API server said.
+        right: what it was asked for.
+        namespace: of the object.
+        allowed: whether RBAC grants the right; none: nobody knows.
+    """
+    kind = Conflict if answer.status == HTTPStatus.CONFLICT else ClusterError
+    error = kind(f"The cluster refuses to {right}.", why=answer.why, hint=_hint(answer, right, namespace, allowed))
+    error.status = answer.status
+    return error
+
+
+def _hint(answer: Answer, right: Right, namespace: str, allowed: bool | None) -> str:
+    if "NamespaceTerminating" in answer.causes:
+        return f"the namespace {namespace} is being deleted: wait for its end, and make it again."
+    hints: dict[int, str] = {
+        HTTPStatus.UNAUTHORIZED: "the credentials have expired or are wrong: log in to the cluster again.",
+        HTTPStatus.FORBIDDEN: f"let an administrator of it apply:\n{role([right], namespace)}",
+        HTTPStatus.NOT_FOUND: f"see `kubectl --namespace {namespace} get {right.resource}`.",
+        HTTPStatus.TOO_MANY_REQUESTS: "it has too much to do: try again in a minute.",
+    }
+    if answer.status == HTTPStatus.FORBIDDEN and allowed:
+        return (
+            "the right is there, and the cluster's own rules refuse this object: a quota (`kubectl --namespace "
+            f"{namespace} describe resourcequota`), a webhook, or the namespace's level of Pod security."
+        )
+    if answer.status == HTTPStatus.NOT_FOUND and answer.kind == "namespaces":
+        return f"`kubectl create namespace {namespace}`, or let `kubernetes.namespace` name another one."
+    return hints.get(answer.status, "")
+
+
+def role(rights: Iterable[Right], namespace: str) -> str:
+    """The Role in YAML that grants these rights, to be bound to the user that Refit is there."""
+    verbs: dict[str, list[str]] = {}
+    for right in sorted(set(rights)):
+        verbs.setdefault(right.resource, []).append(right.verb)
+    rules = (
+        f'  - {{apiGroups: [""], resources: [{resource}], verbs: [{", ".join(each)}]}}'
+        for resource, each in verbs.items()
+    )
+    head = (
+        "apiVersion: rbac.authorization.k8s.io/v1",
+        "kind: Role",
+        f"metadata: {{name: refit, namespace: {namespace}}}",
+    )
+    return "\n".join((*head, "rules:", *rules))

@@ -1,0 +1,28 @@
+"""The rights that Refit needs in the namespace of its sessions, and those that it lacks there."""
+
+from __future__ import annotations
+
+from flows.sessions.kubernetes.cluster import Cluster
+from flows.sessions.kubernetes.refusals import Right
+
+_VERBS = {
+    "configmaps": ("get", "list", "create", "patch", "delete"),
+    "persistentvolumeclaims": ("get", "list", "watch", "create", "delete"),
+    "pods": ("get", "list", "watch", "create", "patch", "delete"),
+    # A connection begins as a GET; from 1.35 on, `create` is asked for as well.
+    "pods/exec": ("get", "create"),
+    "pods/log": ("get",),
+    "secrets": ("get", "create", "delete"),
+}
+NEEDED = tuple(Right(resource, verb) for resource, verbs in _VERBS.items() for verb in verbs)
+# Without it, a Pod that doesn't start says less of the reason.
+USEFUL = (Right("events", "list"),)
+
+
+def lacking(cluster: Cluster) -> tuple[Right, ...]:
+    """The rights of `NEEDED` that Refit doesn't have, by what the API server says of each.
+
+    Raises:
+        ClusterError: the API server doesn't answer, or refuses.
+    """
+    return tuple(right for right in NEEDED if not cluster.may(right))
