@@ -76,7 +76,7 @@ def browser() -> Iterator[Browser]:
 def picture(page: Page, name: str) -> None:
     """With REFIT_DOCS_PICTURES, a picture of the docs is made anew."""
     if os.environ.get("REFIT_DOCS_PICTURES"):
-        page.screenshot(path=DOCS / f"{name}.png")
+        page.screenshot(path=DOCS / f"{name}.png", full_page=True)
 
 
 def accept_invitation(page: Page, link: str) -> None:
