@@ -75,8 +75,10 @@ def create_session(
 def list_sessions(as_json: Json = False) -> None:
     """List all sessions."""
     listed, urls = overview.glance_at_all(load()) or _all_sessions()
-    rows = (session_tables.session_row(status, urls[status.session.name]) for status in listed)
-    show_data(as_json, listed, tables.table("Sessions", ("session", "state", "profile", "image", "url"), rows))
+    shown = session_tables.sessions(listed, urls, out.width)
+    show_data(as_json, listed, shown)
+    if listed and not as_json and "url" not in [column.header for column in shown.columns]:
+        err.print("The URL of a session is in `refit session show NAME`, and here where the terminal is wider.")
 
 
 def _all_sessions() -> tuple[Sequence[Status], Mapping[str, str]]:
@@ -236,7 +238,7 @@ def _wish(name: str, **changes: Any) -> None:
 
 def _show_session(sessions: Sessions, name: str) -> None:
     status = sessions.show(name)
-    row = session_tables.session_row(status, sessions.url(status.session))
+    row = session_tables.session_row(status, {name: sessions.url(status.session)})
     show(tables.table("", ("session", "state", "profile", "image", "url"), [row]))
     if address := sessions.address(name):
         out.print(f"Open {address}", highlight=False, soft_wrap=True)

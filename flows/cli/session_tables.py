@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from flows.cli.tables import short, shortened, table
+from flows.cli.tables import short, shortened, table, whole_width
 from flows.core.formatting import first_sentence, megabytes
 from flows.core.lazily import lazily
 
@@ -149,10 +149,17 @@ def had(session: Session) -> Iterator[str]:
         yield f"At most: {', '.join(limits)}"
 
 
-def session_row(status: Status, url: str) -> tuple[object, ...]:
+def sessions(listed: Iterable[Status], urls: Mapping[str, str], room: int) -> Table:
+    """All sessions, with their URLs only where a line of so many characters has room for them beside whole names."""
+    columns, rows = ("session", "state", "profile", "image", "url"), [session_row(one, urls) for one in listed]
+    kept = len(columns) if whole_width(columns, rows) <= room else -1
+    return table("Sessions", columns[:kept], [row[:kept] for row in rows])
+
+
+def session_row(status: Status, urls: Mapping[str, str]) -> tuple[object, ...]:
     """A session's cells: name, state, profile, image, URL."""
     session = status.session
-    return session.name, status.running or "no container", session.profile, short(session.image), url
+    return session.name, status.running or "no container", session.profile, short(session.image), urls[session.name]
 
 
 def recovered(results: Iterable[Recovered]) -> Table:

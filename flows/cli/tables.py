@@ -71,6 +71,11 @@ def least_width(table: Table) -> int:
     return sum((column.min_width or 0) + _GAP for column in table.columns)
 
 
+def whole_width(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
+    """How many characters a line must have for no cell of a table to be broken."""
+    return sum(max(cell_len(str(cell)) for cell in column) + _GAP for column in zip(columns, *rows, strict=True)) - _GAP
+
+
 def images(report: BuildReport) -> Table:
     """The images of a run."""
     rows = ((i.tag, short(i.digest), megabytes(i.size, 1), "alias moved" if i.new else "") for i in report.images)

@@ -11,9 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from typer.main import get_command
 
-from flows.cli import main, tables
+from flows.catalog.model import Access
+from flows.cli import main, session_tables, tables
 from flows.images.plan import Plan
 from flows.services import ServiceState
+from flows.sessions.model import Running, Session
+from flows.sessions.overview import Status
 
 URL = "http://127.0.0.1:25010"
 WHY = "the image was never tested, so nobody is moved to it until it was"
@@ -73,3 +76,12 @@ def test_every_command_and_each_of_its_words_is_explained(path: tuple[str, ...],
 
 def test_a_plan_in_which_nothing_can_be_planned_promises_nothing() -> None:
     assert tables.planned(Plan({})) == "No stage can be planned."
+
+
+@pytest.mark.parametrize("terminal", [80, 120])
+def test_sessions_keep_their_names_whole_and_have_urls_where_there_is_room(terminal: int) -> None:
+    profile, url = "jupyter-datascience-deb12-py311", f"{URL}/session/ada"
+    session = Session("ada", profile, "2026a", f"sha256:{64 * 'a'}", 1, Path("/home"), Path("/token"), Access())
+    text = shown(session_tables.sessions([Status(session, Running.running, True)], {"ada": url}, terminal), terminal)
+    assert profile in text and max(map(len, text.splitlines())) <= terminal
+    assert (url in text) is (terminal > 80)
