@@ -188,14 +188,14 @@ def test_rights_that_lack_are_named_with_the_role_that_grants_them(desk: Desk, m
         create(desk, NAME)
     assert "resources: [persistentvolumeclaims], verbs: [list]" in error.value.hint
     weak.write_text(weak.read_text().replace("token: ", "token: x"))
-    assert "the credentials have expired or are wrong" in desk.refit("session", "list", code=1)
+    assert "the credentials have expired or are wrong" in desk.refit("doctor", code=1)
     monkeypatch.setenv("KUBECONFIG", str(FOLDER / "run" / "admin.kubeconfig"))
     # An administrator applies what was printed, and nothing lacks any more.
     role = said[said.index("apiVersion: rbac") :].split("\n[")[0]
     kubectl("apply", "-f", "-", stdin=role)
     kubectl("create", "rolebinding", "refit", "--role=refit", f"--serviceaccount={NAMESPACE}:{user}")
     monkeypatch.setenv("KUBECONFIG", str(_kubeconfig_of(desk, user)))
-    assert "[ok] rights" in desk.refit("doctor", code=1)
+    assert "[ok] rights" in desk.refit("doctor")
     monkeypatch.setenv("KUBECONFIG", str(FOLDER / "run" / "admin.kubeconfig"))
 
 

@@ -1,0 +1,52 @@
+"""`engine:` and `kubernetes:` in settings.yaml: what is written reaches Pods, and a mistake has its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.core import settings
+from flows.core.documents import Mistakes
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.manifests import ClusterOptions
+from tests.support.pods import SESSION
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REFIT_HOME", str(tmp_path))
+    return tmp_path / "settings.yaml"
+
+
+def test_sessions_run_on_this_machine_unless_the_settings_say_otherwise(file: Path) -> None:
+    assert not settings.load().in_cluster
+    file.write_text("engine: kubernetes\n")
+    assert settings.load().in_cluster
+
+
+def test_each_mistake_has_its_line(file: Path) -> None:
+    lines = (
+        "engine: docker",
+        "kubernetes:",
+        "  namespace: Not_One",
+        "  home_gb: 0",
+        "  tolerations: [{key: a, seconds: 3}]",
+    )
+    file.write_text("\n".join(lines))
+    with pytest.raises(Mistakes) as error:
+        settings.load()
+    assert sorted(mistake.line for mistake in error.value.mistakes) == [1, 3, 4, 5]
+    assert "`seconds` needs `effect: NoExecute`" in str(error.value)
+
+
+def test_settings_reach_the_pod(file: Path) -> None:
+    tolerations = "[{key: dev, value: a, effect: NoSchedule}, {key: b}]"
+    told = f"{{tolerations: {tolerations}, memory_gb: 2, cpus: 1.5, registry: 'r:5000'}}"
+    file.write_text(f"kubernetes: {told}\n")
+    options = ClusterOptions.of(settings.load())
+    spec = manifests.pod_spec(SESSION, options, "s")
+    first = {"key": "dev", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+    assert spec["tolerations"] == [first, {"key": "b", "operator": "Exists"}]
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "2000000000", "cpu": "1.5"}
+    assert spec["containers"][0]["image"] == f"r:5000/workbench-images@{SESSION.image}"
