@@ -20,6 +20,7 @@ _PREFECT_HOME = tempfile.TemporaryDirectory(prefix="refit-tests-")
 os.environ["PREFECT_HOME"] = _PREFECT_HOME.name
 # Flows that tests call without a server have a temporary one. Refit itself has none.
 os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "true"
+os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "600"  # 20 are too few for a busy machine
 guard(_PREFECT_HOME.name)
 # A shell lets what it starts in the background ignore Ctrl-C, and with it all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
