@@ -76,6 +76,16 @@ def list_mine(as_json: Json = False) -> None:
         show(tables.table("Sessions", ("session", "state", "profile", "owner", "new image"), rows))
 
 
+@app.command("limits")
+def show_limits(as_json: Json = False) -> None:
+    """Show what you may have of sessions, memory and cores, and what you use."""
+    limits = ask("GET", "/limits")
+    if as_json:
+        show_json(limits)
+    else:
+        out.print(limits["text"] or "You have no limits.", highlight=False)
+
+
 @app.command("show")
 def show_mine(name: Name, as_json: Json = False) -> None:
     """Show one session."""

@@ -22,6 +22,7 @@ from flows.core.cluster_settings import ClusterSettings, SessionEngine
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
 from flows.core.logins import LoginPolicy
+from flows.core.person_limits import PersonLimits
 from flows.core.policy import RolloutPolicy, SnapshotPolicy
 
 with lazily(globals()):
@@ -196,6 +197,7 @@ class Settings(documents.Document):
     session_cpu_shares: int = Field(
         512, ge=0, description="Weight of a session where cores are short; other programs have 1024. 0: Podman's own."
     )
+    person_limits: PersonLimits = Field(PersonLimits(), description="The most that a person may have, at the Hub.")
 
     session_home: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
         "25%",

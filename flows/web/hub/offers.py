@@ -39,6 +39,8 @@ class Offer:
         text: what it is, for people.
         image: of which sessions are made; none: there is none that counts.
         why_not: why it can't be had now; empty: it can.
+        memory: bytes that a session of it may take; 0: as the settings say.
+        cpus: cores that a session of it may take; 0: as the settings say.
     """
 
     profile: str
@@ -46,6 +48,8 @@ class Offer:
     text: str
     image: Image | None = None
     why_not: str = ""
+    memory: int = 0
+    cpus: float = 0.0
 
     @property
     def size(self) -> str:
@@ -64,7 +68,8 @@ def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Of
     """The offer of a profile whose newest image is known. Pure."""
     text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
     published = image if isinstance(image, Image) else None
-    return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus))
+    takes = profile.resources.memory or 0, profile.resources.cpus or 0.0
+    return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus), *takes)
 
 
 def _why_not(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> str:
@@ -106,10 +111,15 @@ def _image(registry: Registry, digest: str | Refusal | None, dates: Mapping[str,
     return Image(size, dates.get(digest))
 
 
-def form(offered: Iterable[Offer]) -> str:
-    """The form as HTML; what can be had comes first. Pure but for the date."""
+def form(offered: Iterable[Offer], limits: str = "") -> str:
+    """The form as HTML; what can be had comes first. Pure but for the date.
+
+    Args:
+        offered: the profiles.
+        limits: what a person may have and what they use, for them; empty: nothing is limited.
+    """
     ordered = sorted(offered, key=lambda offer: bool(offer.why_not))
-    page: str = _FORM.render(offers=ordered, now=now())
+    page: str = _FORM.render(offers=ordered, limits=limits, now=now())
     return page
 
 

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from flows.catalog import load, successors
@@ -25,6 +25,7 @@ from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import names
+from flows.web.hub.allowance import Allowance
 
 # Seconds. The Hub asks for each server by itself, and Podman answers for all at once.
 _FRESH = 2.0
@@ -77,6 +78,7 @@ class Servers:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._database = settings, open_database(settings.database)
+        self.allowance = Allowance(settings, self._database)
         self._journal, self._lock = Journal(self._database), threading.Lock()
         self._seen: tuple[float, Mapping[str, Status]] = (-math.inf, {})
 
@@ -98,18 +100,27 @@ class Servers:
         """The session of a server; none: there is none."""
         return self.all().get(person, {}).get(server)
 
-    def start(self, person: str, server: str, choice: Wanted | None) -> str:
+    def start(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None = None) -> str:
         """Start the session of a server, or make it; one that runs is left alone. Returns the session's name.
+
+        Args:
+            person: whose it is.
+            server: its name for them.
+            choice: the profile of a new one.
+            groups: those that the person is in; none: as the Hub has said last.
 
         Raises:
             NothingChosen: there is no session, and no profile was named.
+            OverLimit: it is more than the person may have.
             RefitError: it can't be made, or doesn't get ready.
         """
         try:
             if (session := self.session(person, server)) is None:
-                return self._make(person, server, choice).name
+                return self._make(person, server, choice, groups).name
             if not self.is_up(session.name):
-                start_session(self._settings, session.name)
+                asked = self.allowance.of(session.name)
+                with self.allowance.within(person, asked, session.name, groups):
+                    start_session(self._settings, session.name)
             return session.name
         finally:
             self._forget()
@@ -161,14 +172,16 @@ class Servers:
         with self._lock:
             self._seen = (-math.inf, {})
 
-    def _make(self, person: str, server: str, choice: Wanted | None) -> Session:
+    def _make(self, person: str, server: str, choice: Wanted | None, groups: Collection[str] | None) -> Session:
         if choice is None:
             raise NothingChosen()
         catalog = load.load_catalog(self._settings.catalog)
         profile = successors.current(catalog, choice.release, choice.profile, now().date())
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
-        name, variables = self._free_name(person, server), names.environment(person, server)
-        session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
+        asked = self.allowance.takes(profile.resources.memory or 0, profile.resources.cpus or 0.0)
+        with self.allowance.within(person, asked, groups=groups):
+            name, variables = self._free_name(person, server), names.environment(person, server)
+            session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
         PreferenceStore(self._database).change(name, person, owner=person)
         return session
 

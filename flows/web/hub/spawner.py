@@ -17,6 +17,7 @@ from flows.core.errors import RefitError
 from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
+from flows.sessions.people.limits import OverLimit
 from flows.web.hub import accounts, offers
 from flows.web.hub.servers import RUNS, Servers, choice_of
 
@@ -43,6 +44,13 @@ def _keep(report: Report) -> None:
     """Keep what a thread reports for whoever waits for it; other threads have nobody."""
     if (lines := _lines.get()) is not None:
         lines.append(f"{report.thing}: {report.note or report.state}")
+
+
+def _offered(person: str, groups: frozenset[str]) -> str:
+    """The form for somebody."""
+    allowance = servers().allowance
+    account = allowance.account(person, groups)
+    return offers.form(allowance.offered(account, offers.offers(settings())), str(account))
 
 
 class RefitSpawner(Spawner):
@@ -75,9 +83,10 @@ class RefitSpawner(Spawner):
                 raise SpawnException("This session was stopped meanwhile.", reason="stopped")
             return settings().gateway_url
         try:
-            await self._in_thread(servers().start, self.user.name, self.name, choice_of(options))
+            await self._in_thread(servers().start, self.user.name, self.name, choice_of(options), self._groups)
         except RefitError as error:
-            told = " ".join(filter(None, (error.what, error.why)))
+            hint = f"You can {error.hint}" if isinstance(error, OverLimit) else ""
+            told = " ".join(filter(None, (error.what, error.why, hint)))
             raise SpawnException(told, reason="refit", log_message=str(error)) from error
         return settings().gateway_url
 
@@ -124,11 +133,16 @@ class RefitSpawner(Spawner):
         if await self._session():
             return ""
         try:
-            return offers.form(await self._in_thread(offers.offers, settings()))
+            return await self._in_thread(_offered, self.user.name, self._groups)
         except RefitError as error:
             told = html.escape(" ".join(filter(None, (error.what, error.why))))
             self.log.error("%s", error)
             return f'<p class="alert alert-danger">The profiles can\'t be listed. {told}</p>'
+
+    @property
+    def _groups(self) -> frozenset[str]:
+        """The groups that the person is in; read in the Hub's loop alone, whose connection to its database this uses."""
+        return frozenset(group.name for group in self.user.groups)
 
     @default("apply_user_options")
     def _applied(self) -> Callable[[Spawner, Mapping[str, object]], None]:

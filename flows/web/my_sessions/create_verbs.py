@@ -11,6 +11,7 @@ from flows.gateway import routes
 from flows.web.hub.client import HubClient
 from flows.web.hub.scopes import Scope
 from flows.web.hub.servers import Servers
+from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.own_verbs import Chosen, check_offered
@@ -42,11 +43,12 @@ class Begun:
 
 
 def _create(desk: Desk, caller: Caller, _: str, asked: ToCreate) -> Begun:
-    check_offered(desk, asked)
+    offer = check_offered(desk, asked)
     if session := Servers(desk.settings).session(caller.person, asked.server):
         raise Problem(
             Code.refused, f"You have that session already: {session.name}.", hint="choose another name, or start it."
         )
+    limit_verbs.check(desk, caller, desk.allowance.takes(offer.memory, offer.cpus))
     options = {"release": asked.release, "profile": asked.profile}
     HubClient(desk.settings).note(caller.person, asked.server, options)
     words = filter(None, (caller.person, asked.server))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flows.core.database import open_database
 from flows.core.settings import Settings
+from flows.web.hub.allowance import Allowance
 from flows.web.hub.scopes import Scope
 from flows.web.hub.sharing import Sharing
 from flows.web.my_sessions.actions import Actions
@@ -26,6 +27,7 @@ class Desk:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.database = open_database(settings.database)
+        self.allowance = Allowance(settings, self.database)
         self.lookout = Lookout(settings, self.database)
         self.actions = Actions(self.lookout.forget)
 

@@ -16,6 +16,7 @@ from flows.sessions.history import History
 from flows.sessions.people.entitlements import Role
 from flows.web.hub import offers
 from flows.web.hub.scopes import Scope
+from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.desk import DOWN, ONE, UP, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
@@ -60,6 +61,7 @@ class Offered:
         size: bytes (compressed) of its newest image; 0: there is none.
         built: when that was published; none: there is none.
         why_not: why it can't be had now; empty: it can.
+        over_limit: why another session of it would be more than you may have; empty: it wouldn't.
     """
 
     profile: str
@@ -68,6 +70,7 @@ class Offered:
     size: int
     built: datetime | None
     why_not: str
+    over_limit: str = ""
 
 
 class Lines(Parameters):
@@ -93,9 +96,12 @@ def _show(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
 
 def _start(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
     desk.mine(caller, name)
+    asked = desk.allowance.of(name)
+    limit_verbs.check(desk, caller, asked, name)
 
     def work() -> str:
-        _, result = start_session(desk.settings, name)
+        with desk.allowance.within(caller.person, asked, name):
+            _, result = start_session(desk.settings, name)
         return "It runs on its new image." if result and result.moved else "It runs."
 
     return desk.act(caller, name, "start", work)
@@ -111,8 +117,8 @@ def _stop(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
     return desk.act(caller, name, "stop", work)
 
 
-def check_offered(desk: Desk, chosen: Chosen) -> None:
-    """Return if a profile can be had now.
+def check_offered(desk: Desk, chosen: Chosen) -> offers.Offer:
+    """Return the offer, if a profile can be had now.
 
     Raises:
         Problem: it can't.
@@ -122,16 +128,20 @@ def check_offered(desk: Desk, chosen: Chosen) -> None:
     if offer is None or offer.why_not:
         why = offer.why_not if offer else f"There is no profile {chosen.profile!r} in a release {chosen.release!r}."
         raise Problem(Code.refused, "That profile can't be had now.", why=why)
+    return offer
 
 
 def _change_profile(desk: Desk, caller: Caller, name: str, chosen: Chosen) -> MySession:
     session = desk.mine(caller, name)
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
-    check_offered(desk, chosen)
+    offer = check_offered(desk, chosen)
+    asked = desk.allowance.takes(offer.memory, offer.cpus)
+    limit_verbs.check(desk, caller, asked, name)
 
     def work() -> str:
-        result = switch_session(desk.settings, name, chosen.profile, chosen.release)
+        with desk.allowance.within(caller.person, asked, name):
+            result = switch_session(desk.settings, name, chosen.profile, chosen.release)
         if not result.moved:
             raise Problem(Code.refused, "The session has its old profile still.", why=result.reason)
         return f"It has the profile {chosen.profile} of release {chosen.release}."
@@ -161,13 +171,14 @@ def _history(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Happeni
     return tuple(sorted((*moves, *others), key=lambda one: one.at, reverse=True)[:_MOST_HAPPENINGS])
 
 
-def _profiles(desk: Desk, _: Caller, __: str, ___: Nothing) -> tuple[Offered, ...]:
-    return tuple(map(_offered, desk.lookout.offers()))
+def _profiles(desk: Desk, caller: Caller, _: str, __: Nothing) -> tuple[Offered, ...]:
+    account = desk.allowance.account(caller.person)
+    return tuple(_offered(one, desk.allowance.why_not_another(account, one)) for one in desk.lookout.offers())
 
 
-def _offered(offer: offers.Offer) -> Offered:
+def _offered(offer: offers.Offer, over: str) -> Offered:
     size, built = (offer.image.size, offer.image.built) if offer.image else (0, None)
-    return Offered(offer.profile, offer.release, offer.text, size, built, offer.why_not)
+    return Offered(offer.profile, offer.release, offer.text, size, built, offer.why_not, over)
 
 
 _ALL = tuple[MySession, ...]

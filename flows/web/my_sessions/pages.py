@@ -98,6 +98,7 @@ class Pages:
             "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
             "shared": [one for one in sessions if not one.is_mine],
             "offers": self._asked("profiles", caller, "", ()) if Scope.sessions in caller.scopes else (),
+            "limits": self._asked("limits", caller, "", None),
             "keys": self._asked("keys", caller, "", ()),
             "may_open": Scope.access in caller.scopes,
             "again": _AGAIN_SECONDS if not problem and any(one.settles for one in sessions) else 0,

@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.leases import LeaseTaken
+from flows.sessions.people.limits import OverLimit
 
 
 class Code(StrEnum):
@@ -70,6 +71,8 @@ def of(error: RefitError) -> Problem:
         return error
     if isinstance(error, LeaseTaken):
         return Problem(Code.busy, "Somebody acts on this session just now.", hint="try again in a minute.")
+    if isinstance(error, OverLimit):
+        return Problem(Code.limit, error.what, why=error.why, hint=error.hint)
     # The other names are other people's: `why` of these lists all.
     why = "" if isinstance(error, UnknownName) else error.why
     return Problem(Code.refused, error.what, why=why)

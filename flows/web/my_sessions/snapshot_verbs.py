@@ -10,6 +10,7 @@ from pydantic import Field
 from flows.migrations import session_snapshots
 from flows.migrations.roll_back import InUse, roll_back
 from flows.web.hub.scopes import Scope
+from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.desk import EVERY, ONE, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
@@ -94,10 +95,13 @@ def _roll_back(desk: Desk, caller: Caller, name: str, asked: ToGoBack) -> MySess
             why="It stops for it, and its programs end. Its home of now becomes a snapshot, too.",
             hint="give the session's name as `confirm`.",
         )
+    takes = desk.allowance.of(name)
+    limit_verbs.check(desk, caller, takes, name)
 
     def work() -> str:
         try:
-            result = roll_back(desk.settings, name, chosen.id, caller.person, force=asked.force)
+            with desk.allowance.within(caller.person, takes, name):
+                result = roll_back(desk.settings, name, chosen.id, caller.person, force=asked.force)
         except InUse as error:
             raise Problem(Code.busy, error.what, why=error.why, hint="wait, or send `force`.") from None
         if not result.moved:

@@ -3,11 +3,20 @@
 From it come the routes of the API, its OpenAPI description and the forms of the pages.
 """
 
-from flows.web.my_sessions import access_verbs, create_verbs, operator_verbs, own_verbs, snapshot_verbs, update_verbs
+from flows.web.my_sessions import (
+    access_verbs,
+    create_verbs,
+    limit_verbs,
+    operator_verbs,
+    own_verbs,
+    snapshot_verbs,
+    update_verbs,
+)
 from flows.web.my_sessions.desk import Verb
 
 VERBS: tuple[Verb, ...] = (
     *own_verbs.VERBS,
+    *limit_verbs.VERBS,
     *create_verbs.VERBS,
     *update_verbs.VERBS,
     *snapshot_verbs.VERBS,

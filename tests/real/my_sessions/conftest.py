@@ -11,10 +11,14 @@ from tests.support.hub import RELEASE, Hub, Person, running_hub
 from tests.support.machine import FIRST, RegistryServer
 from tests.support.variants import LIGHT
 
+# Nobody is in these groups but the people of the test of limits.
+LIMITS = {"groups": {"two": {"sessions": 2}, "little": {"memory_gb": 0.001}}}
+
 
 @pytest.fixture(scope="package")
 def hub(registry_server: RegistryServer, base: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    with running_hub(registry_server, base, tmp_path_factory.mktemp("mine") / "home") as hub:
+    folder = tmp_path_factory.mktemp("mine") / "home"
+    with running_hub(registry_server, base, folder, person_limits=LIMITS) as hub:
         yield hub
 
 

@@ -1,0 +1,105 @@
+"""Limits of people where they begin and start sessions. The operator's shell has none: it doesn't come here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Engine
+
+from flows.core.leases import lease
+from flows.core.settings import Settings
+from flows.host import tools
+from flows.sessions.people import limits, rights
+from flows.sessions.people.limits import NO_LIMITS, Account, Amounts
+from flows.sessions.store import Store
+from flows.web.hub.offers import Offer
+
+# Seconds that another session of the same person may take for its image, besides those for its start.
+_MORE_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Says what people may have, and lets a session begin if that is allowed."""
+
+    settings: Settings
+    database: Engine
+
+    def account(self, person: str, groups: Collection[str] | None = None) -> Account:
+        """A person's limits, and what they use.
+
+        Args:
+            person: with an account at the Hub.
+            groups: those that they are in; none: as the Hub has said last.
+        """
+        store = Store(self.database)
+        owners, intents = store.owners(), store.intents()
+        used = {
+            one.name: self.takes(one.memory, one.cpus, runs=one.name in intents)
+            for one in store.sessions()
+            if owners.get(one.name) == person
+        }
+        return Account(self._allowed(person, groups), used)
+
+    def takes(self, memory: int, cpus: float, *, runs: bool = True) -> Amounts:
+        """The amounts of a session with these limits of its own (bytes, cores); 0: those of the settings."""
+        settings = self.settings
+        if settings.in_cluster:
+            of_all = round(settings.kubernetes.memory_gb * 1e9), settings.kubernetes.cpus
+        else:
+            of_all = tools.session_memory(settings), 0.0
+        return limits.takes(memory or of_all[0], cpus or of_all[1], runs=runs)
+
+    def of(self, name: str) -> Amounts:
+        """The amounts of a session once it runs.
+
+        Raises:
+            UnknownName: there is no such session.
+        """
+        session = Store(self.database).session(name)
+        return self.takes(session.memory, session.cpus)
+
+    def why_not_another(self, account: Account, offer: Offer) -> str:
+        """Why somebody can't have another session of a profile; empty: they can."""
+        refusal = account.refusal(self.takes(offer.memory, offer.cpus))
+        return f"{refusal.what} {refusal.why}" if refusal else ""
+
+    def offered(self, account: Account, offered: Iterable[Offer]) -> tuple[Offer, ...]:
+        """The offers to somebody who wants another session, with what is too much for them as not available."""
+        return tuple(replace(one, why_not=one.why_not or self.why_not_another(account, one)) for one in offered)
+
+    @contextmanager
+    def within(
+        self, person: str, asked: Amounts, session: str = "", groups: Collection[str] | None = None
+    ) -> Iterator[None]:
+        """Begin a session inside the `with` block, if it is allowed.
+
+        Of two that one person begins at the same time, the second waits until the first is on record. So they never
+        both have what is left for one.
+
+        Args:
+            person: whose session it is.
+            asked: what it takes once it runs.
+            session: its name; empty: it is a new one.
+            groups: those that the person is in; none: as the Hub has said last.
+
+        Raises:
+            OverLimit: it is too much.
+            LeaseTaken: another session of this person takes too long to start.
+        """
+        if self._allowed(person, groups) == NO_LIMITS:
+            yield
+            return
+        settings, wait = self.settings, self.settings.ready_timeout_seconds + _MORE_SECONDS
+        with lease(self.database, f"limits of {person}", seconds=settings.lease_seconds, wait=wait):
+            if refusal := self.account(person, groups).refusal(asked, session):
+                raise refusal
+            yield
+
+    def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:
+        if groups is None:
+            heard = (rights.last(self.settings).rights.accounts or {}).get(person)
+            groups = heard.groups if heard else ()
+        return limits.allowed(self.settings.person_limits, groups)
