@@ -141,7 +141,7 @@ class RefitSpawner(Spawner):
 
     @property
     def _groups(self) -> frozenset[str]:
-        """The groups that the person is in; read in the Hub's loop alone, whose connection to its database this uses."""
+        """The groups that the person is in; read in the loop alone, whose connection to the database this uses."""
         return frozenset(group.name for group in self.user.groups)
 
     @default("apply_user_options")
