@@ -97,7 +97,7 @@ def look(asked: Row) -> Row:
         "probe": [os.getpid(), *_others_who_look(processes)],
         "processes": processes,
         "terminals": {name: Path(name).stat().st_atime for name in _terminals(processes)},
-        "network": (_network() - received) / seconds,
+        "network": max(0, _network() - received) / seconds,  # an interface that goes takes its count with it
         "connections": _attempt(problems, "connections", _connections, asked["port"]) or 0,
         "kernels": kernels,
         "saved": (server or {}).get("saved"),
