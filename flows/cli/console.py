@@ -26,7 +26,7 @@ with lazily(globals()):
     from flows import services
     from flows.catalog.load import newest_release
     from flows.cli import screen, tables
-    from flows.core import settings as chosen
+    from flows.core import default_folders
     from flows.core.documents import Mistakes
     from flows.core.settings import Settings, load
 
@@ -82,7 +82,8 @@ def _ending_when_told() -> Iterator[None]:
 
 def shown_catalog(catalog: Path) -> str:
     """Which catalog was taken, in a line: nobody should look for their recipes in another one."""
-    return f"Catalog: {catalog}{', which came with Refit' if catalog == chosen.SHIPPED_CATALOG != Path.cwd() else ''}"
+    is_shipped = catalog == default_folders.SHIPPED_CATALOG != Path.cwd()
+    return f"Catalog: {catalog}{', which came with Refit' if is_shipped else ''}"
 
 
 def show_data(as_json: bool, data: Any, table: Table) -> None:

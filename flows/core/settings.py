@@ -19,6 +19,7 @@ from pydantic import Field, SecretStr
 
 from flows.core import documents, program_output
 from flows.core.cluster_settings import ClusterSettings, SessionEngine
+from flows.core.default_folders import default_catalog, default_home
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
 from flows.core.logins import LoginPolicy
@@ -28,27 +29,9 @@ from flows.core.policy import RolloutPolicy, SnapshotPolicy
 with lazily(globals()):
     from flows.core.settings_sources import gathered  # 0.1 s
 
-SHIPPED_CATALOG = Path(__file__).resolve().parents[2]
-
 Port = Annotated[int, Field(ge=1, le=65535)]
 # The login of the embedded registry that is made up where nobody chose one; the password's file is below the home.
 REGISTRY_USER, REGISTRY_PASSWORD = "refit", Path("services", "registry", "password")
-
-
-def default_home() -> Path:
-    """`REFIT_HOME`, else `refit` in the XDG state folder: Refit's database, logs, storage and homes of sessions."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(os.environ.get("REFIT_HOME") or Path(state) / "refit").absolute()
-
-
-def default_catalog() -> Path:
-    """The working directory where it is a catalog, or a part of one; else the one that came with this Refit.
-
-    Of a part, it is said what it lacks: whoever stands in it doesn't mean another one.
-    """
-    here = Path.cwd()
-    is_meant = (here / "releases").is_dir() or ((here / "bundles").is_dir() and (here / "ides").is_dir())
-    return here if is_meant else SHIPPED_CATALOG
 
 
 class Span(documents.Document):
@@ -198,7 +181,6 @@ class Settings(documents.Document):
         512, ge=0, description="Weight of a session where cores are short; other programs have 1024. 0: Podman's own."
     )
     person_limits: PersonLimits = Field(PersonLimits(), description="The most that a person may have, at the Hub.")
-
     session_home: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
         "25%",
         description="Room that a home in the pool may take, and each volume of its session: GB, or a share of the "
@@ -355,10 +337,9 @@ class Settings(documents.Document):
     @property
     def seen_from_here(self) -> str:
         """The host in URLs of the embedded services, as this machine reaches them."""
-        everywhere = self.bind_address in ("0.0.0.0", "::")
-        return (
-            "127.0.0.1" if everywhere else f"[{self.bind_address}]" if ":" in self.bind_address else self.bind_address
-        )
+        if self.bind_address in ("0.0.0.0", "::"):
+            return "127.0.0.1"
+        return f"[{self.bind_address}]" if ":" in self.bind_address else self.bind_address
 
     def folder(self, *names: str) -> Path:
         """A folder inside the home, made if need be: its owner's alone, and so is the home."""
@@ -396,8 +377,7 @@ def load() -> Settings:
 def _secrets(settings: Settings) -> Iterator[SecretStr]:
     yield from (settings.registry_password, settings.auth, settings.metrics_token, settings.pip_index_url)
     yield from settings.notify
-    for urls in settings.notify_owners.values():
-        yield from urls
+    yield from (url for urls in settings.notify_owners.values() for url in urls)
 
 
 def _from_folder(value: object, folder: Path) -> object:

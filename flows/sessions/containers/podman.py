@@ -38,9 +38,8 @@ with lazily(globals()):
 
 logger = logging.getLogger("refit.sessions")
 
-
 _RESERVED = re.compile(r"([0-9a-f.:]+) has been allocated to \w+, duplicate allocation")
-# The variable by which looks at a session know each other (`watching/look.py`).
+# The variable by which looks at a session know each other (`activity/inspect_processes.py`).
 _LOOKER = "REFIT_LOOK"
 # Bytes that a dialogue may have: a look at thousands of processes, with what they were called with.
 _LOOKS = 4 * FOREIGN_OUTPUT

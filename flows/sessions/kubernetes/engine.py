@@ -7,10 +7,9 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from flows.core import fence
@@ -26,12 +25,12 @@ from flows.sessions.kubernetes.cluster import (
     StillWaiting,
 )
 from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED
+from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.model import Container, Running, Session, session_of
 
 logger = logging.getLogger("refit.sessions")
 
-_SCRIPT = Path(__file__).with_name("slot.sh")
 _SLOT = ("/bin/sh", "/run/refit/bin/slot")
 _QUICK = 60.0
 _PULL_SECONDS = 1800.0
@@ -65,21 +64,12 @@ class Kubernetes:
         """
         self._options, self._configuration, self._door = options, configuration, door
         self._cluster = Cluster(options)
-
-    @cached_property
-    def _script(self) -> str:
-        """The name of the ConfigMap with the program of slots, which is made if need be."""
-        text = _SCRIPT.read_text(encoding="utf-8")
-        self._cluster.ensure("configmaps", manifests.scripts(self._options, text))
-        return manifests.scripts_name(text)
+        self._placement = Placement(self._cluster, options)
 
     def containers(self, session: str = "") -> tuple[Container, ...]:
         """All generations that Refit made, or those of one session, lowest generation first."""
         own = self._cluster.list("configmaps", **{SESSION: session, KIND: "record"})
-        return records.containers(own, self._pods(session))
-
-    def _pods(self, session: str = "") -> tuple[SessionPod, ...]:
-        return tuple(map(records.pod, self._cluster.list("pods", **{SESSION: session, KIND: "session"})))
+        return records.containers(own, self._placement.pods(session))
 
     def pull(self, image: str) -> None:
         """Bring the image with this digest to every node on which sessions run.
@@ -88,7 +78,7 @@ class Kubernetes:
             RefitError: the registry has no such image, or a node can't pull it.
         """
         self._configuration(image)
-        for node in sorted({pod.node for pod in self._pods() if pod.node}):
+        for node in sorted({pod.node for pod in self._placement.pods() if pod.node}):
             self._pull_to(node, image)
 
     def _pull_to(self, node: str, image: str) -> None:
@@ -189,7 +179,7 @@ class Kubernetes:
 
     def _opened(self, container: str) -> list[tuple[SessionPod, Slot]]:
         """The slots in which a generation runs."""
-        pods = self._pods(session_of(container))
+        pods = self._placement.pods(session_of(container))
         slots = [(pod, slot) for pod in pods for slot in pod.slots if slot.opened]
         return [(pod, slot) for pod, slot in slots if container == f"refit-{pod.session}-{slot.opened}"]
 
@@ -216,7 +206,7 @@ class Kubernetes:
         session = session_of(container)
         left = [each for each in self.containers(session) if each.name != container]
         generation = container.rpartition("-")[2]
-        for pod in self._pods(session):
+        for pod in self._placement.pods(session):
             self._release(pod, int(generation), bool(left))
         self._cluster.delete("configmaps", container)
 
@@ -224,7 +214,7 @@ class Kubernetes:
         """Free the slot of a generation; a Pod that no other generation has a slot of goes, if nobody needs it."""
         others = any(slot.generation not in (0, generation) for slot in pod.slots)
         if not others and not (needed and pod.slot_of(generation) is None):
-            self._end_pod(pod.name)
+            self._placement.end(pod.name)
         elif slot := pod.slot_of(generation):
             self._annotate(pod.name, {f"{PLACED}{slot.name}": None, f"{OPENED}{slot.name}": None})
 
@@ -247,8 +237,7 @@ class Kubernetes:
         changes: list[str] = []
         for told in self._cluster.list("pods", **{SESSION: session.name, KIND: "session"}):
             pod = records.pod(told)
-            if (slot := pod.slot_of(session.generation)) and pod.shape == self._shape(session):
-                expected = manifests.pod_spec(session, self._options, self._script)
+            if (slot := pod.slot_of(session.generation)) and (expected := self._placement.expected(session, pod)):
                 changes += manifests.changed_by_hand(told["spec"], expected, slot.name)
         return tuple(changes)
 
@@ -318,7 +307,7 @@ class Kubernetes:
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that a generation's slot wrote; of a program that has ended by itself, what it left."""
-        for pod in self._pods(session_of(container)):
+        for pod in self._placement.pods(session_of(container)):
             if slot := pod.slot_of(int(container.rpartition("-")[2])):
                 now = self._cluster.logs(pod.name, slot.name, lines)
                 return now or self._cluster.logs(pod.name, slot.name, lines, previous=True)
@@ -327,7 +316,7 @@ class Kubernetes:
     def _begin(self, session: Session, verb: str) -> tuple[SessionPod, Slot]:
         """Let the program of a generation begin in a slot, with its home or without."""
         argv = manifests.image_program(self._configuration(session.image))
-        pod, slot = self._place(session)
+        pod, slot = self._placement.place(session)
         opened = {"generation": session.generation, "container": slot.container, "late": verb == "warm"}
         program = manifests.program(session, argv).encode()
         self._execute(pod.name, slot.name, [*_SLOT, "write", str(len(program))], program, _QUICK)
@@ -347,70 +336,6 @@ class Kubernetes:
         self._in_slot(pod.name, slot.name, "open", str(session.generation), str(fence.number()))
         opened = {"generation": session.generation, "container": slot.container, "late": False}
         self._annotate(pod.name, {f"{OPENED}{slot.name}": json.dumps(opened)})
-
-    def _place(self, session: Session) -> tuple[SessionPod, Slot]:
-        """The slot in which a generation can run now, with its image there."""
-        shape = self._shape(session)
-        place = records.place(session, self._pods(session.name), shape)
-        if place is None:
-            self._make_room(session)
-            self._cluster.ensure("pods", manifests.pod(session, self._options, self._script))
-            name, slot = session.container, manifests.SLOTS[0]
-        else:
-            name, slot = place[0].name, place[1].name
-            if place[1].generation != session.generation or place[1].image != session.image:
-                self._give_slot(place[0], slot, session)
-        self._wait_runs(name, slot, session)
-        pod = next(pod for pod in self._pods(session.name) if pod.name == name)
-        return pod, next(each for each in pod.slots if each.name == slot)
-
-    def _wait_runs(self, name: str, slot: str, session: Session) -> None:
-        """Wait until a slot runs the image of a generation.
-
-        Raises:
-            ClusterError: it never will, or not in time: the Pod, its claims and its events say why.
-        """
-        seconds, told = self._options.start_seconds, f"{name} doesn't run"
-        try:
-            self._cluster.wait("pods", name, partial(_has_image, slot, session), seconds, told)
-        except StillWaiting as error:
-            raise ClusterError(error.what, why=self._why(session, name), hint=error.hint) from None
-
-    def _why(self, session: Session, name: str) -> str:
-        """The reasons, in Kubernetes' words, for which a Pod of a session waits, as far as Refit may read them."""
-        pod = self._cluster.find("pods", name) or {}
-        claims = [session.home.name, *(volume.folder.name for volume in session.volumes)]
-        seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
-        events: list[dict[str, Any]] = []
-        with suppress(ClusterError):  # the right to read them may lack
-            events = self._cluster.list("events")
-        return "\n".join(
-            filter(None, (records.waits_for(pod), *records.unbound(seen), *records.warnings(events, [name, *claims])))
-        )
-
-    def _give_slot(self, pod: SessionPod, slot: str, session: Session) -> None:
-        """Let a slot have another image: kubelet replaces this container alone."""
-        change = {
-            "metadata": {
-                "resourceVersion": pod.version,
-                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": None},
-            },
-            "spec": {"containers": [{"name": slot, "image": self._options.reference(session.image)}]},
-        }
-        self._cluster.patch("pods", pod.name, change)
-
-    def _make_room(self, session: Session) -> None:
-        """End the Pods of a session with this home in which nothing runs, and that don't fit it."""
-        for pod in self._pods(session.name):
-            if pod.claim == session.home.name and not any(slot.opened for slot in pod.slots):
-                self._end_pod(pod.name)
-
-    def _end_pod(self, name: str) -> None:
-        self._cluster.delete("pods", name, grace=1)
-        self._cluster.wait("pods", name, lambda pod: pod is None, _QUICK, f"{name} doesn't end")
-
-    def _shape(self, session: Session) -> str:
-        return manifests.shape(session, self._options, self._script)
 
     def _in_slot(self, pod: str, slot: str, *words: str, limit: float = _QUICK) -> None:
         self._execute(pod, slot, [*_SLOT, *words], b"", limit)
@@ -442,23 +367,6 @@ def _check_home(session: Session, others: Sequence[Container]) -> None:
                 why=f"{other.name} runs with it.",
                 hint=f"stop {other.name} first: `refit session stop {other.name}`.",
             )
-
-
-def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> bool:
-    """Whether a slot runs the image of a generation.
-
-    Raises:
-        ClusterError: it never will.
-    """
-    if told is None:
-        return False
-    pod = records.pod(told)
-    seen = next(each for each in pod.slots if each.name == slot)
-    if seen.trouble:
-        raise ClusterError(
-            f"The Pod of {session.name} can't run.", why=seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
-        )
-    return bool(seen.container) and seen.image == session.image
 
 
 def _is_pulled(told: Mapping[str, Any] | None) -> bool:

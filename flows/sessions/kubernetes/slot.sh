@@ -68,7 +68,7 @@ stop() { # seconds number
     kill -KILL -1 2>/dev/null
     tries=500
     while [ -e "$slot/running" ] || [ -n "$(others)" ]; do
-        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "it does not end" >&2; exit 75; }
+        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "it does not end: $(cat "$slot/running" 2>/dev/null) $(others)" >&2; exit 75; }
         sleep 0.01
     done
 }

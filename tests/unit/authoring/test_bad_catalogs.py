@@ -18,7 +18,7 @@ from flows.authoring.lint.catalog import lint
 from flows.catalog import load, tree
 from flows.catalog.tree import NoCatalog
 from flows.cli import build, console, main
-from flows.core import settings
+from flows.core import default_folders
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from tests.support.apart import apart
@@ -104,13 +104,13 @@ def test_a_part_of_a_catalog_is_not_replaced_by_another(
 ) -> None:
     monkeypatch.chdir(half(tmp_path / "mine"))
     monkeypatch.delenv("REFIT_CATALOG", raising=False)
-    assert settings.default_catalog() == tmp_path / "mine"
+    assert default_folders.default_catalog() == tmp_path / "mine"
     said = refit(*words)
     if words[0] != "build":  # without services, that is said first
         assert said.code == 2 and "lacks releases/" in said.words
     assert not list((tmp_path / "mine" / "ides").iterdir())
     monkeypatch.chdir(tmp_path)
-    assert settings.default_catalog() == ROOT
+    assert default_folders.default_catalog() == ROOT
 
 
 @pytest.mark.slow

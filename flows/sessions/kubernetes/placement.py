@@ -1,0 +1,122 @@
+"""The Pods and slots in which sessions run: which one a generation gets, and why it has to wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from flows.sessions.kubernetes import manifests, records
+from flows.sessions.kubernetes.cluster import Cluster, ClusterError, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes.manifests import KIND, OPENED, PLACED, SESSION
+from flows.sessions.kubernetes.records import SessionPod, Slot
+from flows.sessions.model import Session
+
+_SCRIPT = Path(__file__).with_name("slot.sh")
+_END_SECONDS = 60.0
+
+
+class Placement:
+    """Gives generations of sessions their slots."""
+
+    def __init__(self, cluster: Cluster, options: ClusterOptions) -> None:
+        self._cluster, self._options = cluster, options
+
+    @cached_property
+    def _script(self) -> str:
+        """The name of the ConfigMap with the program of slots, which is made if need be."""
+        text = _SCRIPT.read_text(encoding="utf-8")
+        self._cluster.ensure("configmaps", manifests.scripts(self._options, text))
+        return manifests.scripts_name(text)
+
+    def pods(self, session: str = "") -> tuple[SessionPod, ...]:
+        """The Pods of a session, or those of all."""
+        return tuple(map(records.pod, self._cluster.list("pods", **{SESSION: session, KIND: "session"})))
+
+    def expected(self, session: Session, pod: SessionPod) -> Mapping[str, Any]:
+        """The spec of a Pod as Refit made it for a session; empty: it was made for another shape of it."""
+        return manifests.pod_spec(session, self._options, self._script) if pod.shape == self._shape(session) else {}
+
+    def place(self, session: Session) -> tuple[SessionPod, Slot]:
+        """The slot in which a generation can run now, with its image there."""
+        shape = self._shape(session)
+        place = records.place(session, self.pods(session.name), shape)
+        if place is None:
+            self._make_room(session)
+            self._cluster.ensure("pods", manifests.pod(session, self._options, self._script))
+            name, slot = session.container, manifests.SLOTS[0]
+        else:
+            name, slot = place[0].name, place[1].name
+            if place[1].generation != session.generation or place[1].image != session.image:
+                self._give_slot(place[0], slot, session)
+        self._wait_runs(name, slot, session)
+        pod = next(pod for pod in self.pods(session.name) if pod.name == name)
+        return pod, next(each for each in pod.slots if each.name == slot)
+
+    def _wait_runs(self, name: str, slot: str, session: Session) -> None:
+        """Wait until a slot runs the image of a generation.
+
+        Raises:
+            ClusterError: it never will, or not in time: the Pod, its claims and its events say why.
+        """
+        seconds, told = self._options.start_seconds, f"{name} doesn't run"
+        try:
+            self._cluster.wait("pods", name, partial(_has_image, slot, session), seconds, told)
+        except StillWaiting as error:
+            raise ClusterError(error.what, why=self._why(session, name), hint=error.hint) from None
+
+    def _why(self, session: Session, name: str) -> str:
+        """The reasons, in Kubernetes' words, for which a Pod of a session waits, as far as Refit may read them."""
+        pod = self._cluster.find("pods", name) or {}
+        claims = [session.home.name, *(volume.folder.name for volume in session.volumes)]
+        seen = {claim: self._cluster.find("persistentvolumeclaims", claim) for claim in claims}
+        events: list[dict[str, Any]] = []
+        with suppress(ClusterError):  # the right to read them may lack
+            events = self._cluster.list("events")
+        return "\n".join(
+            filter(None, (records.waits_for(pod), *records.unbound(seen), *records.warnings(events, [name, *claims])))
+        )
+
+    def _give_slot(self, pod: SessionPod, slot: str, session: Session) -> None:
+        """Let a slot have another image: kubelet replaces this container alone."""
+        change = {
+            "metadata": {
+                "resourceVersion": pod.version,
+                "annotations": {f"{PLACED}{slot}": str(session.generation), f"{OPENED}{slot}": None},
+            },
+            "spec": {"containers": [{"name": slot, "image": self._options.reference(session.image)}]},
+        }
+        self._cluster.patch("pods", pod.name, change)
+
+    def _make_room(self, session: Session) -> None:
+        """End the Pods of a session with this home in which nothing runs, and that don't fit it."""
+        for pod in self.pods(session.name):
+            if pod.claim == session.home.name and not any(slot.opened for slot in pod.slots):
+                self.end(pod.name)
+
+    def end(self, name: str) -> None:
+        """End a Pod, and wait until it is gone."""
+        self._cluster.delete("pods", name, grace=1)
+        self._cluster.wait("pods", name, lambda pod: pod is None, _END_SECONDS, f"{name} doesn't end")
+
+    def _shape(self, session: Session) -> str:
+        return manifests.shape(session, self._options, self._script)
+
+
+def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> bool:
+    """Whether a slot runs the image of a generation.
+
+    Raises:
+        ClusterError: it never will.
+    """
+    if told is None:
+        return False
+    pod = records.pod(told)
+    seen = next(each for each in pod.slots if each.name == slot)
+    if seen.trouble:
+        raise ClusterError(
+            f"The Pod of {session.name} can't run.", why=seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
+        )
+    return bool(seen.container) and seen.image == session.image
