@@ -59,7 +59,7 @@ def choice(answers: Answers) -> Choice:
 def written(answers: Answers) -> dict[str, str]:
     """The keys of that profile, in the order in which people write them."""
     keys = ("ide", "bundle", "os", "python", "cuda")
-    return {key: answers[key] for key in keys if answers[key] != NONE}
+    return {key: answers[key] for key in keys if key != "cuda" or answers[key] != NONE}
 
 
 def possible(catalog: Catalog, answers: Answers = MappingProxyType({})) -> Iterator[dict[str, str]]:

@@ -6,7 +6,8 @@ A link that leads out of it would bring a file of this machine into an image, an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +22,8 @@ TOGETHER = 256_000_000  # bytes that the files of one folder may have which go i
 
 _NEEDED = ["base", "bundles", "ides", "releases"]
 _COPY = "put a copy of it here"
+_IMPORTS = re.compile(r'\{% *(?:import|include|extends|from) "([^"]+)"')
+_NPM = re.compile(r"ides/[^/]+/npm/")
 
 
 class NoCatalog(RefitError):
@@ -124,3 +127,23 @@ def copy(source: Path, target: Path, root: Path) -> None:
 def shipped_texts(pattern: str) -> frozenset[str]:
     """The texts of these files of the catalog that comes with Refit."""
     return frozenset(file.read_text(encoding="utf-8") for file in SHIPPED_CATALOG.glob(pattern))
+
+
+def is_shipped(name: str, texts: Mapping[str, str]) -> bool:
+    """Whether a template of a catalog, and each that it imports, has the text that came with Refit.
+
+    Args:
+        name: its path below the catalog.
+        texts: the templates of the catalog by their paths.
+    """
+    todo, seen = [name], set[str]()
+    while todo:
+        if (path := todo.pop()) in seen:
+            continue
+        seen.add(path)
+        text = texts.get(path)
+        # Only a text of Refit's is searched: it names those that it imports in full.
+        if text is None or text not in shipped_texts(_NPM.sub("ides/*/npm/", path)):
+            return False
+        todo += _IMPORTS.findall(text)
+    return True

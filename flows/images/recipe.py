@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flows.catalog import npm
 from flows.catalog.model import Base, Catalog, CudaConfig, Profile
-from flows.catalog.tree import read_files, shipped_texts
+from flows.catalog.tree import is_shipped, read_files
 from flows.core.documents import bounds
 from flows.core.errors import RefitError
 from flows.images.grafting.configuration import has_no_programs
@@ -187,7 +187,8 @@ class Assembler:
             files[REQUIREMENTS] = as_file(requirements)
             lower = sha256("\n".join(line for lines in locks.values() for line in lines).encode()).hexdigest()
             abi = {**self._abi(profile), "cuda": lower}
-            return Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=CUDA)
+            stage = Stage(name, Kind.closed, parent.name, text, files, requirements=requirements, abi=abi, writes=CUDA)
+            return self._carried(stage, f"{CUDA_RECIPE}/cuda.snippet.j2")
 
         return self._once("cuda", f"{profile.stem}-cuda-{level}", make)
 
@@ -237,9 +238,8 @@ class Assembler:
             return None
 
         def make(name: str) -> Stage:
-            text = self._templates.render(
-                "snippets/os-packages.snippet.j2", **template_variables(profile), system=system
-            )
+            variables = {**template_variables(profile), "system": system}
+            text = self._templates.render("snippets/os-packages.snippet.j2", **variables)
             files = self._common_files(profile.base, text)
             suite, family = profile.base.config.suite, profile.base.config.family
             return Stage(name, Kind.instructions, parent.name, text, files, system, suite=suite, family=family)
@@ -290,15 +290,12 @@ class Assembler:
             template = own if own in self._templates.texts else "snippets/npm.snippet.j2"
             variables = {**template_variables(profile), "installer": self._installer, "keep_node": ide.config.keep_node}
             text = self._templates.render(template, **variables)
-            own_files = self._files(ide.folder / "npm")
-            files = {path: content for path, content in own_files.items() if path.endswith("json")}
+            files = {path: file for path, file in self._files(ide.folder / "npm").items() if path.endswith("json")}
             locked = python_locks.exact(node)
             files[REQUIREMENTS] = bounds.read_bytes(node, bounds.TEXT)
             requirements = locked if ide.config.keep_node else ()
             stage = Stage(name, Kind.instructions, parent.name, text, files, requirements=requirements)
-            # Nobody can tell the files that a catalog's own instructions read in the image below.
-            shipped = template != own or self._templates.texts[own] in shipped_texts("ides/*/npm/npm.snippet.j2")
-            return replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)) if shipped else stage
+            return self._carried(replace(stage, kind=Kind.closed, abi=self._abi(profile), writes=(IDE,)), template)
 
         return self._once("npm", f"{profile.stem}-npm", make)
 
@@ -322,20 +319,26 @@ class Assembler:
         from_index, of_source = python_locks.split(requirements, self._built(profile))
         if category != FIRST_CATEGORY:  # then those of the first are there
             of_source = tuple(line for line in of_source if line not in self._requirements(profile, FIRST_CATEGORY))
-        snippet = "environment" if category == FIRST_CATEGORY else "packages"
+        template = f"snippets/{'environment' if category == FIRST_CATEGORY else 'packages'}.snippet.j2"
         variables = {**template_variables(profile), "installer": self._installer, "built": bool(of_source)}
         variables["indexes"] = self._pipfile(profile.bundle.pythons[profile.python] / "Pipfile").further(category)
-        return Stage(
+        stage = Stage(
             name,
             Kind.closed,
             parent.name,
-            self._templates.render(f"snippets/{snippet}.snippet.j2", **variables),
+            self._templates.render(template, **variables),
             files={REQUIREMENTS: as_file(from_index)},
             requirements=requirements,
             abi=self._abi(profile),
             writes=(ENVIRONMENT,),
             wheels=self._wheels(profile, category, of_source) if of_source else None,
         )
+        return self._carried(stage, template)
+
+    def _carried(self, stage: Stage, template: str) -> Stage:
+        """A closed stage, if Refit's own text starts its programs: others may read anything in the image below."""
+        own = not is_shipped(template, self._templates.texts)
+        return replace(stage, kind=Kind.instructions, abi={}, writes=()) if own else stage
 
     def _wheels(self, profile: Profile, category: str, of_source: tuple[str, ...]) -> Stage:
         """The packages of a category that have no wheel, built with compilers and tools that are locked, too."""

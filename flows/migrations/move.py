@@ -53,7 +53,7 @@ class Consent(StrEnum):
 
 
 _CONSENTS = {
-    Consent.agreed: "its owner agreed",
+    Consent.agreed: "it was agreed to",
     Consent.forced: "its deadline has come",
     Consent.starts: "its owner starts it",
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
+from flows import nightly
 from flows.catalog import load
 from flows.catalog.model import Catalog
 from flows.core.errors import RefitError
@@ -14,9 +17,14 @@ from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.grafting.configuration import has_layer
 from flows.images.grafting.layers import Trees, compare
+from flows.images.plan import Plan
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
+from flows.images.run import opened
 from flows.images.stages import Graph, Kind, Stage, join
+from flows.releases.night_report import Night, ReleaseNight
+from flows.releases.outcomes import Attempt, Outcomes
+from flows.releases.plan import ReleasePlan
 from tests.support.machine import RegistryServer
 
 BEGIN = "RUN . /mnt/env.sh; set -eu; umask 022; export SOURCE_DATE_EPOCH=315532800;"
@@ -169,6 +177,28 @@ def test_a_layer_that_the_registry_lost_is_made_again_by_the_next_run(
         link.unlink()
     again = Builder(shared, registry).build(stage, parents[1])
     assert (again.how, again.reason) == ("built", "the registry has lost its layer")
+
+
+def test_a_graft_that_differs_from_a_build_is_bad_news_of_its_night(
+    parents: tuple[Built, Built], base: Built, builder: Builder, shared: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = date(2026, 11, 25)
+    monkeypatch.setattr(nightly, "compare_graft", nightly.compare_graft.fn)
+    bottom, below = (Stage(name, Kind.instructions, on, "") for name, on in (("base", None), ("below", "base")))
+    graph = join({"environment": [bottom, below, environment("proven")]})
+    builder.build(environment("proven"), parents[0])
+    right = builder.build(environment("proven"), parents[1])
+    wrong = replace(right, digest=builder.build(environment("another"), parents[1]).digest)
+    told = list[Mapping[str, str]]()
+    for image in (right, wrong):
+        assert image.grafted
+        attempt = Attempt(ReleasePlan((), graph, Plan({})), Outcomes({"below": parents[1], "environment": image}))
+        with opened(shared, night) as run:
+            proof = nightly._prove(attempt, run)
+        assert proof and (proof.stage, proof.problem) == ("environment", "")
+        told.append(Night(night, releases=(ReleaseNight("2026a", attempt.report, proof=proof),)).failures)
+    assert told[0] == {} and list(told[1]) == ["graft of environment of 2026a"]
+    assert "opt/app-root/contents" in told[1]["graft of environment of 2026a"]
 
 
 # With Python packages, with npm's, with a stage that is one of another name. No layer has the files of the patch.

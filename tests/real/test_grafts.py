@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,9 @@ FILES = {
     "files/current/c": b"c\n",
     "files/deep/in/d": b"d\n",
     "files/app-root/e": b"e\n",
+    "files/x": b"with a capability\n",
 }
+CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")  # cap_net_bind_service=ep
 ROOT = f"""{PARENT}
 RUN mkdir -p /opt/v1 /opt/v2 /opt/deep /srv /usr/local/bin; echo const >/usr/share/const; \\
     echo tool:x:5001: >/etc/group; echo root:x:0:0::/:/bin/sh >/etc/passwd; \\
@@ -111,6 +114,13 @@ CASES = (
     Case("8b a relative target", "COPY files/a rel/a", "WORKDIR /opt/v1", "WORKDIR /opt/v2"),
     Case("8c a folder that is to be made", "WORKDIR /srv/wk", "RUN mkdir /srv/wk", ""),
     Case("8d a relative folder", "WORKDIR x", "WORKDIR /opt/v1", "WORKDIR /opt/v2"),
+    Case(
+        "8e a health check and instructions for later",
+        "COPY files/a /opt/a",
+        "",
+        'SHELL ["/bin/sh", "-ec"]\nHEALTHCHECK CMD true\nONBUILD RUN echo later',
+        carried=True,
+    ),
     Case("8f whose the folder is that is made", "WORKDIR /srv/wk", "USER 0:0", "USER 1001:1001"),
     Case("8g a program's user", "RUN echo x >/opt/app-root/x || true", "", "USER 1001:1001", programs=True),
     Case(
@@ -119,6 +129,7 @@ CASES = (
     Case("9a a file is shadowed", "COPY files/a /opt/a", "", "RUN echo new >/opt/a"),
     Case("9b a file in a folder that is copied", "COPY files /opt/f", "", "RUN mkdir /opt/f; echo new >/opt/f/a"),
     Case("9c a folder with another mode", "COPY files /opt/f", "", "RUN mkdir /opt/f; chmod 0700 /opt/f"),
+    Case("10a extended attributes", "COPY files/x /opt/x", "", "RUN echo 1 >/usr/share/new", carried=True),
     Case(
         "10b hard links in the layer",
         "RUN echo x >/opt/app-root/x; ln /opt/app-root/x /opt/app-root/y",
@@ -139,6 +150,13 @@ CASES = (
         "RUN rm -r /opt/app-root; mkdir /opt/app-root",
         "",
         "RUN echo 1 >/opt/app-root/p",
+        programs=True,
+    ),
+    Case(
+        "11b a folder made anew, with a file below in both",
+        "RUN rm -r /opt/app-root; mkdir /opt/app-root",
+        "RUN echo 1 >/opt/app-root/p",
+        "RUN echo 1 >/opt/app-root/p; echo 2 >/opt/app-root/q",
         programs=True,
     ),
     Case(
@@ -199,6 +217,7 @@ def bench(workshop: Workshop) -> Iterator[Bench]:
         file = workshop.context / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
+    os.setxattr(workshop.context / "files/x", "security.capability", CAPABILITY)
     (workshop.context / "files" / "start").unlink()
     database = open_database(workshop.settings.database)
     yield Bench(workshop, Layers(workshop.settings, workshop.registry, Trust(workshop.settings, database)))

@@ -91,10 +91,10 @@ class Checkout:
             what = "it is no file: a FIFO, a socket or a device"
         elif not self._own(Path(path)):
             what = f"it is a link that leads out of the checkout, to {Path(entry.path).readlink()}"
-        elif entry.is_file():
+        elif Path(entry.path).is_file():  # a link that leads round in a circle is none, and no error
             return True
         else:
-            what = f"it is a link to a folder or to nothing: {Path(entry.path).readlink()}"
+            what = f"it is a link to a folder, to nothing or to itself: {Path(entry.path).readlink()}"
         self._made.note(path, f"was left out: {what}")
         return False
 

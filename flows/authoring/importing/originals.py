@@ -23,7 +23,8 @@ class Originals:
     """The files in the folders of recipes, compared with the snippets that they were made of."""
 
     def __init__(self, checkout: Checkout, made: Adoption) -> None:
-        self._checkout, self._made, self._labels = checkout, made, set[str]()
+        self._checkout, self._made, self._labels = checkout, made, dict[str, str]()
+        self._told = set[str]()  # keys of labels
         self._snippets = {
             path: {part for step in instructions(checkout.text(path)) for _, part in step.parts()}
             for path in checkout.below("snippets")
@@ -64,24 +65,34 @@ class Originals:
 
     def _instructions(self, path: str, one: ForeignTag | None) -> int:
         given, changed = _given(one), 0
+        labels = list[tuple[int, str]]()
         there = self._known(one, given)
         # The shared snippet has a label of each; those of an IDE or a bundle are told with these.
         beside = self._known(one, given, "snippets/bundles/", "snippets/ides/")
         for step in instructions(self._checkout.text(path)):
             for line, part in step.parts():
                 if step.name == "LABEL" and _put_in(part, given) not in beside:
-                    self._label(f"{path}:{line}", part)
+                    labels.append((line, part))
                 elif _put_in(part, given) not in there and not (one and step.name == "FROM"):
                     changed += 1
                     self._made.note(f"{path}:{line}", f"was left out, for it is in none of the snippets: {part}")
+        self._tell_labels(path, labels)
         return changed
 
-    def _label(self, place: str, part: str) -> None:
-        """Note a label, once for all recipes: their values follow from the names."""
-        key = part.removeprefix("LABEL ").partition("=")[0]
-        if key not in self._labels:
-            self._labels.add(key)
-            self._made.note(place, f"was left out, as in all recipes that have it: {part}")
+    def _tell_labels(self, path: str, labels: Iterable[tuple[int, str]]) -> None:
+        """Note the labels of a recipe: each once for all recipes, and a few in a line where they have other values."""
+        others = list[tuple[int, str]]()
+        for line, part in labels:
+            key = part.removeprefix("LABEL ").partition("=")[0]
+            if self._labels.setdefault(key, part) != part:
+                others.append((line, part.removeprefix("LABEL ")))
+            elif key not in self._told:
+                self._told.add(key)
+                self._made.note(f"{path}:{line}", f"was left out, as in all recipes that have it: {part}")
+        for at in range(0, len(others), _TOLD):
+            some_of_them = others[at : at + _TOLD]
+            told = "; ".join(f"{part} (line {line})" for line, part in some_of_them)
+            self._made.note(f"{path}:{some_of_them[0][0]}", f"labels with values of its own were left out: {told}")
 
     def _known(self, one: ForeignTag | None, given: Mapping[str, str], *below: str) -> set[str]:
         """The names in the snippets of a recipe, or all of them where nobody knows which those are."""

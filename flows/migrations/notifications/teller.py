@@ -198,7 +198,7 @@ class Teller:
             outcome.delivered.append(f"shown at {_names(shown)}")
             outcome.seen = True
         if unseen := [name for name in took if name not in shown]:
-            outcome.problems.append(f"nobody may have seen it at {_names(unseen)}")
+            outcome.problems.append(f"it isn't sure that anybody has seen it at {_names(unseen)}")
 
     def _show_on_pages(self, session: Session, look: Look, notice: Notice, outcome: _Outcome) -> None:
         """It stays there until somebody looks; who asks again finds out whether anybody has."""

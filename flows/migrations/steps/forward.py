@@ -107,7 +107,7 @@ class Forward:
             raise Deferred(f"{error.what} {error.why}") from error
         if rehearsed.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
-            raise Unproven(f"The new image didn't stand its rehearsal on a copy of the home. {seen}")
+            raise Unproven(f"The new image didn't pass its rehearsal on a copy of the home. {seen}")
         return Outcome(
             f"not rehearsed: {rehearsed.skipped}" if rehearsed.skipped else f"rehearsed in {rehearsed.seconds:g} s"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from flows.catalog.model import Access
 from flows.cli import main, session_tables, tables
 from flows.images.plan import Plan
 from flows.services import ServiceState
+from flows.sessions.activity.evidence import Evidence, Verdict
+from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
 
@@ -85,3 +88,18 @@ def test_sessions_keep_their_names_whole_and_have_urls_where_there_is_room(termi
     text = shown(session_tables.sessions([Status(session, Running.running, True)], {"ada": url}, terminal), terminal)
     assert profile in text and max(map(len, text.splitlines())) <= terminal
     assert (url in text) is (terminal > 80)
+
+
+def test_activity_says_when_a_session_is_free_and_why_it_is_busy() -> None:
+    said = {
+        Verdict.busy: ("runs: sleep 900, pid 8", "no"),
+        Verdict.state: ("open: nano x", "8 h later, if its owner has seen a notice"),
+        Verdict.idle: ("at its prompt: bash", "yes"),
+    }
+    seen = [
+        Seen("ada", verdict, datetime(2026, 11, 25, tzinfo=UTC), verdict is Verdict.idle, (Evidence(verdict, why),))
+        for verdict, (why, _) in said.items()
+    ]
+    text = shown(session_tables.activity(seen, 8), 200)
+    for why, free in said.values():
+        assert why in text and free in text

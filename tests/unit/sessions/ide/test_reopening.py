@@ -53,7 +53,7 @@ def test_the_kernel_of_a_document_is_named_once() -> None:
 def test_what_is_open_at_the_last_look_before_the_stop_is_what_ended() -> None:
     earlier, last = (Entry("look", Phase.done, "nobody works in it", data=one.to_json()) for one in (Opened(), ENDED))
     assert ended_by([earlier, last, Entry("stop", Phase.done)]) == ENDED
-    for note in ("nobody works in it", "its owner agreed\n{}", '{"documents": 1}'):
+    for note in ("nobody works in it", "it was agreed to\n{}", '{"documents": 1}'):
         assert ended_by([Entry("look", Phase.done, note)]) == Opened()
     assert ended_by([]) == Opened()
 
