@@ -26,7 +26,12 @@ guard(_PREFECT_HOME.name)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LONG_SECONDS = 3600
-pytest_plugins = ["tests.support.distribution", "tests.support.machine", "tests.support.cluster"]
+pytest_plugins = [
+    "tests.support.distribution",
+    "tests.support.weight",
+    "tests.support.machine",
+    "tests.support.cluster",
+]
 
 # The same examples each time, so that what fails is the change's fault; without it they are others each time, and all.
 examples.register_profile("repeatable", derandomize=True, max_examples=30)

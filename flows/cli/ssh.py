@@ -19,8 +19,8 @@ with lazily(globals()):
     from flows.core import spawn
     from flows.core.settings import Settings, load
     from flows.sessions import reconfigure
-    from flows.sessions.entry.keys import PublicKey, added, read_keys, without
     from flows.sessions.lifecycle import Sessions
+    from flows.sessions.ssh.keys import PublicKey, added, read_keys, without
 
 KeyFiles = Annotated[
     list[Path] | None,

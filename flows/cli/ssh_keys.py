@@ -18,8 +18,8 @@ with lazily(globals()):
     from flows.core.database import open_database
     from flows.core.settings import load
     from flows.jump import client_files
-    from flows.sessions.entry.keys import PublicKey, read_keys
     from flows.sessions.people.person_keys import PersonKey, PersonKeys
+    from flows.sessions.ssh.keys import PublicKey, read_keys
 
 _MOST_BYTES = 1 << 16
 Person = Annotated[str, typer.Argument(metavar="PERSON", help="Name with which the person logs in.")]

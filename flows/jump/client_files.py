@@ -11,10 +11,10 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.jump.sandbox import Sandbox
-from flows.sessions.entry import client
-from flows.sessions.entry.client import JumpHost
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.people import rights
+from flows.sessions.ssh import client
+from flows.sessions.ssh.client import JumpHost
 
 CONFIG, KNOWN_HOSTS = f"{client.FOLDER}/config", f"{client.FOLDER}/known_hosts"
 

@@ -15,12 +15,12 @@ from sqlalchemy import Engine
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseTaken
 from flows.core.settings import Settings
-from flows.sessions.entry.keys import PublicKey, added
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Running
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements
 from flows.sessions.people.person_keys import PersonKey, PersonKeys
+from flows.sessions.ssh.keys import PublicKey, added
 
 logger = logging.getLogger("refit.jump")
 

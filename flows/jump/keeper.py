@@ -19,12 +19,12 @@ from flows.core.settings import Settings
 from flows.jump import rules
 from flows.jump.rules import Login
 from flows.jump.sandbox import Sandbox
-from flows.sessions.entry.ssh import Ssh
 from flows.sessions.model import SSH_PORT
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Entitlements, Role
 from flows.sessions.people.grants import Grants
 from flows.sessions.people.person_keys import PersonKeys
+from flows.sessions.ssh.server import Ssh
 
 logger = logging.getLogger("refit.jump")
 

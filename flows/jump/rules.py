@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flows.sessions.entry.client import host_name
-from flows.sessions.entry.keys import PublicKey
 from flows.sessions.model import SSH_PORT
 from flows.sessions.people.entitlements import Access, Role
+from flows.sessions.ssh.client import host_name
+from flows.sessions.ssh.keys import PublicKey
 
 # OpenSSH takes at most 4096 addresses for a key (SSH_AUTHOPT_PERMIT_MAX).
 MOST_SESSIONS = 4000

@@ -13,9 +13,9 @@ from flows.core import command, spawn
 from flows.core.atomic_files import write_whole
 from flows.core.settings import Settings
 from flows.jump import ask
-from flows.sessions.entry.client import JUMP_USER
-from flows.sessions.entry.keys import PublicKey, read_keys
 from flows.sessions.model import SSH_PORT
+from flows.sessions.ssh.client import JUMP_USER
+from flows.sessions.ssh.keys import PublicKey, read_keys
 
 SSHD = "/usr/sbin/sshd"
 PYTHON = "/usr/bin/python3"

@@ -34,10 +34,10 @@ from flows.publishing.checks import Finding
 from flows.sessions.activity import hook
 from flows.sessions.containers.podman_options import PROCESSES, TOKEN_FILE, mount_option
 from flows.sessions.engine import Homes
-from flows.sessions.entry.ssh import START, lets_in
 from flows.sessions.homes import copying
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import HOME, Session, check_name
+from flows.sessions.ssh.server import START, lets_in
 
 VARIABLE = "REFIT_REHEARSAL"
 SPARE_MEMORY = 1 << 30  # bytes that others keep

@@ -15,7 +15,7 @@ from flows.host import tools
 from flows.services.doctor_findings import Finding
 from flows.services.doctor_programs import _IPTABLES, Program, _says, judge_program
 from flows.sessions.containers.ingress import input_rules, restoring
-from flows.sessions.containers.walls import Wall, table
+from flows.sessions.containers.networks import SessionNetwork, table
 from flows.sessions.homes import enclosed
 
 OPEN_FILES = 4096
@@ -119,7 +119,7 @@ def walls(settings: Settings) -> Iterable[Finding]:
         yield Finding("walls", True, "not wanted (`walls: false`): sessions reach each other and this machine")
     elif (nft := tools.program("nft")) and tools.program("unshare"):
         try:
-            rules = table(Wall("0" * 12, (5432,)), ("192.0.2.1", "2001:db8::1"))
+            rules = table(SessionNetwork("0" * 12, (5432,)), ("192.0.2.1", "2001:db8::1"))
             command.run(["unshare", "--net", "--", nft, "--file", "-"], root=True, stdin=rules, limit=10)
             yield Finding("walls", True, "nftables works")
         except ProgramFailed as error:

@@ -20,7 +20,7 @@ from flows.gateway import routes
 from flows.gateway.proxy import NODE
 from flows.services import prefect_services
 from flows.services.service import Service, inherited_environment, written_secret
-from flows.sessions.entry.forwarder import HEALTH, Forwarder
+from flows.sessions.ssh.forwarder import HEALTH, Forwarder
 
 HTPASSWD = "htpasswd"
 TICKETS = "tickets"  # the folder of the server in which those are that let somebody in

@@ -14,7 +14,7 @@ from flows.host import mounts, tools
 from flows.services import process
 from flows.services.embedded import all_services
 from flows.services.supervision import Supervisor
-from flows.sessions.containers.walls import Walls
+from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.homes import copying
 
 
@@ -110,7 +110,7 @@ def _end_containers(settings: Settings) -> None:
     """End and remove all containers of the private stores, so that nothing in them is mounted any more."""
     if shutil.which("podman") and tools.containers(settings).exists():
         command.run([*tools.podman(settings), "rm", "--all", "--force", "--time", "10"], root=True)
-        Walls(settings).remove()
+        SessionNetworks(settings).remove()
     if shutil.which("buildah") and tools.builds(settings).exists():
         command.run([*tools.buildah(settings), "rm", "--all"], root=True)
 

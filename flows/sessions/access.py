@@ -17,11 +17,11 @@ from flows.core.settings import Settings
 from flows.gateway.proxy import Gateway
 from flows.sessions import engines
 from flows.sessions.engine import Engine
-from flows.sessions.entry.ssh import Ssh
 from flows.sessions.ide import end_kernels
 from flows.sessions.ide.pages import Pages, Windows
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import addresses, direct_address
+from flows.sessions.ssh.server import Ssh
 
 with lazily(globals()):
     from flows.sessions.ide.jupyter import Jupyter, JupyterError, check_page, wait_answer

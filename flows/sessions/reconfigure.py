@@ -9,11 +9,11 @@ from pathlib import Path
 
 from flows.core.errors import RefitError
 from flows.core.progress import reported
-from flows.sessions.entry.keys import PublicKey
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.ssh.keys import PublicKey
 
 Keys = tuple[PublicKey, ...]
 

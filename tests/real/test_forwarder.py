@@ -13,7 +13,7 @@ import pytest
 
 from flows.core.settings import Settings
 from flows.services import embedded, process
-from flows.sessions.entry.forwarder import Forwarder
+from flows.sessions.ssh.forwarder import Forwarder
 from tests.support.waiting import PATIENCE, free_span
 
 

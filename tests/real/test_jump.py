@@ -20,12 +20,12 @@ import pytest
 
 from flows import services
 from flows.core.settings import Settings
-from flows.sessions.entry.keys import read_keys
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import SSH_PORT, Session
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import KeyTaken, PersonKeys
+from flows.sessions.ssh.keys import read_keys
 from tests.support.laptops import Laptop, hear
 from tests.support.machine import private_home
 from tests.support.variants import LIGHT

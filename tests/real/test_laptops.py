@@ -13,12 +13,12 @@ from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
-from flows.sessions.entry.keys import added, read_keys, without
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.reconfigure import change_keys
+from flows.sessions.ssh.keys import added, read_keys, without
 from tests.support.laptops import SECONDS, Laptop, hear
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import to

@@ -22,10 +22,10 @@ from flows.migrations.move_steps import State
 from flows.migrations.rehearsal import rehearse
 from flows.sessions.activity import probes
 from flows.sessions.activity.evidence import Verdict
-from flows.sessions.entry.keys import added, read_keys, without
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import change_keys
+from flows.sessions.ssh.keys import added, read_keys, without
 from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import check_nothing_is_left, to
 from tests.support.terminal import Terminal

@@ -13,11 +13,11 @@ from pathlib import Path
 from flows.core import command
 from flows.core.settings import Settings
 from flows.jump import client_files
-from flows.sessions.entry.keys import read_keys
 from flows.sessions.people import rights
 from flows.sessions.people.entitlements import Account, Rights, Share
 from flows.sessions.people.person_keys import PersonKeys
 from flows.sessions.people.rights import Heard
+from flows.sessions.ssh.keys import read_keys
 
 SECONDS = 60.0
 

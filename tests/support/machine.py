@@ -32,7 +32,7 @@ from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 from flows.locks import system
-from flows.sessions.containers.walls import Walls
+from flows.sessions.containers.networks import SessionNetworks
 from tests.support.variants import variant
 from tests.support.waiting import free_port, wait_until
 
@@ -120,7 +120,7 @@ def _remove(settings: Settings) -> None:
     if (settings.home / "containers").exists():
         everything = ["rm", "--all", "--force", "--time", "0"]
         command.run([*tools.podman(settings), *everything], root=True, accepted=range(256))
-        Walls(settings).remove()
+        SessionNetworks(settings).remove()
     below = (settings.home, tools.runtime_folder(settings))
     for point in reversed([point for folder in below for point in mounts.mounts_below(folder)]):
         command.run(["umount", "--lazy", point], root=True, accepted=range(256))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from flows.sessions.entry.keys import PublicKey
+from flows.sessions.ssh.keys import PublicKey
 
 
 def key(number: int, comment: str = "") -> PublicKey:

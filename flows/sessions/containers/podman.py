@@ -27,9 +27,9 @@ from flows.core.settings import Settings
 from flows.host import containers, tools
 from flows.sessions.containers import drift, ending, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
+from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_options import create_options
 from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
-from flows.sessions.containers.walls import Walls
 from flows.sessions.model import Container, Running, Session, session_of
 from flows.sessions.podman_only import only_on_podman
 
@@ -69,7 +69,7 @@ class Podman:
 
     def __init__(self, settings: Settings) -> None:
         only_on_podman(settings, "Containers of Podman")
-        self._settings, self._slots, self._walls = settings, warm_start.Slots(settings), Walls(settings)
+        self._settings, self._slots, self._networks = settings, warm_start.Slots(settings), SessionNetworks(settings)
         self._firsts: dict[str, ProcessId] = {}
         self._dead: set[str] = set()
         self._favoured: dict[str, ProcessId] = {}
@@ -125,7 +125,7 @@ class Podman:
             self._slots.make(session.container)
         if (id := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
-            options = drift.marked(create_options(session, self._settings, self._slots, self._walls))
+            options = drift.marked(create_options(session, self._settings, self._slots, self._networks))
             self._podman("create", "--replace", *options, self._reference(session.image))
             id = self._find(session)
         if id is None or id.made_from != session:
@@ -362,7 +362,7 @@ class Podman:
         """Take away what a killed Podman has left of a container that doesn't start; whether there was anything."""
         if reserved := _RESERVED.search(error.tail):
             # `podman start` was killed: its address stays reserved, and Podman never asks whether by itself.
-            left = [folder / reserved[1] for folder in self._walls.addresses()]
+            left = [folder / reserved[1] for folder in self._networks.addresses()]
             command.run(["rm", "-f", "--", *left], root=True)
             return True
         asked = ["container", "inspect", "--format", "{{.State.Status}}", container]

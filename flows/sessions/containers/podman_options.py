@@ -7,8 +7,8 @@ import logging
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.sessions.containers import warm_start
+from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_records import labels
-from flows.sessions.containers.walls import Walls
 from flows.sessions.model import HOME, USER, Session, Volume
 
 TOKEN_FILE = "/run/refit/token"
@@ -18,14 +18,14 @@ logger = logging.getLogger("refit.sessions")
 PROCESSES = 4096
 
 
-def create_options(session: Session, settings: Settings, slots: warm_start.Slots, walls: Walls) -> list[str]:
+def create_options(session: Session, settings: Settings, slots: warm_start.Slots, nets: SessionNetworks) -> list[str]:
     """All that `podman create` is told of a session's container, besides the image.
 
     Args:
         session: whose container it is.
         settings: those in force.
         slots: where its home comes later, if it does.
-        walls: what keeps it from others.
+        nets: the networks that keep sessions from each other.
     """
     variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE}
     home = f"type=bind,src={session.home},dst={HOME}"
@@ -43,7 +43,7 @@ def create_options(session: Session, settings: Settings, slots: warm_start.Slots
         "--security-opt=no-new-privileges",
         *([] if session.access.user_namespaces else tools.call_filter(settings)),
         f"--pids-limit={PROCESSES}",
-        *walls.options(session.access.machine_ports),
+        *nets.options(session.access.machine_ports),
         *tools.run_limits(settings),
         *_resource_limits(session, settings),
         # The journal, which Podman may prefer, isn't there on every machine and isn't bounded.

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session as Transaction
 
 from flows.core.database import Instant, Table, now, write_rows
 from flows.core.errors import RefitError, UnknownName
-from flows.sessions.entry.keys import PublicKey
+from flows.sessions.ssh.keys import PublicKey
 
 # Each login of a person is looked up among them, and each session that the person may use has them all.
 MOST_KEYS = 50

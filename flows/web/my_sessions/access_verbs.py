@@ -9,9 +9,9 @@ from pydantic import Field, JsonValue
 
 from flows.core.database import now
 from flows.sessions import preferences
-from flows.sessions.entry.keys import read_keys
 from flows.sessions.people.entitlements import Kind
 from flows.sessions.people.person_keys import PersonKey, PersonKeys
+from flows.sessions.ssh.keys import read_keys
 from flows.web.hub.scopes import Scope
 from flows.web.hub.sharing import Shared
 from flows.web.my_sessions.callers import Caller

@@ -14,7 +14,7 @@ from flows.host import mounts, tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.migrations.start_sessions import start_all
-from flows.sessions.containers.walls import Walls
+from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from tests.support.killing import NAME, Scene, home_of, kill, running, told_of
@@ -92,7 +92,7 @@ def test_a_session_starts_though_a_killed_start_has_left_its_address_reserved(sc
         scene.sessions.show(bob).session.container,
     ]
     own = f"{command.run(asked, root=True).stdout.strip()}\r\neth0"
-    files = [file for folder in Walls(scene.settings).addresses() for file in folder.glob("*.*.*.*")]
+    files = [file for folder in SessionNetworks(scene.settings).addresses() for file in folder.glob("*.*.*.*")]
     if not (reserved := next((file for file in files if file.read_bytes() == own.encode()), None)):
         pytest.skip("this machine's network isn't CNI's")
     scene.sessions.stop(bob)

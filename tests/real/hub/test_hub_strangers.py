@@ -12,9 +12,9 @@ from urllib.parse import quote
 import httpx
 import psutil
 
-from flows.sessions.entry.keys import PublicKey
 from flows.sessions.model import Running
 from flows.sessions.people.person_keys import PersonKeys
+from flows.sessions.ssh.keys import PublicKey
 from flows.web.hub import passes
 from tests.support.hub import PASSWORD, RELEASE, Hub, Person
 from tests.support.machine import FIRST

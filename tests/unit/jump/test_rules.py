@@ -13,10 +13,10 @@ from flows.core.errors import RefitError, UnknownName
 from flows.jump import client_files, rules
 from flows.jump.guests import keys_of_sessions
 from flows.jump.rules import End, Login
-from flows.sessions.entry import client
-from flows.sessions.entry.client import JumpHost
 from flows.sessions.people.entitlements import Access, Account, Entitlements, Kind, Rights, Role, Share
 from flows.sessions.people.person_keys import MOST_KEYS, KeyTaken, PersonKey, PersonKeys
+from flows.sessions.ssh import client
+from flows.sessions.ssh.client import JumpHost
 from tests.support.person_keys import ADAS, BOBS, key
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)

@@ -31,9 +31,9 @@ from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.rehearsal import _named, sweep
 from flows.migrations.results import NotRecovered
-from flows.sessions.entry.forwarder import Forwarder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
+from flows.sessions.ssh.forwarder import Forwarder
 from tests.support.processes import in_a_process
 from tests.support.simulated.engine import SimulatedHomes
 from tests.support.simulated.fleet import ACCESS, LATE, Fleet, fleet

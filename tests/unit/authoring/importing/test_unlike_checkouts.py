@@ -98,7 +98,7 @@ def many(root: Path) -> None:
 
 
 def builds(root: Path) -> None:
-    """What a bundle builds first, repositories and labels: told item by item."""
+    """The report tells item by item a bundle's builds, its repositories and its labels."""
     write(
         root,
         "snippets/bundles/2-spark/builder/builder.snippet",

@@ -1,4 +1,4 @@
-"""Walls between sessions: what somebody in one tries to reach."""
+"""The networks of sessions: connections that a person in one of them tries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.sessions.containers.walls import Walls
+from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from tests.support.machine import RegistryServer, private_home
@@ -43,8 +43,8 @@ def tries(sessions: Sessions, session: Session, *addresses: str) -> dict[str, st
 
 @pytest.fixture
 def ben(sessions: Sessions, jupyter_image: str) -> Iterator[Session]:
-    yield sessions.create("wall-ben", *PROFILE, jupyter_image, JUPYTER)
-    sessions.remove("wall-ben", purge=True)
+    yield sessions.create("isolated-ben", *PROFILE, jupyter_image, JUPYTER)
+    sessions.remove("isolated-ben", purge=True)
 
 
 def own_address(sessions: Sessions, session: Session) -> str:
@@ -116,10 +116,10 @@ def test_neighbours_cant_be_reached_by_their_link_either(sessions: Sessions, ana
 def test_the_walls_are_there_again_after_the_firewall_was_emptied(
     sessions: Sessions, ben: Session, ana: Session, server: int, shared: Settings
 ) -> None:
-    wall = Walls(shared).wall(())
+    network = SessionNetworks(shared).network(())
     machine = f"{addresses_of_this_machine()[0]}:{server}"
-    command.run(["nft", "delete", "table", "inet", wall.table], root=True)
-    for port in Path(f"/sys/class/net/{wall.bridge}/brif").iterdir():
+    command.run(["nft", "delete", "table", "inet", network.table], root=True)
+    for port in Path(f"/sys/class/net/{network.bridge}/brif").iterdir():
         (port / "isolated").write_text("0")
     there = f"{own_address(sessions, ana)}:8888"
     assert tries(sessions, ben, machine, there) == {machine: "open", there: "open"}  # so the test can fail
@@ -135,11 +135,11 @@ def test_a_profile_may_name_ports_of_this_machine(
     machine = addresses_of_this_machine()[0]
     with socket.create_server(("0.0.0.0", 0)) as other:
         try:
-            made = sessions.create("wall-reaches", *PROFILE, jupyter_image, wanting)
+            made = sessions.create("isolated-reaches", *PROFILE, jupyter_image, wanting)
             asked = [f"{machine}:{server}", f"{machine}:{other.getsockname()[1]}", f"{own_address(sessions, ana)}:8888"]
             assert tries(sessions, made, *asked) == dict(zip(asked, ("open", "shut", "shut"), strict=True))
         finally:
-            sessions.remove("wall-reaches", purge=True)
+            sessions.remove("isolated-reaches", purge=True)
 
 
 @pytest.mark.long
@@ -148,20 +148,20 @@ def test_sessions_of_another_home_are_out_of_reach_too(
 ) -> None:
     with private_home(tmp_path / "other", registry_server.port) as other:
         theirs = Sessions.open(other)
-        made = theirs.create("wall-other", *PROFILE, jupyter_image, JUPYTER)
+        made = theirs.create("isolated-other", *PROFILE, jupyter_image, JUPYTER)
         there = f"{own_address(theirs, made)}:8888"
         assert tries(sessions, ana, there) == {there: "shut"}
         here = f"{own_address(sessions, ana)}:8888"
         assert tries(theirs, made, here) == {here: "shut"}
-        theirs.remove("wall-other", purge=True)
-        bridge = Walls(other).wall(()).bridge
+        theirs.remove("isolated-other", purge=True)
+        bridge = SessionNetworks(other).network(()).bridge
         assert Path("/sys/class/net", bridge).exists()
     assert not Path("/sys/class/net", bridge).exists()
 
 
 def test_where_the_walls_cant_be_raised_nothing_starts(sessions: Sessions, ben: Session, shared: Settings) -> None:
-    wall = Walls(shared).wall(())
-    rules = tools.hooks(shared) / f"{wall.id}.nft"
+    network = SessionNetworks(shared).network(())
+    rules = tools.hooks(shared) / f"{network.id}.nft"
     sessions.stop(ben.name)
     good = rules.read_text()
     rules.write_text("nonsense\n")

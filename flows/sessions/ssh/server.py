@@ -19,10 +19,10 @@ from flows.core.file_locks import one_at_a_time
 from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.sessions.engine import Engine
-from flows.sessions.entry.forwarder import Forwarder
-from flows.sessions.entry.keys import PublicKey, read_keys
 from flows.sessions.model import SSH_PORT, USER, Session, check_name
 from flows.sessions.podman_only import only_on_podman
+from flows.sessions.ssh.forwarder import Forwarder
+from flows.sessions.ssh.keys import PublicKey, read_keys
 from flows.sessions.store import Exhausted
 
 # Every image's entry point; called again, it starts sshd if there are keys and none runs.

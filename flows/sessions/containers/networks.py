@@ -1,7 +1,7 @@
 """The network of sessions: they reach neither each other nor this machine, except for what their profile names.
 
 All sessions of a home whose profiles name the same have one network of Podman's, with a bridge of its own. A hook of
-the OCI runtime raises the walls before a container's first process, at each start, whoever starts it: after a reboot,
+the OCI runtime loads the rules before a container's first process, at each start, whoever starts it: after a reboot,
 or after somebody has emptied the tables of the firewall, they are there again. If they can't be, nothing starts.
 
 - Each port of the bridge is isolated: no frame goes from one session to another.
@@ -40,15 +40,15 @@ _Network = ipaddress.IPv4Network
 
 
 @dataclass(frozen=True)
-class Wall:
-    """A wall around some sessions: `id` tells it apart from all others on this machine."""
+class SessionNetwork:
+    """A network of some sessions: `id` tells it apart from all others on this machine."""
 
     id: str
     ports: tuple[int, ...] = ()
 
     @property
-    def network(self) -> str:
-        """The name of its network."""
+    def name(self) -> str:
+        """The name that Podman knows it by."""
         return f"refit-{self.id}"
 
     @property
@@ -62,75 +62,75 @@ class Wall:
         return f"refit_{self.id}"
 
 
-class Walls:
-    """The walls of the sessions of a home."""
+class SessionNetworks:
+    """The networks of the sessions of a home."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._networks, self._hooks = tools.networks(settings), tools.hooks(settings)
 
-    def wall(self, ports: Iterable[int]) -> Wall:
-        """The wall of sessions that may reach these ports of this machine."""
+    def network(self, ports: Iterable[int]) -> SessionNetwork:
+        """The network of sessions that may reach these ports of this machine."""
         chosen = tuple(sorted(set(ports)))
         named = f"{self._settings.home} {' '.join(map(str, chosen))}".strip()
-        return Wall(hashlib.sha256(named.encode()).hexdigest()[:12], chosen)
+        return SessionNetwork(hashlib.sha256(named.encode()).hexdigest()[:12], chosen)
 
     def options(self, ports: Iterable[int]) -> list[str]:
-        """The options for a container that is to stand behind the wall for these ports; the wall is made if need be.
+        """The options for a container in the network for these ports, which is made if need be.
 
         Raises:
             RefitError: this machine can't have one.
         """
         if not self._settings.walls:
             return []
-        wall = self.wall(ports)
-        self._write(wall)
-        return [f"--network={wall.network}", f"--annotation={ANNOTATION}={wall.id}"]
+        network = self.network(ports)
+        self._write(network)
+        return [f"--network={network.name}", f"--annotation={ANNOTATION}={network.id}"]
 
     def addresses(self) -> tuple[Path, ...]:
         """The folders in which CNI may have left an address of a container that is gone."""
-        return (ADDRESSES / "podman", *(ADDRESSES / wall.network for wall in self._known()))
+        return (ADDRESSES / "podman", *(ADDRESSES / network.name for network in self._known()))
 
     def remove(self) -> None:
-        """Take away what the kernel and CNI know of all walls of this home; the files go with the home's containers."""
-        for wall in self._known():
-            command.run([_nft(), "delete", "table", "inet", wall.table], root=True, accepted=(0, 1))
-            command.run(["ip", "link", "delete", wall.bridge], root=True, accepted=(0, 1))
-            command.run(["rm", "-rf", "--", ADDRESSES / wall.network], root=True)
+        """Take away what the kernel and CNI know of these networks; the files go with the home's containers."""
+        for network in self._known():
+            command.run([_nft(), "delete", "table", "inet", network.table], root=True, accepted=(0, 1))
+            command.run(["ip", "link", "delete", network.bridge], root=True, accepted=(0, 1))
+            command.run(["rm", "-rf", "--", ADDRESSES / network.name], root=True)
 
-    def _known(self) -> tuple[Wall, ...]:
-        return tuple(Wall(file.stem) for file in sorted(self._hooks.glob("*.json")))
+    def _known(self) -> tuple[SessionNetwork, ...]:
+        return tuple(SessionNetwork(file.stem) for file in sorted(self._hooks.glob("*.json")))
 
-    def _write(self, wall: Wall) -> None:
+    def _write(self, network: SessionNetwork) -> None:
         """Writes the files of Podman, its hook and nftables; the hook last, which reads the others."""
-        rules, script = self._hooks / f"{wall.id}.nft", self._hooks / f"{wall.id}.sh"
+        rules, script = self._hooks / f"{network.id}.nft", self._hooks / f"{network.id}.sh"
         texts = {
-            rules: table(wall, resolvers(file.read_text() for file in _RESOLVERS if file.exists())),
-            script: raising(wall, rules, _nft()),
-            self._hooks / f"{wall.id}.json": hook(wall, script),
+            rules: table(network, resolvers(file.read_text() for file in _RESOLVERS if file.exists())),
+            script: raising(network, rules, _nft()),
+            self._hooks / f"{network.id}.json": hook(network, script),
         }
-        if all(_says(file, text) for file, text in texts.items()) and self._has_network(wall):
+        if all(_says(file, text) for file, text in texts.items()) and self._has_network(network):
             return
         with one_at_a_time(self._settings.folder() / "walls.lock"):
             _check(texts[rules])
-            self._make_network(wall)
+            self._make_network(network)
             for file, text in texts.items():
                 write_whole(file, text, private=True)
 
-    def _has_network(self, wall: Wall) -> bool:
-        return any(bridge_of(json.loads(file.read_text())) == wall.bridge for file in self._files(wall))
+    def _has_network(self, network: SessionNetwork) -> bool:
+        return any(bridge_of(json.loads(file.read_text())) == network.bridge for file in self._files(network))
 
-    def _files(self, wall: Wall) -> list[Path]:
-        return [file for end in ("conflist", "json") if (file := self._networks / f"{wall.network}.{end}").exists()]
+    def _files(self, network: SessionNetwork) -> list[Path]:
+        return [file for end in ("conflist", "json") if (file := self._networks / f"{network.name}.{end}").exists()]
 
-    def _make_network(self, wall: Wall) -> None:
+    def _make_network(self, network: SessionNetwork) -> None:
         """A network whose bridge has a name that is known: Podman itself would call it by the next free number."""
-        if not self._files(wall):
-            subnet = self._settings.session_subnet or free_subnet(wall, _taken())
-            called = ["network", "create", "--disable-dns", "--subnet", str(subnet), wall.network]
+        if not self._files(network):
+            subnet = self._settings.session_subnet or free_subnet(network, _taken())
+            called = ["network", "create", "--disable-dns", "--subnet", str(subnet), network.name]
             command.run([*tools.podman(self._settings), *called], root=True, limit=_QUICK)
-        for file in self._files(wall):
-            write_whole(file, json.dumps(with_bridge(json.loads(file.read_text()), wall.bridge), indent=2))
+        for file in self._files(network):
+            write_whole(file, json.dumps(with_bridge(json.loads(file.read_text()), network.bridge), indent=2))
 
 
 def _nft() -> str:
@@ -167,14 +167,14 @@ def _taken() -> list[_Network]:
     return [ipaddress.IPv4Network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
 
 
-def free_subnet(wall: Wall, taken: Collection[_Network]) -> _Network:
+def free_subnet(network: SessionNetwork, taken: Collection[_Network]) -> _Network:
     """A subnet that overlaps with none of these: two homes hardly begin their search at the same place. Pure.
 
     Raises:
         RefitError: there is none.
     """
     subnets = list(_POOL.subnets(new_prefix=_PREFIX))
-    begin = int(wall.id, 16) % len(subnets)
+    begin = int(network.id, 16) % len(subnets)
     for subnet in (*subnets[begin:], *subnets[:begin]):
         if not any(subnet.overlaps(other) for other in taken):
             return subnet
@@ -211,21 +211,21 @@ def resolvers(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(addresses))
 
 
-def table(wall: Wall, servers: Sequence[str]) -> str:
-    """The rules of this wall for nftables, which replace the earlier ones in one step. Pure.
+def table(network: SessionNetwork, servers: Sequence[str]) -> str:
+    """The rules of this network for nftables, which replace the earlier ones in one step. Pure.
 
     Args:
-        wall: the wall.
+        network: the network.
         servers: the name servers that sessions ask: one may be this machine.
     """
     named = [f"{'ip6' if ':' in server else 'ip'} daddr {server}" for server in servers]
     asked = [f"{which} meta l4proto {{ tcp, udp }} th dport 53 accept" for which in named]
-    reached = [f"tcp dport {{ {', '.join(map(str, wall.ports))} }} accept"] if wall.ports else []
-    others = [f'iifname "{wall.bridge}" oifname "{other}" drop' for other in _OTHERS]
+    reached = [f"tcp dport {{ {', '.join(map(str, network.ports))} }} accept"] if network.ports else []
+    others = [f'iifname "{network.bridge}" oifname "{other}" drop' for other in _OTHERS]
     answers = "ct state established,related accept"
     chains = {
-        "input": [f'iifname != "{wall.bridge}" accept', answers, *reached, *asked, "drop"],
-        "forward": [answers, *others, f'oifname "{wall.bridge}" drop'],
+        "input": [f'iifname != "{network.bridge}" accept', answers, *reached, *asked, "drop"],
+        "forward": [answers, *others, f'oifname "{network.bridge}" drop'],
     }
     written = "\n".join(
         f"  chain {name} {{\n    type filter hook {name} priority -10; policy accept;\n"
@@ -233,18 +233,20 @@ def table(wall: Wall, servers: Sequence[str]) -> str:
         + "  }"
         for name, rules in chains.items()
     )
-    return f"table inet {wall.table}\ndelete table inet {wall.table}\ntable inet {wall.table} {{\n{written}\n}}\n"
+    return (
+        f"table inet {network.table}\ndelete table inet {network.table}\ntable inet {network.table} {{\n{written}\n}}\n"
+    )
 
 
-def raising(wall: Wall, rules: Path, nft: str) -> str:
+def raising(network: SessionNetwork, rules: Path, nft: str) -> str:
     """The program of the hook. Pure."""
     return f"""#!/bin/sh
-# Refit: around a container of {wall.network}, before its first process.
+# Refit: around a container of {network.name}, before its first process.
 set -eu
 exec </dev/null
 {shlex.quote(nft)} -f {shlex.quote(str(rules))}
 seen=
-for port in /sys/class/net/{wall.bridge}/brif/*/isolated; do
+for port in /sys/class/net/{network.bridge}/brif/*/isolated; do
     [ -e "$port" ] || continue
     echo 1 >"$port" || [ ! -e "$port" ]  # it may have ended just now
     seen=1
@@ -253,10 +255,10 @@ done
 """
 
 
-def hook(wall: Wall, script: Path) -> str:
+def hook(network: SessionNetwork, script: Path) -> str:
     """The hook as Podman reads it: which containers it is for, and when. Pure."""
     called = {"path": "/bin/sh", "args": ["sh", str(script)], "timeout": _HOOK_SECONDS}
-    annotated = {f"^{ANNOTATION.replace('.', '[.]')}$": f"^{wall.id}$"}
+    annotated = {f"^{ANNOTATION.replace('.', '[.]')}$": f"^{network.id}$"}
     return json.dumps(
         {"version": "1.0.0", "hook": called, "when": {"annotations": annotated}, "stages": ["createRuntime"]}, indent=2
     )

@@ -13,10 +13,10 @@ from flows.core.settings import Settings
 from flows.sessions.containers import drift
 from flows.sessions.containers.podman import Podman
 from flows.sessions.containers.podman_records import is_ours
-from flows.sessions.entry import forwarder
-from flows.sessions.entry.forwarder import Forwarder
-from flows.sessions.entry.keys import NoPublicKey, PublicKey, added, read_keys, without
-from flows.sessions.entry.ssh import Ssh
+from flows.sessions.ssh import forwarder
+from flows.sessions.ssh.forwarder import Forwarder
+from flows.sessions.ssh.keys import NoPublicKey, PublicKey, added, read_keys, without
+from flows.sessions.ssh.server import Ssh
 
 ED25519 = "AAAAC3NzaC1lZDI1NTE5AAAAIGPxTeBnBYYPqTA2LkyOB+Xb2DHl5s8GFQBlVKnxmCHy"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAINTcWKlPDJbYQ5zYf3xGf2jA6mGgyVKnTmZWyUZg3Rr4"

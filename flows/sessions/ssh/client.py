@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flows.sessions.entry.keys import PublicKey
 from flows.sessions.model import SSH_PORT, USER
+from flows.sessions.ssh.keys import PublicKey
 
 DOMAIN = "refit"
 JUMP_USER = "jump"

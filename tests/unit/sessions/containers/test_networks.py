@@ -12,31 +12,39 @@ import pytest
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.services import doctor_containers, doctor_sessions
-from flows.sessions.containers import walls
-from flows.sessions.containers.walls import Wall, Walls, bridge_of, free_subnet, resolvers, table, with_bridge
+from flows.sessions.containers import networks
+from flows.sessions.containers.networks import (
+    SessionNetwork,
+    SessionNetworks,
+    bridge_of,
+    free_subnet,
+    resolvers,
+    table,
+    with_bridge,
+)
 
-WALL = Wall("0123456789ab", (5432, 8080))
+NETWORK = SessionNetwork("0123456789ab", (5432, 8080))
 
 
 def test_names_fit_what_the_kernel_takes_and_are_others_for_other_homes_and_ports(tmp_path: Path) -> None:
-    here, there = (Walls(Settings(home=tmp_path / name)) for name in ("here", "there"))
-    known = [here.wall(()), here.wall((5432,)), here.wall((8080, 5432)), there.wall(())]
-    assert len({wall.bridge for wall in known}) == 4
-    assert all(len(wall.bridge) <= 15 for wall in known)
-    assert here.wall((5432, 8080, 8080)) == here.wall((8080, 5432))
+    here, there = (SessionNetworks(Settings(home=tmp_path / name)) for name in ("here", "there"))
+    known = [here.network(()), here.network((5432,)), here.network((8080, 5432)), there.network(())]
+    assert len({network.bridge for network in known}) == 4
+    assert all(len(network.bridge) <= 15 for network in known)
+    assert here.network((5432, 8080, 8080)) == here.network((8080, 5432))
 
 
 def test_where_no_walls_are_wanted_nothing_is_asked_for(settings: Settings) -> None:
-    assert Walls(settings.model_copy(update={"walls": False})).options(()) == []
+    assert SessionNetworks(settings.model_copy(update={"walls": False})).options(()) == []
 
 
 def test_a_subnet_overlaps_with_nothing_that_is_reached() -> None:
-    first = free_subnet(WALL, [])
-    assert first.prefixlen == 22 and free_subnet(WALL, []) == first
-    second = free_subnet(WALL, [ipaddress.IPv4Network(f"{first.network_address + 512}/32")])
+    first = free_subnet(NETWORK, [])
+    assert first.prefixlen == 22 and free_subnet(NETWORK, []) == first
+    second = free_subnet(NETWORK, [ipaddress.IPv4Network(f"{first.network_address + 512}/32")])
     assert not second.overlaps(first)
     with pytest.raises(RefitError, match="in use") as full:
-        free_subnet(WALL, [ipaddress.IPv4Network("10.0.0.0/8")])
+        free_subnet(NETWORK, [ipaddress.IPv4Network("10.0.0.0/8")])
     assert "session_subnet" in full.value.hint
 
 
@@ -49,8 +57,8 @@ def test_a_subnet_overlaps_with_nothing_that_is_reached() -> None:
     ids=["CNI", "netavark"],
 )
 def test_a_network_gets_a_bridge_with_a_name_that_is_known(network: dict[str, object]) -> None:
-    made = with_bridge(network, WALL.bridge)
-    assert bridge_of(made) == WALL.bridge != bridge_of(network)
+    made = with_bridge(network, NETWORK.bridge)
+    assert bridge_of(made) == NETWORK.bridge != bridge_of(network)
     assert with_bridge(made, bridge_of(network)) == network
 
 
@@ -62,22 +70,22 @@ def test_the_resolvers_that_a_container_asks() -> None:
 
 
 def test_the_rules_let_in_what_was_named_and_drop_the_rest_last() -> None:
-    rules = table(WALL, ("192.0.2.1",))
+    rules = table(NETWORK, ("192.0.2.1",))
     incoming, forwarded = (
         re.findall(r"chain \w+ {(.*?)}\n  ", rules + "\n  ", re.DOTALL)[0],
         rules.partition("forward")[2],
     )
     assert "tcp dport { 5432, 8080 } accept" in rules
     assert incoming
-    assert f'oifname "{WALL.bridge}" drop' in forwarded
-    assert "dport {" not in table(Wall("0" * 12), ())
+    assert f'oifname "{NETWORK.bridge}" drop' in forwarded
+    assert "dport {" not in table(SessionNetwork("0" * 12), ())
 
 
 def test_the_hook_is_for_containers_of_this_wall_alone() -> None:
-    told = json.loads(walls.hook(WALL, Path("/x/raise.sh")))
+    told = json.loads(networks.hook(NETWORK, Path("/x/raise.sh")))
     ((name, value),) = told["when"]["annotations"].items()
-    assert re.fullmatch(name, walls.ANNOTATION) and re.fullmatch(value, WALL.id)
-    assert not re.fullmatch(value, f"{WALL.id}0")
+    assert re.fullmatch(name, networks.ANNOTATION) and re.fullmatch(value, NETWORK.id)
+    assert not re.fullmatch(value, f"{NETWORK.id}0")
 
 
 def test_doctor_says_whether_walls_can_be_raised(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
