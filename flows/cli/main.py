@@ -7,17 +7,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from flows.cli.console import (
-    err,
-    out,
-    show_error,
-    show_json_error,
-)
+from flows.cli.console import err, out, show_error, show_json_error
 from flows.cli.groups import Group, with_groups
 from flows.core.errors import RefitError
 from flows.core.formatting import Printable
@@ -42,9 +37,6 @@ with lazily(globals()):
         user,
         volume,
     )
-
-if TYPE_CHECKING:
-    pass
 
 # Prefect takes a second to import and reads its settings while it does: the verbs are imported where they are run.
 # ruff: noqa: PLC0415

@@ -16,7 +16,7 @@ SHOWN = 25
 
 
 def cpu_seconds() -> float:
-    """What this process and its ended children have taken until now."""
+    """The CPU time of this process and its ended children until now."""
     spent = (resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 

@@ -21,18 +21,22 @@ from flows import lock_requirements
 from flows.catalog import load
 from flows.cli.main import app
 from flows.core.errors import UnknownName
+from tests.support.command_line import in_process
 from tests.support.machine import ROOT
 
 REFIT = Path(sys.executable).parent / "refit"
 LIST = Path(__file__).with_name("commands.txt")
 
 
-def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "REFIT_HOME": str(home), **variables}
-    return subprocess.run([REFIT, *words], env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
+def test_the_program_says_a_mistake_without_a_traceback(tmp_path: Path) -> None:
+    environment = {**os.environ, "REFIT_HOME": str(tmp_path)}
+    words = [REFIT, "session", "show", "ada"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "There is no session 'ada'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -46,50 +50,44 @@ def refit(home: Path, *words: str, **variables: str) -> subprocess.CompletedProc
 def test_what_a_person_can_mend_is_exit_code_1_without_a_traceback(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = refit(tmp_path, *words, REFIT_REGISTRY_PORT="9", REFIT_PREFECT_PORT="9")
+    done = in_process(tmp_path, *words, REFIT_REGISTRY_PORT="9", REFIT_PREFECT_PORT="9")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert said in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [("biuld",), ("build", "--frobnicate"), ("session", "create", "ada")])
 def test_words_that_are_off_are_exit_code_2(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert refit(tmp_path, *words).returncode == 2
+    assert in_process(tmp_path, *words).returncode == 2
 
 
-@pytest.mark.slow
 def test_reset_keeps_homes_and_what_knows_whose_they_are_unless_told(tmp_path: Path) -> None:
     (tmp_path / "homes" / "ada").mkdir(parents=True)
     (tmp_path / "refit.db").touch()
     (tmp_path / "logs").mkdir()
-    assert refit(tmp_path, "reset", "--yes").returncode == 0
+    assert in_process(tmp_path, "reset", "--yes").returncode == 0
     assert (tmp_path / "homes" / "ada").is_dir() and (tmp_path / "refit.db").exists()
     assert not (tmp_path / "logs").exists()
-    assert refit(tmp_path, "reset", "--homes", "--yes").returncode == 0
+    assert in_process(tmp_path, "reset", "--homes", "--yes").returncode == 0
     assert not (tmp_path / "homes").exists() and not (tmp_path / "refit.db").exists()
 
 
-@pytest.mark.slow
 def test_an_empty_list_is_said_to_be_empty(tmp_path: Path) -> None:
-    assert refit(tmp_path, "session", "list").stdout == "Sessions: none.\n"
-    assert refit(tmp_path, "session", "list", "--json").stdout == "[]\n"
+    assert in_process(tmp_path, "session", "list").stdout == "Sessions: none.\n"
+    assert in_process(tmp_path, "session", "list", "--json").stdout == "[]\n"
 
 
-@pytest.mark.slow
 def test_reset_asks_first(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
-    environment = {**os.environ, "REFIT_HOME": str(tmp_path)}
-    done = subprocess.run([REFIT, "reset"], env=environment, input="n\n", capture_output=True, text=True, check=False)
+    done = in_process(tmp_path, "reset", typed="n\n")
     assert done.returncode == 1 and "Remove it?" in done.stdout
     assert (tmp_path / "logs").is_dir()
 
 
-@pytest.mark.slow
 def test_a_long_path_in_an_error_stays_in_one_piece(tmp_path: Path) -> None:
     home = tmp_path / ("a-long-name-of-a-folder" * 4)
     home.mkdir()
     (home / "settings.yaml").write_text("registry_prot: 1\n")
-    assert str(home / "settings.yaml") in refit(home, "images", COLUMNS="80").stderr
+    assert str(home / "settings.yaml") in in_process(home, "images", COLUMNS="80").stderr
 
 
 def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
@@ -99,20 +97,19 @@ def test_a_bundle_that_is_not_shipped_is_refused_with_the_nearest() -> None:
     assert "Did you mean 'minimal'?" in str(unknown.value)
 
 
-@pytest.mark.slow
 def test_a_recipe_is_begun_and_a_catalog_looked_at(tmp_path: Path) -> None:
     catalog = tmp_path / "catalog"
     for part in ("base/deb12", "bundles/1-minimal", "ides/1-jupyter", "ides/2-runtime", "ides/3-terminal", "snippets"):
         shutil.copytree(ROOT / part, catalog / part)
     (catalog / "releases").mkdir()
-    begun = refit(tmp_path, "new", "ide", "mine", REFIT_CATALOG=str(catalog))
+    begun = in_process(tmp_path, "new", "ide", "mine", REFIT_CATALOG=str(catalog))
     assert (begun.returncode, begun.stdout.count("wrote ")) == (0, 4), begun.stderr
-    looked = refit(tmp_path, "lint", str(catalog))
+    looked = in_process(tmp_path, "lint", str(catalog))
     assert (looked.returncode, "No mistakes in" in looked.stdout) == (0, True), looked.stderr
     (catalog / "ides/4-mine/mine.snippet.j2").write_text("RUN chmod -R g+w /opt\n")
-    looked = refit(tmp_path, "lint", str(catalog))
+    looked = in_process(tmp_path, "lint", str(catalog))
     assert looked.returncode == 1 and "mine.snippet.j2:1: 'chmod -R' copies" in looked.stderr
-    refused = refit(tmp_path, "import", "workbench-images", str(catalog), REFIT_CATALOG=str(catalog))
+    refused = in_process(tmp_path, "import", "workbench-images", str(catalog), REFIT_CATALOG=str(catalog))
     assert refused.returncode == 1 and "is no checkout of workbench-images" in refused.stderr
 
 
@@ -160,5 +157,5 @@ def test_commands_that_a_page_or_a_message_names_exist(page: Path) -> None:
 
 
 def test_the_version_is_printed(tmp_path: Path) -> None:
-    said = refit(tmp_path, "--version")
+    said = in_process(tmp_path, "--version")
     assert (said.returncode, said.stdout) == (0, f"refit {version('refit')}\n")
