@@ -119,7 +119,7 @@ class Builder:
         # Another run, here or elsewhere, may be at the same stage: then wait for it, and take what it made.
         waits = partial(progress.report, stage.name, State.waiting, "another run builds it")
         with lease(self._database, f"stage {key}", wait=patience, waits=waits) as mine:
-            if digest := self._find(stage, Entry(key, "", inputs, 0.0), mine):
+            if digest := self._find(stage, Entry(key, "", inputs, 0.0), mine, carried=layer is not None):
                 return Built(stage.name, key, layer, digest, seconds=monotonic() - started)
             log = self._settings.folder("logs", "stages") / f"{stage.name}-{key[:12]}.log"
             manifest, grafted, reason = obtain(stage, parent, layer, log)
@@ -193,14 +193,16 @@ class Builder:
         signed = each(self._signatures.of, asked)
         return {**recorded, **{name: digest for name, digest in signed.items() if digest}}
 
-    def _find(self, stage: Stage, entry: Entry, mine: Lease) -> str | None:
+    def _find(self, stage: Stage, entry: Entry, mine: Lease, *, carried: bool) -> str | None:
         """The digest of a stage that is there as a whole, and that counts for its key.
 
         The target of the tag is not asked for: everybody who may push can move it. Where it points elsewhere, or its
         builder died right before it did that, it is put right.
         """
         recorded = self._ledger.digests([entry.key]).get(entry.key)
-        digest = recorded or self._signatures.of(entry.key)
+        # By a Refit with another database, since this run has listed the tags: a layer is found then, and carried.
+        unsigned = carried and not self._registry.may_have(self._registry.stages, signature_tag(entry.key))
+        digest = recorded or ("" if unsigned else self._signatures.of(entry.key))
         manifest = self._whole(digest) if digest else None
         if manifest is None:
             return None

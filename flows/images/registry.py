@@ -28,7 +28,17 @@ from flows.core.settings import Settings
 from flows.core.threads import each
 from flows.core.waiting import wait_until
 from flows.images import patience
-from flows.images.manifests import DIGEST, Manifest, canonical, digest_of, is_descriptor, is_manifest
+from flows.images.manifests import (
+    DIGEST,
+    EMPTY,
+    EMPTY_KIND,
+    Manifest,
+    canonical,
+    descriptor,
+    digest_of,
+    is_descriptor,
+    is_manifest,
+)
 from flows.images.patience import ATTEMPTS
 from flows.images.registry_blobs import Blobs
 from flows.images.registry_connection import LONGER, QUESTION_SECONDS, parsed, shown
@@ -62,6 +72,7 @@ class Registry(Blobs):
         super().__init__(settings, seconds=seconds)
         self.repository, self.stages = settings.repository, f"{settings.repository}/stages"
         self._manifests, self._configs = _Memory[Manifest](), _Memory[Mapping[str, Any]]()
+        self._tags, self._with_empty = dict[str, frozenset[str]](), set[str]()
 
     def digest(self, repository: str, reference: str) -> str | None:
         """The digest of the manifest that a tag or digest names; none if the registry has it not."""
@@ -189,7 +200,20 @@ class Registry(Blobs):
 
     def tags(self, repository: str) -> tuple[str, ...]:
         """All tags of a repository; none if it doesn't exist."""
-        return tuple(self._pages(f"{repository}/tags/list?n=1000", "tags", _is_tag) or ())
+        tags = tuple(self._pages(f"{repository}/tags/list?n=1000", "tags", _is_tag) or ())
+        self._tags[repository] = frozenset(tags)
+        return tags
+
+    def may_have(self, repository: str, tag: str) -> bool:
+        """Whether a repository may have a tag by the last list of its tags: nobody asked for one, or it was there."""
+        return (listed := self._tags.get(repository)) is None or tag in listed
+
+    def put_empty(self, repository: str) -> dict[str, object]:
+        """How a manifest names the configuration of what is no image; it is there. Stored once a run."""
+        if repository not in self._with_empty:
+            self.put_blob(repository, EMPTY)
+            self._with_empty.add(repository)
+        return descriptor(EMPTY_KIND, EMPTY)
 
     def referrers(self, repository: str, digest: str) -> list[dict[str, Any]] | None:
         """Descriptors of what refers to a manifest, in no order; none if this registry can't tell."""

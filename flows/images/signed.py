@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cached_property
 
-from flows.images.manifests import EMPTY, EMPTY_KIND, MANIFEST, Manifest, canonical, descriptor, digest_of
+from flows.images.manifests import MANIFEST, Manifest, canonical, descriptor, digest_of
 from flows.images.registry import Registry
 from flows.signing.trust import ENVELOPE, Distrusted, Trust, statement
 
@@ -50,8 +49,8 @@ class Signatures:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": ENVELOPE,
-            "config": self._empty,
-            "layers": [self._empty],
+            "config": (empty := self._registry.put_empty(self._registry.stages)),
+            "layers": [empty],
             "subject": descriptor(stage.media_type, stage.content),
         }
         name = signature_tag(key)
@@ -65,11 +64,6 @@ class Signatures:
         if manifest is None or not is_signed(manifest, name, self._trust):
             return ""
         return str(manifest.document.get("subject", {}).get("digest", ""))
-
-    @cached_property
-    def _empty(self) -> dict[str, object]:
-        self._registry.put_blob(self._registry.stages, EMPTY)
-        return descriptor(EMPTY_KIND, EMPTY)
 
 
 def signature_tag(key: str) -> str:

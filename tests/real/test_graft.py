@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -199,6 +200,40 @@ def test_a_graft_that_differs_from_a_build_is_bad_news_of_its_night(
         told.append(Night(night, releases=(ReleaseNight("2026a", attempt.report, proof=proof),)).failures)
     assert told[0] == {} and list(told[1]) == ["graft of environment of 2026a"]
     assert "opt/app-root/contents" in told[1]["graft of environment of 2026a"]
+
+
+def test_a_graft_asks_the_registry_for_no_more_than_it_needs(
+    base: Built, builder: Builder, shared: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = [replace(environment(f"asked {number}"), name=f"asked{number}") for number in range(3)]
+    first, second = (below(builder, base, f"echo {number} > /etc/one") for number in (1, 2))
+    for stage in layers:
+        builder.build(stage, first)
+    asked = list[str]()
+    follow = Registry._follow
+
+    def noted(registry: Registry, method: str, url: object, *words: Any, **more: Any) -> Any:
+        *_, kind, name = str(url).partition("?")[0].rstrip("/").rsplit("/", 2)
+        asked.append(f"{method} {'signature' if name.endswith('.signature') else name.partition('-')[0][:6]} of {kind}")
+        return follow(registry, method, url, *words, **more)
+
+    registry = Registry(shared)
+    run = Builder(shared, registry)
+    run.plan(Graph({}, {}))
+    monkeypatch.setattr(Registry, "_follow", noted)
+    for stage in layers:
+        asked.clear()
+        carried = run.build(stage, second)
+        assert carried.grafted
+    # Its layer, its configuration, and three manifests: the layer's note, the signature, the stage itself.
+    kinds = [line.split(" of ")[0].split()[0] + " " + line.split(" of ")[1] for line in asked]
+    assert kinds == [
+        *("GET manifests", "HEAD blobs"),
+        "PUT manifests",
+        *("POST blobs", "PUT uploads"),
+        *("PUT manifests", "PUT manifests"),
+    ], asked
+    assert not [line for line in asked if line.startswith("GET signature")]
 
 
 # With Python packages, with npm's, with a stage that is one of another name. No layer has the files of the patch.

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from threading import Lock
 
 from flows.core.errors import RefitError
@@ -16,7 +15,7 @@ from flows.images.grafting import graft
 from flows.images.grafting.configuration import configured, has_layer
 from flows.images.grafting.layers import Stored, Trees, UnreadableLayer, compare, composed, layers_of
 from flows.images.grafting.lookups import looked_up
-from flows.images.manifests import EMPTY, EMPTY_KIND, MANIFEST, Manifest, canonical, descriptor
+from flows.images.manifests import MANIFEST, Manifest, canonical
 from flows.images.registry import Registry
 from flows.images.registry_errors import BlobLost
 from flows.images.signed import is_signed, signed
@@ -160,7 +159,7 @@ class Layers:
             "schemaVersion": 2,
             "mediaType": MANIFEST,
             "artifactType": KIND,
-            "config": self._empty,
+            "config": self._registry.put_empty(self._repository),
             "layers": [{**noted.stored.descriptor, "annotations": {_DIFF_ID: noted.stored.diff_id}}],
             "annotations": {_PARENT: noted.parent, _PARENTS: canonical(noted.parents).decode()},
         }
@@ -173,12 +172,6 @@ class Layers:
             self._trees.tree(self._repository, made)
             if old := self._registry.find(self._repository, before) if before else None:
                 self._trees.differing(self._repository, old, made)
-
-    @cached_property
-    def _empty(self) -> dict[str, object]:
-        """How a manifest names the configuration of what is no image; it is there."""
-        self._registry.put_blob(self._repository, EMPTY)
-        return descriptor(EMPTY_KIND, EMPTY)
 
     def differences(self, one: Manifest, other: Manifest) -> tuple[Difference, ...]:
         """In what two images in the repository of stages differ."""
