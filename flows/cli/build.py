@@ -26,6 +26,7 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
+from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
@@ -164,7 +165,7 @@ def plan(
             release, profiles, recipes, settings, Registry(settings), thorough=not quick, tolerant=True
         )
     if drawing:
-        drawing.write_text(graph_drawing.svg(planned.graph, planned.plan), encoding="utf-8")
+        write_whole(drawing, graph_drawing.svg(planned.graph, planned.plan))
     for mistake in planned.overdue:
         err.print(f"{mistake}. Locking stops at it.", highlight=False, soft_wrap=True)
     if as_json and (planned.problems or planned.unbuildable):

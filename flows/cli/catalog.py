@@ -22,6 +22,7 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
+from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
@@ -65,9 +66,7 @@ def release_table(
     rows = image_table.shipped(release, None, load())
     show_data(as_json, rows, tables.table(f"Release {release}", image_table.COLUMNS, (row.cells for row in rows)))
     if write:
-        write.write_text(
-            image_table.within(write.read_text(encoding="utf-8"), image_table.markdown(rows)), encoding="utf-8"
-        )
+        write_whole(write, image_table.within(write.read_text(encoding="utf-8"), image_table.markdown(rows)))
 
 
 @release_app.command("cut")
@@ -185,7 +184,7 @@ def _begin(kind: str, name: str, then: str) -> None:
         file = recipes.root / path
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            write_whole(file, text)
         except OSError as error:
             raise RefitError(
                 f"{file} can't be written.",

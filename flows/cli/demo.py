@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from flows.build_profiles import build_profiles
 from flows.catalog import load, tree
 from flows.core import documents
+from flows.core.atomic_files import write_whole
 from flows.core.errors import UnknownName
 from flows.core.settings import Settings
 from flows.create_session import create_session
@@ -116,7 +117,7 @@ def copy_catalog(source: Path, copy: Path) -> None:
     for part in RECIPES:
         tree.copy(source / part, copy / part, source)
     (copy / "releases").mkdir()
-    (copy / "releases" / f"{RELEASE}.yaml").write_text(documents.dump({"release": RELEASE, "profiles": list(SHIPPED)}))
+    write_whole(copy / "releases" / f"{RELEASE}.yaml", documents.dump({"release": RELEASE, "profiles": list(SHIPPED)}))
 
 
 def next_catalog(catalog: Path) -> Path:
@@ -128,7 +129,7 @@ def next_catalog(catalog: Path) -> Path:
         for folder in load.load_catalog(copy).bundles[BUNDLE].pythons.values():
             _add_package(folder / "Pipfile", *ADDITION)
         lock_requirements(RELEASE, [BUNDLE], catalog=copy)
-        mark.write_text(state)
+        write_whole(mark, state)
     return copy
 
 
@@ -142,7 +143,7 @@ def _state(catalog: Path) -> str:
 def _add_package(pipfile: Path, name: str, version: str) -> None:
     text = pipfile.read_text()
     if f"\n{name} =" not in text:
-        pipfile.write_text(text.replace("[packages]\n", f'[packages]\n{name} = "{version}"\n', 1))
+        write_whole(pipfile, text.replace("[packages]\n", f'[packages]\n{name} = "{version}"\n', 1))
 
 
 def _is_behind(sessions: Sessions, report: BuildReport) -> bool:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from flows.core.formatting import megabytes, printable, some
+from flows.core.formatting import duration, megabytes, printable, some
 from flows.core.lazily import lazily
 
 with lazily(globals()):
@@ -205,19 +205,12 @@ def service_states(states: Iterable[ServiceState]) -> Table:
             "answers" if s.answering else "runs, but doesn't answer" if s.running else "down",
             s.url,
             s.pid,
-            _duration(s.uptime) if s.running else "",
+            duration(s.uptime) if s.running else "",
             s.log.name,
         )
         for s in states
     )
     return table("Services", ("service", "state", "url", "pid", "up for", "log"), rows)
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def prune(report: PruneReport) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -34,6 +34,23 @@ def write_whole_of(file: Path, pieces: Iterable[bytes], *, private: bool = False
         with suppress(FileNotFoundError):
             draft.unlink()
         raise
+
+
+def write_together(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all drafts before the first takes its place, in the order of `files`, so that a full disk changes nothing.
+
+    Raises:
+        OSError: a draft can't be written; then all files stay as they were.
+    """
+    drafts = {folder / f".{name}.new": folder / name for name in files}
+    try:
+        for draft, content in zip(drafts, files.values(), strict=True):
+            draft.write_text(content, encoding="utf-8")
+        for draft, file in drafts.items():
+            draft.replace(file)
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
 
 
 def kept_secret(file: Path) -> str:

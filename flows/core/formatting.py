@@ -36,6 +36,20 @@ def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
+def duration(seconds: float) -> str:
+    """A length of time in its largest fitting unit: `40 s`, `5 min`, `3 h`, `2 d`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def exact_duration(seconds: float) -> str:
+    """A length of time to the second, below a minute to a tenth of it: `12.3 s`, `4 min 5 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
 def first_sentence(text: str, most: int = 200) -> str:
     """The first sentence of a text, or the first line if that is shorter; at most so many characters."""
     said = _SENTENCE_END.split(text.strip(), maxsplit=1)[0]

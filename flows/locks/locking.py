@@ -14,6 +14,7 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from flows.core.atomic_files import write_together
 from flows.core.command import ProgramFailed
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
@@ -269,16 +270,8 @@ def _dump(lock: Mapping[str, Any]) -> str:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all drafts before the first takes its place, so that a full disk changes nothing; the lock comes last."""
-    drafts = {folder / f".{name}.new": folder / name for name in files}
-    try:
-        for (draft, _), content in zip(drafts.items(), files.values(), strict=True):
-            draft.write_text(content, encoding="utf-8")
-        for draft, file in drafts.items():
-            draft.replace(file)
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
+    """Write all files or none, the lock last; requirements of categories that are gone go."""
+    write_together(folder, files)
     for old in folder.glob("requirements-*.txt"):
         if old.name not in files:
             old.unlink()

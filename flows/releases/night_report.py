@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flows.core.errors import RefitError
-from flows.core.formatting import in_markdown, megabytes, printable
+from flows.core.formatting import exact_duration, in_markdown, megabytes, printable
 from flows.images.build import Built
 from flows.publishing.published import Published
 from flows.releases.report import BuildReport
@@ -183,7 +183,7 @@ def markdown(night: Night) -> str:
 
 def _paragraphs(night: Night) -> Iterator[str]:
     yield f"# Night of {night.date}: {night.headline}"
-    yield f"It took {_duration(night.seconds)}."
+    yield f"It took {exact_duration(night.seconds)}."
     if night.failures:
         yield "## Failed"
         for what, reason in night.failures.items():
@@ -192,7 +192,7 @@ def _paragraphs(night: Night) -> Iterator[str]:
     yield "## Locks"
     yield from _locks(night)
     for release in night.releases:
-        yield f"## Release {release.release}, in {_duration(release.seconds)}"
+        yield f"## Release {release.release}, in {exact_duration(release.seconds)}"
         yield from _release(release)
     for name, last in night.ended.items():
         yield f"Release {name} was left out: it was supported until {last}."
@@ -230,9 +230,9 @@ def _image(news: ImageNews) -> tuple[str, ...]:
     size = megabytes(news.image.size, 1)
     grown = "" if news.growth is None else f" ({news.growth / 1e6:+.1f})"
     if news.problem:
-        return f"`{news.image.tag}`", size, _duration(news.image.seconds), "it wasn't compared with the one before"
+        return f"`{news.image.tag}`", size, exact_duration(news.image.seconds), "it wasn't compared with the one before"
     changed = in_markdown(news.packages) or ("the first one" if news.growth is None else "no package")
-    return f"`{news.image.tag}`", size + grown, _duration(news.image.seconds), changed
+    return f"`{news.image.tag}`", size + grown, exact_duration(news.image.seconds), changed
 
 
 def _stages(report: BuildReport) -> Iterator[str]:
@@ -240,7 +240,9 @@ def _stages(report: BuildReport) -> Iterator[str]:
     done: Sequence[Built] = (*report.built, *report.grafted)
     yield f"Stages: {len(report.built)} built, {len(report.grafted)} grafted, {len(reused)} reused."
     if done:
-        rows = ((f"`{stage.stage}`", stage.how, _duration(stage.seconds), in_markdown(stage.reason)) for stage in done)
+        rows = (
+            (f"`{stage.stage}`", stage.how, exact_duration(stage.seconds), in_markdown(stage.reason)) for stage in done
+        )
         yield _table(("stage", "", "took", "why"), rows)
 
 
@@ -261,9 +263,3 @@ def _shortened(text: str) -> str:
     lines = text.strip().splitlines()
     more = [f"… and {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
     return printable("\n".join([*lines[:_MOST_LINES], *more])).replace("```", "'''")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

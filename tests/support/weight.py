@@ -25,8 +25,12 @@ class Weights:
     """Measures each phase of each test where it runs; the process that shows the results adds them up by file."""
 
     def __init__(self) -> None:
-        self._last = cpu_seconds()
+        self._last = 0.0
         self._by_file: Counter[str] = Counter()
+
+    def pytest_collection_finish(self) -> None:
+        """Begin to measure: imports and the collection of the tests are nobody's."""
+        self._last = cpu_seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:

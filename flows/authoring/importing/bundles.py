@@ -15,6 +15,7 @@ from flows.authoring.importing.report import Adoption
 from flows.authoring.importing.template import carried
 from flows.catalog import load, tag
 from flows.catalog.lineage import NUMBERED
+from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes, bounds
 from flows.core.formatting import on_a_line
 
@@ -64,7 +65,7 @@ def write_display(checkout: Checkout, place: str, theirs: str, target: Path) -> 
     path = f"{place}/display.txt"
     checkout.account(path)
     said = on_a_line(first_line(checkout.text(path)) or theirs)[:_LONGEST]
-    (target / "display.txt").write_text(f"{said}\n", encoding="utf-8", errors="backslashreplace")
+    write_whole(target / "display.txt", f"{said}\n".encode(errors="backslashreplace"))
 
 
 def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) -> None:
@@ -79,7 +80,7 @@ def take_packages(checkout: Checkout, place: str, target: Path, made: Adoption) 
         made.note(f"{path}:{named[name]}", f"was left out: this is no name of a package: {name[:_LONGEST]}")
     if good:
         (target / "os").mkdir(parents=True, exist_ok=True)
-        (target / "os" / "os-packages.txt").write_text("".join(f"{name}\n" for name in good), encoding="utf-8")
+        write_whole(target / "os" / "os-packages.txt", "".join(f"{name}\n" for name in good))
         tell_of_surroundings(checkout, path, good, made)
 
 
@@ -103,7 +104,7 @@ def _custom(checkout: Checkout, place: str, target: Path, theirs: str, made: Ado
     else:
         checkout.account(path)
         (target / "custom").mkdir()
-        (target / "custom" / "custom.snippet.j2").write_text(result.text, encoding="utf-8")
+        write_whole(target / "custom" / "custom.snippet.j2", result.text)
         tell_of_snippet(checkout, path, text, result.said, made)
 
 

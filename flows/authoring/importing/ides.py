@@ -15,6 +15,7 @@ from flows.authoring.importing.template import carried
 from flows.catalog.lineage import NUMBERED
 from flows.catalog.model import Catalog
 from flows.catalog.tree import TOGETHER
+from flows.core.atomic_files import write_whole
 from flows.core.documents import bounds
 
 _ACCESS = """\
@@ -70,8 +71,8 @@ def _ide(checkout: Checkout, place: str, theirs: str, target: Path, made: Adopti
     files = _take_files(checkout, f"{place}/files", target / "files", theirs, made)
     text = checkout.text(path, bounds.TEMPLATE)
     result = carried(text, files)
-    (target / f"{name}.snippet.j2").write_text(result.text, encoding="utf-8")
-    (target / "ide.yaml").write_text(_ACCESS, encoding="utf-8")
+    write_whole(target / f"{name}.snippet.j2", result.text)
+    write_whole(target / "ide.yaml", _ACCESS)
     write_display(checkout, place, theirs, target)
     take_packages(checkout, place, target, made)
     checkout.account(path)
@@ -95,7 +96,7 @@ def _take_files(checkout: Checkout, place: str, target: Path, theirs: str, made:
         inside = path[len(place) + 1 :]
         file = target / inside
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
+        write_whole(file, content)
         file.chmod((checkout.root / path).stat().st_mode & 0o777 | 0o600)
         taken.append(inside)
     return taken

@@ -12,6 +12,7 @@ from typing import Any
 from flows.authoring.importing.checkout import Checkout
 from flows.authoring.importing.report import Adoption
 from flows.catalog.model import python_version
+from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes, bounds, parse_plain_json, parse_toml
 from flows.core.errors import RefitError
 from flows.locks import python
@@ -33,7 +34,7 @@ def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made
         data = parse_toml(text, checkout.root / path)
         accepted = _in_our_words(data, version)
         target.mkdir()
-        (target / "Pipfile").write_text(_rewritten(text, accepted, version, path, made), encoding="utf-8")
+        write_whole(target / "Pipfile", _rewritten(text, accepted, version, path, made))
         pipfile = read_pipfile(target / "Pipfile")
     except Mistakes as mistakes:
         for mistake in mistakes.mistakes if checkout.has(path) else ():
@@ -61,9 +62,9 @@ def _take_lock(
     try:
         lock = parse_plain_json(checkout.text(path, bounds.JSON), checkout.root / path)
         _know_again(lock, theirs, ours, python_version(target.name))
-        (target / "Pipfile.lock").write_text(json.dumps(lock, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+        write_whole(target / "Pipfile.lock", json.dumps(lock, indent=4, sort_keys=True) + "\n")
         for name, content in python.exports(lock, read_pipfile(target / "Pipfile")).items():
-            (target / name).write_text(content, encoding="utf-8")
+            write_whole(target / name, content)
         python.verify(target)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
         mistakes = error.mistakes if isinstance(error, Mistakes) else ()

@@ -14,6 +14,7 @@ from flows.catalog import choices, edit, load, tag
 from flows.catalog.model import Base, Catalog
 from flows.catalog.release import ReleaseFile, assemble, why_not
 from flows.catalog.tag import ForeignTag
+from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.formatting import some
@@ -140,7 +141,7 @@ def write_release(recipes: Recipes, made: Adoption) -> None:
         made.note("recipes", "no profile was found: write a release file, or add profiles by `refit wizard`")
         return
     text = "\n".join([f"release: {recipes.release}", "profiles:", *(f"  - {line}" for line in lines), ""])
-    (made.catalog / "releases" / f"{recipes.release}.yaml").write_text(text, encoding="utf-8")
+    write_whole(made.catalog / "releases" / f"{recipes.release}.yaml", text)
     load.load_catalog(made.catalog)
 
 

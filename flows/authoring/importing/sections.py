@@ -106,13 +106,13 @@ class Sections:
             made = self._made.catalog / "bundles" / f"{self._next()}-{name}"
             made.mkdir()
             said = text_of(folder.parent / "display.txt", bounds.TEXT).strip()
-            (made / "display.txt").write_text(f"{said} [{category}]\n", encoding="utf-8")
-            (made / CONFIG).write_text(f"extends: {bundle}\n", encoding="utf-8")
+            write_whole(made / "display.txt", f"{said} [{category}]\n")
+            write_whole(made / CONFIG, f"extends: {bundle}\n")
             self._beside[bundle, category] = name
         [made] = (self._made.catalog / "bundles").glob(f"*-{name}")
         (made / folder.name).mkdir()
         required = f'[requires]\npython_version = "{python_version(folder.name)}"\n'
-        (made / folder.name / "Pipfile").write_text(f"{lines}\n{required}", encoding="utf-8")
+        write_whole(made / folder.name / "Pipfile", f"{lines}\n{required}")
         return f"the bundle {name} extends it with that section; name {name} in the release, and lock it"
 
     def _free(self, name: str) -> str:

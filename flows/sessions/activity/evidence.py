@@ -184,8 +184,3 @@ def unknown(at: datetime, why: str) -> Activity:
 def as_moment(seconds: float) -> datetime:
     """The moment so many seconds after the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def ago(seconds: float) -> str:
-    """A duration for people, in seconds or minutes."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -9,8 +9,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from flows.core.formatting import megabytes, some
-from flows.sessions.activity.evidence import Activity, Evidence, Kernel, Look, Memory, Process, Verdict, ago, as_moment
+from flows.core.formatting import duration, megabytes, some
+from flows.sessions.activity.evidence import Activity, Evidence, Kernel, Look, Memory, Process, Verdict, as_moment
 from flows.sessions.activity.program_kinds import (
     HELPERS,
     PLAIN_SHELLS,
@@ -93,7 +93,7 @@ def _general(look: Look, quiet: float) -> Iterator[Evidence]:
         yield Evidence(Verdict.busy, "a GPU is used" + (f" ({look.gpu:.0%})" if look.gpu else ""))
     for what, moment in _signs(look):
         if look.at - moment < quiet:
-            yield Evidence(Verdict.busy, f"{what} {ago(look.at - moment)} ago")
+            yield Evidence(Verdict.busy, f"{what} {duration(look.at - moment)} ago")
     for kernel in look.kernels:
         yield Evidence(*_kernel(kernel, look), ends=True, kernel=kernel.id)
     if look.connections:
@@ -105,9 +105,11 @@ def _held(at: float, since: float, said: str) -> Evidence:
     length = _LENGTH.match(said)
     seconds = int(length["number"]) * _UNITS[length["unit"]] if length else _HELD_SECONDS
     if at - since >= seconds:
-        return Evidence(Verdict.idle, f"its hold has ended {ago(at - since - seconds)} ago")
+        return Evidence(Verdict.idle, f"its hold has ended {duration(at - since - seconds)} ago")
     why = (said[length.end() :] if length else said).strip()
-    return Evidence(Verdict.busy, f"its owner holds it for {ago(since + seconds - at)}" + (f": {why}" if why else ""))
+    return Evidence(
+        Verdict.busy, f"its owner holds it for {duration(since + seconds - at)}" + (f": {why}" if why else "")
+    )
 
 
 def _signs(look: Look) -> Iterator[tuple[str, float]]:
@@ -270,7 +272,7 @@ class _Processes:
         typed = self._look.terminals.get(f"/dev/{terminal}")
         if typed is None or self._look.at - typed < self._quiet:
             return Verdict.busy, "an ssh connection"
-        return Verdict.state, f"an ssh connection, nothing typed for {ago(self._look.at - typed)}"
+        return Verdict.state, f"an ssh connection, nothing typed for {duration(self._look.at - typed)}"
 
     def _has_started(self, process: Process) -> bool:
         return any(each.parent == process.pid for each in self._all.values())

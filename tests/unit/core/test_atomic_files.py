@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.core.atomic_files import write_whole
+from flows.core.atomic_files import write_together, write_whole
 
 
 def test_of_several_who_write_at_once_one_wins_with_all_that_it_wrote(tmp_path: Path) -> None:
@@ -40,3 +40,13 @@ def test_what_can_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_whole(folder, b"{}")
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_of_several_files_none_is_changed_when_one_draft_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("old")
+    (tmp_path / "requirements").write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_together(tmp_path, {"requirements": "new", "lock": "\ud800"})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"lock": "old", "requirements": "old"}
+    write_together(tmp_path, {"requirements": "new", "lock": "new"})
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"lock": "new", "requirements": "new"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.core.formatting import first_sentence, gigabytes, megabytes, short, some
+from flows.core.formatting import duration, exact_duration, first_sentence, gigabytes, megabytes, short, some
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,22 @@ from flows.core.formatting import first_sentence, gigabytes, megabytes, short, s
 )
 def test_no_more_things_are_named_than_asked_for(things: tuple[object, ...], said: str) -> None:
     assert some(things, most=2) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "coarse", "exact"),
+    [
+        (0, "0 s", "0.0 s"),
+        (59.94, "60 s", "1 min 0 s"),
+        (119.7, "120 s", "2 min 0 s"),
+        (130, "2 min", "2 min 10 s"),
+        (7199, "120 min", "119 min 59 s"),
+        (7200, "2 h", "120 min 0 s"),
+        (200_000, "2 d", "3333 min 20 s"),
+    ],
+)
+def test_durations_have_the_unit_that_fits(seconds: float, coarse: str, exact: str) -> None:
+    assert (duration(seconds), exact_duration(seconds)) == (coarse, exact)
 
 
 def test_a_digest_is_as_short_with_its_algorithm_as_without() -> None:

@@ -186,8 +186,8 @@ def test_a_thread_that_outlives_its_cell_is_work_and_those_of_the_kernel_are_not
         ({"terminals": {"/dev/pts/3": NOW - 40}}, "somebody typed in pts/3 40 s ago"),
         ({"saved": NOW - 130}, "a document was saved 2 min ago"),
         ({"heartbeat": NOW - 10}, "the IDE was used 10 s ago"),
-        ({"hold": (NOW - 3600, "8h training")}, "its owner holds it for 420 min: training"),
-        ({"hold": (NOW - 3600, "until I am back")}, "its owner holds it for 1380 min: until I am back"),
+        ({"hold": (NOW - 3600, "8h training")}, "its owner holds it for 7 h: training"),
+        ({"hold": (NOW - 3600, "until I am back")}, "its owner holds it for 23 h: until I am back"),
         ({"hold": (NOW - 86_000, "")}, "its owner holds it for 7 min"),
     ],
 )
