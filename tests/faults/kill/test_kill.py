@@ -35,7 +35,7 @@ PROGRAMS = ["pull", "create", "copy", "snapshot", "start", "clean"]
 
 
 @pytest.mark.parametrize("phase", BEFORE_AND_AFTER)
-@pytest.mark.parametrize("step", some_long(FORWARD, short=("stop", "snapshot", "start", "commit")))
+@pytest.mark.parametrize("step", some_long(FORWARD, short=("snapshot", "start")))
 def test_f01_killed_on_the_way(scene: Scene, step: str, phase: Phase) -> None:
     home, image = home_of(scene), scene.other
     move_until_killed(scene.settings, to(scene.sessions, NAME, image), step, phase)
@@ -69,6 +69,7 @@ def programs(scene: Scene, step: str) -> tuple[ProcessId, ...]:
     return running(scene, NAME) if move and unsettled(scene.journal.entries(move)) == step else ()
 
 
+@pytest.mark.long
 def test_killed_again_and_again(scene: Scene) -> None:
     """Every recovery is killed in its turn, one side effect further on."""
     home, image = home_of(scene), scene.other

@@ -21,7 +21,7 @@ from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Action, Decision
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.snapshots.model import Kind, Snapshot
-from tests.support.killing import NAME, Scene, furnished, move_until_killed, resume
+from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, furnished, move_until_killed, resume
 from tests.support.machine import RegistryServer
 from tests.support.moving import check_no_gap, manifest
 from tests.support.variants import LIGHT, light
@@ -29,7 +29,6 @@ from tests.support.waiting import some_long
 
 FORWARD = [step.name for step in STEPS]
 BACKWARD = [step.undo for step in reversed(STEPS) if step.undo and step.undo != "restore"]
-BEFORE_AND_AFTER = [Phase.intent, Phase.done]
 
 
 @pytest.fixture(scope="module", params=some_long(["folder", "pool"], short="pool"))

@@ -15,9 +15,9 @@ from flows.core import command
 from tests.support.machine import RegistryServer
 from tests.support.nights import RELEASE, Scene, ended, made, new, news, profile, report, runs, serve
 from tests.support.prefect_api import FINAL, ask, start_run
-from tests.support.waiting import PATIENCE, wait_until
+from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE)
+pytestmark = pytest.mark.long
 
 
 def test_the_first_night_locks_builds_and_publishes_everything(scene: Scene, first: Any) -> None:
@@ -44,7 +44,6 @@ def test_what_the_programs_of_a_stage_say_is_in_the_log_of_its_run(prefect: http
     assert built and {name for name, _, page in pages if "STEP 1/" in page} == built
 
 
-@pytest.mark.long
 def test_the_report_is_one_artifact_and_the_picture_of_the_stages_another(prefect: httpx.Client, first: Any) -> None:
     run = runs(prefect, "nightly")[-1]
     asked = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
@@ -56,7 +55,6 @@ def test_the_report_is_one_artifact_and_the_picture_of_the_stages_another(prefec
     assert "| one py311 | +elk 1.0 |" in artifact["data"] and f"`{profile('two')}_{RELEASE}_" in artifact["data"]
 
 
-@pytest.mark.long
 def test_an_event_for_each_new_image_reaches_the_server_and_starts_what_waits_for_it(
     prefect: httpx.Client, first: Any
 ) -> None:
@@ -94,7 +92,6 @@ def test_a_night_without_news_starts_no_program_and_writes_nothing(
     assert not [message for message in messages if message.startswith("+ ")]
 
 
-@pytest.mark.long
 def test_the_deployment_of_a_release_has_a_night_in_the_worker(prefect: httpx.Client, settled: Any) -> None:
     start_run(prefect, f"nightly/{RELEASE}")
 
@@ -108,7 +105,6 @@ def test_the_deployment_of_a_release_has_a_night_in_the_worker(prefect: httpx.Cl
     assert (artifact["key"], artifact["description"]) == (f"nightly-{RELEASE}", "0 new images, 2 unchanged")
 
 
-@pytest.mark.long
 def test_one_graft_of_the_night_is_made_again_and_gives_the_same(scene: Scene, settled: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001f")
     with (scene.catalog / "base" / "deb12" / "base.snippet.j2").open("a") as recipe:
@@ -121,7 +117,6 @@ def test_one_graft_of_the_night_is_made_again_and_gives_the_same(scene: Scene, s
     assert [log.name.startswith(f"{proof['stage']}-") for log in again] == [True]
 
 
-@pytest.mark.long
 def test_each_supported_release_has_a_deployment_on_its_schedule_and_what_people_chose_stays(
     scene: Scene, prefect: httpx.Client, tmp_path: Path
 ) -> None:
@@ -160,7 +155,6 @@ def test_each_supported_release_has_a_deployment_on_its_schedule_and_what_people
     assert written() == {"0 2 * * *": True}
 
 
-@pytest.mark.long
 def test_a_release_that_was_cut_has_its_nights_on_its_branch(scene: Scene, first: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001d")
 

@@ -21,14 +21,13 @@ from tests.support.nights import NEEDS, Scene, ended, made, new, news, profile, 
 from tests.support.package_index import write_page
 from tests.support.waiting import PATIENCE, wait_until
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE)
+pytestmark = pytest.mark.long
 
 
 def digests(night: Any) -> dict[str, str]:
     return {image["profile"]: image["digest"] for image in report(night)["images"]}
 
 
-@pytest.mark.long
 def test_a_profile_that_fails_stops_no_other_and_is_told(
     scene: Scene, prefect: httpx.Client, first: Any, tmp_path: Path
 ) -> None:
@@ -47,7 +46,6 @@ def test_a_profile_that_fails_stops_no_other_and_is_told(
     )
 
 
-@pytest.mark.long
 def test_a_lock_that_conflicts_stays_as_it_was_and_others_go_on(scene: Scene, settled: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001c")
     before = scene.night()
@@ -99,7 +97,6 @@ def gate() -> Iterator[tuple[int, Event, Event]]:
         server.server_close()
 
 
-@pytest.mark.long
 def test_after_a_kill_only_what_is_missing_is_made(scene: Scene, first: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001d")
     registry = Registry(scene.settings)
@@ -121,7 +118,6 @@ def test_after_a_kill_only_what_is_missing_is_made(scene: Scene, first: Any, tmp
     assert mounts(scene.settings) == ()
 
 
-@pytest.mark.long
 def test_two_nights_at_once_do_each_thing_once(scene: Scene, settled: Any, tmp_path: Path) -> None:
     scene = scene.with_catalog(tmp_path / "catalog", "2001e")
     for bundle in NEEDS:

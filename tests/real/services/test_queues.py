@@ -23,7 +23,7 @@ from tests.support.services import ENDLESS, Run, pids, until
 from tests.support.systems import RELEASE
 from tests.support.waiting import PATIENCE
 
-pytestmark = pytest.mark.timeout(3 * PATIENCE)
+pytestmark = pytest.mark.long
 # The command, with a worker that runs the trial, too.
 PROGRAM = "from tests.support import trial_worker; trial_worker.install(); from flows.cli.main import main; main()"
 REFIT = (sys.executable, "-c", PROGRAM)
@@ -102,7 +102,6 @@ def end_program(note: Path) -> None:
     psutil.Process(pids(note)[1]).kill()
 
 
-@pytest.mark.long
 def test_there_is_a_queue_for_each_system_and_the_worker_takes_from_both(person: Person) -> None:
     def workers() -> Any:
         found = person.types("queue", "list", "--json")
@@ -123,7 +122,6 @@ def test_what_is_held_does_not_start_and_the_other_does(queues: Person, tmp_path
     assert until(held.state, lambda state: state in FINAL) == "COMPLETED"
 
 
-@pytest.mark.long
 def test_a_purge_cancels_what_waits_and_nothing_else(queues: Person, tmp_path: Path) -> None:
     running = queues.waits("deb12", tmp_path / "running", seconds=ENDLESS)
     until(lambda: pids(tmp_path / "running"), lambda found: len(found) == 2)
@@ -160,7 +158,6 @@ def _schedule(person: Person, name: str) -> list[Run]:
     return later
 
 
-@pytest.mark.long
 def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp_path: Path) -> None:
     inside = queues.waits("deb12", tmp_path / "inside", seconds=ENDLESS)
     elsewhere = queues.waits("refit", tmp_path / "elsewhere", seconds=ENDLESS, tags=["refit-deb12"], name="elsewhere")
@@ -185,7 +182,6 @@ def test_a_drain_waits_for_what_runs_wherever_it_was_started(queues: Person, tmp
     assert "deb12 is held, and nothing runs." in (tmp_path / "log").read_text()
 
 
-@pytest.mark.long
 def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person) -> None:
     queues.types("queue", "pause", "deb13")
     said = queues.types("build", RELEASE, "--os", "deb13", exit_code=1)
@@ -199,7 +195,6 @@ def test_a_person_at_a_shell_is_told_what_is_held_and_can_insist(queues: Person)
     assert _builds(queues)[0]["tags"] == ["refit-deb13"]
 
 
-@pytest.mark.long
 def test_a_whole_release_leaves_what_is_held_in_its_queue(queues: Person) -> None:
     for system in ("deb12", "deb13"):
         queues.types("queue", "pause", system)
@@ -220,7 +215,6 @@ def _builds(person: Person) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.long
 def test_a_worker_takes_only_what_its_machine_shall_build(queues: Person, tmp_path: Path) -> None:
     queues.types("up", REFIT_BUILD_TARGETS="[deb13]")
     waiting = queues.waits("deb12", tmp_path / "12")
