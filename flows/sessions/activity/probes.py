@@ -72,7 +72,11 @@ def _read_look(session: Session, told: str) -> Look:
     try:
         return _LOOK.validate_json(told)
     except ValidationError as error:
-        raise RefitError(f"The look into {session.name!r} printed no report of a look.", why=str(error)) from None
+        what, hint = (
+            f"The look into {session.name!r} printed no report of a look.",
+            f"`refit session logs {session.name}`.",
+        )
+        raise RefitError(what, why=str(error), hint=hint) from None
 
 
 def see(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpec()) -> Look:

@@ -29,7 +29,7 @@ from flows.sessions.containers import drift, ending, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_options import create_options
-from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours
+from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours, not_running
 from flows.sessions.model import Container, Running, Session, session_of
 from flows.sessions.podman_only import only_on_podman
 
@@ -190,6 +190,7 @@ class Podman:
         raise RefitError(
             f"{session.container} doesn't wait for its home.",
             why=f"The last lines that it wrote:\n{self.logs(session.container, _LAST_LINES)}",
+            hint="try again; `warm_containers: 0` in settings.yaml starts containers with their homes.",
         )
 
     def _start(self, container: str) -> None:
@@ -265,7 +266,7 @@ class Podman:
         """
         told = self._inspect(container)
         if (address := as_address(told, port)) is None:
-            raise RefitError(f"{container} can't be reached.", why="It doesn't run, or has no address of its own.")
+            raise not_running(f"{container} can't be reached.", "It doesn't run, or has no address of its own.")
         return address
 
     def _inspect(self, container: str) -> Mapping[str, Any]:
@@ -327,7 +328,7 @@ class Podman:
     def _network(self, container: str) -> str:
         """The file that stands for its network; gone with the container, where a pid might be another's already."""
         if not (network := self._inspect(container)["NetworkSettings"]["SandboxKey"]):
-            raise RefitError(f"{container} has no network of its own.", why="It doesn't run, or uses the host's.")
+            raise not_running(f"{container} has no network of its own.", "It doesn't run, or uses the host's.")
         return str(network)
 
     def attach(self, container: str, argv: Sequence[str], terminal: bool) -> NoReturn:
@@ -377,8 +378,7 @@ class Podman:
 
         Until then it can neither be started, which seems to work, nor removed.
         """
-        # The exit file that conmon would have left: without it, 4.3.1 waits for it, or takes the container as
-        # "stopping" for ever.
+        # The exit file that conmon would have left: without it, 4.3.1 waits, or takes the container as "stopping".
         asked = self._podman("container", "inspect", "--format", "{{.Id}}", container).stdout
         left = tools.runtime_folder(self._settings) / "tmp" / "exits" / asked.strip()
         command.run(["sh", "-c", '[ -e "$1" ] || printf 137 >"$1"', "sh", left], root=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from flows.core.errors import RefitError
 from flows.sessions.model import Container, Running, Session
 
 _LABEL = "io.refit."
@@ -64,6 +65,13 @@ def as_address(inspected: Mapping[str, Any], port: int) -> tuple[str, int] | Non
     network = inspected["NetworkSettings"]
     own = [network.get("IPAddress"), *(each.get("IPAddress") for each in (network.get("Networks") or {}).values())]
     return next(((host, port) for host in own if host), None)
+
+
+def not_running(what: str, why: str) -> RefitError:
+    """An error because a container has no address or network as long as it doesn't run."""
+    return RefitError(
+        what, why=why, hint="`refit session list` shows whether it runs; `refit session start` starts it."
+    )
 
 
 def _made_from(spec: str) -> Session | None:

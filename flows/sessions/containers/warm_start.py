@@ -141,7 +141,8 @@ class Slots:
         try:  # what its last process leaves may just be taken down
             retry(unbind, (OSError, ProgramFailed), seconds=_LINGER_SECONDS, pause=_AT_ONCE_SECONDS)
         except (OSError, ProgramFailed) as error:
-            raise RefitError(f"{container} doesn't give its home back.", why=str(error)) from error
+            hint = "a program of the host may work in the home: end it, then `refit migrate recover`."
+            raise RefitError(f"{container} doesn't give its home back.", why=str(error), hint=hint) from error
 
     def remove(self, container: str) -> None:
         """Remove a slot; it never removes what is in it."""

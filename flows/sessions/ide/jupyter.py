@@ -35,7 +35,10 @@ _TERMINALS = "/refit/terminals"
 
 
 class JupyterError(RefitError):
-    """The server doesn't answer, or refuses."""
+    """The server doesn't answer, or refuses; its log says more, unless an error has a `hint` of its own."""
+
+    def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why=why, hint=hint or "`refit session logs NAME` shows the last lines that it wrote.")
 
 
 _ON_PAGE = TypeAdapter(list[OnPage])
@@ -203,6 +206,9 @@ def _within(seconds: float) -> httpx.Timeout:
     return httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
 
 
+_ASKS = "let the start script of the IDE's recipe switch its login on, and build the image again."
+
+
 def check_page(url: str, page: str, token: str) -> None:
     """Open a page with its token, as a browser does, and without.
 
@@ -221,7 +227,9 @@ def check_page(url: str, page: str, token: str) -> None:
     except httpx.HTTPError as error:
         raise JupyterError(f"The page at {url} doesn't answer.", why=str(error)) from error
     if stranger.is_success:
-        raise JupyterError(f"The page at {url} opens without its token.", why="Anybody could work in this session.")
+        raise JupyterError(
+            f"The page at {url} opens without its token.", why="Anybody could work in this session.", hint=_ASKS
+        )
     if not owner.is_success or owner.url.path.endswith("/login"):
         raise JupyterError(f"The page at {url} doesn't open with its token.", why=f"It answers {owner.status_code}.")
 

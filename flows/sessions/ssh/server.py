@@ -165,7 +165,8 @@ class Ssh:
         try:  # it starts beside the IDE, not before it
             retry(log_in, ProgramFailed, seconds=LOGIN_SECONDS, pause=_POLL_SECONDS)
         except ProgramFailed as error:
-            raise RefitError("Nobody can log in by ssh.", why=error.tail or error.what) from None
+            hint = f"`refit session logs {session.name}` shows why its sshd doesn't start, or refuses."
+            raise RefitError("Nobody can log in by ssh.", why=error.tail or error.what, hint=hint) from None
         return "somebody can log in by ssh"
 
     def port(self, name: str) -> int:
