@@ -94,11 +94,11 @@ def cut(
 
 def wizard(
     release: Annotated[str, typer.Option(metavar="RELEASE", help="Release that it belongs to.")] = "",
-    system: Annotated[str, typer.Option("--os", metavar="OS", help="Operating system.")] = "",
+    system: Annotated[str, typer.Option("--os", metavar="OS", help="Operating system; CentOS is experimental.")] = "",
     python: Annotated[str, typer.Option(metavar="PYTHON", help="Python, e.g. py311.")] = "",
-    cuda: Annotated[str, typer.Option(metavar="LEVEL", help="Level of CUDA, or none.")] = "",
+    cuda: Annotated[str, typer.Option(metavar="LEVEL", help="Level of CUDA, or none; on Arm it is experimental.")] = "",
     bundle: Annotated[str, typer.Option(metavar="BUNDLE", help="Set of libraries.")] = "",
-    ide: Annotated[str, typer.Option(metavar="IDE", help="Program that opens.")] = "",
+    ide: Annotated[str, typer.Option(metavar="IDE", help="Program that opens; RStudio is experimental.")] = "",
     write: Annotated[bool | None, typer.Option("--write/--no-write", help="Add it to the release's file.")] = None,
     build: Annotated[bool | None, typer.Option("--build/--no-build", help="Build it.")] = None,
 ) -> None:

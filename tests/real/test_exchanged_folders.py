@@ -26,6 +26,7 @@ from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import Session
+from tests.support.waiting import some_long
 
 UID, FILES = 234_569, 150
 SECRET, OWN = b"root's own: canary", b"of the session's u"
@@ -211,7 +212,7 @@ class Scene:
         self.check(snapshot, snapshot.with_name("move.data"))
 
 
-@pytest.fixture(params=["folders", "pool"])
+@pytest.fixture(params=some_long(["folders", "pool"], short="folders"))
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     settings = Settings(home=tmp_path / "refit")
     if request.param == "pool":

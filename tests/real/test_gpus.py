@@ -95,6 +95,7 @@ def scene(
         yield Scene(MoveExecutor.open(settings), settings, old, new, nodes)
 
 
+@pytest.mark.long
 def test_f09_a_gpu_stays_with_its_session_while_it_moves_and_others_wait(
     scene: Scene, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ from tests.support.services import (
     pids,
     until,
 )
-from tests.support.waiting import PATIENTLY
+from tests.support.waiting import PATIENTLY, some_long
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_run_from_the_ui_finds_the_settings_and_keeps_what_programs_were_calle
     assert "+ bash -c" in logs
 
 
-@pytest.mark.parametrize("in_a_thread", [False, True])
+@pytest.mark.parametrize("in_a_thread", some_long([False, True], short=True))
 def test_cancelling_ends_the_programs_of_a_run(prefect: httpx.Client, tmp_path: Path, in_a_thread: bool) -> None:
     note = tmp_path / "pids"
     run = launch(prefect, seconds=ENDLESS, note=str(note), in_a_thread=in_a_thread)
