@@ -26,7 +26,6 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
@@ -38,6 +37,7 @@ with lazily(globals()):
         screen,
         tables,
     )
+    from flows.core.atomic_files import write_whole
     from flows.core.settings import load
     from flows.images import graph_drawing
     from flows.images.builder import cache

@@ -22,7 +22,6 @@ from flows.cli.console import (
     show_text,
     shown_catalog,
 )
-from flows.core.atomic_files import write_whole
 from flows.core.errors import RefitError
 from flows.core.formatting import megabytes
 from flows.core.lazily import lazily
@@ -37,6 +36,7 @@ with lazily(globals()):
     from flows.catalog.model import Catalog, Profile
     from flows.cli import tables
     from flows.cli import wizard as questions
+    from flows.core.atomic_files import write_whole
     from flows.core.database import now
     from flows.core.documents import Mistakes
     from flows.core.settings import load
