@@ -48,6 +48,8 @@ class Weights:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the heaviest files, and the sum of all."""
+        if not self._by_file:
+            return
         terminalreporter.section(f"{self._by_file.total():.0f} s of CPU, of which these files took the most")
         for file, seconds in self._by_file.most_common(SHOWN):
             terminalreporter.write_line(f"{seconds:8.1f} s {file}")
