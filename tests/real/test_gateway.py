@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import socketserver
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +45,7 @@ from tests.support.machine import FIRST, RegistryServer, home_with_gateway
 from tests.support.moving import to
 from tests.support.processes import in_a_process
 from tests.support.variants import JUPYTER, variant
-from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, free_port, wait_until
 
 NAME = "ada"
 SERVICES = ("gateway", "waiting-page")
@@ -185,6 +187,20 @@ def test_a_gateway_that_begins_anew_is_told_where_sessions_are_and_meanwhile_nob
     services.up(settings, only=SERVICES)
     wait_until(lambda: get(f"{ada}/api").status_code == 200)
     assert sessions.url(session) == ada
+
+
+@pytest.mark.parametrize("taken", ["gateway_port", "gateway_api_port"])
+def test_a_gateway_whose_port_is_taken_ends_so_that_it_is_started_again(
+    settings: Settings, ada: str, taken: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        ports = {"gateway_port": free_port(), "gateway_api_port": free_port(), taken: other.getsockname()[1]}
+        gateway = embedded.gateway(settings.model_copy(update=ports))
+        environment = {**os.environ, **gateway.environment}
+        ended = subprocess.run(
+            gateway.argv, cwd=gateway.folder, env=environment, timeout=PATIENCE, check=False, capture_output=True
+        )
+    assert ended.returncode == 1 and b"EADDRINUSE" in ended.stdout + ended.stderr
 
 
 def test_only_whoever_knows_its_token_tells_the_gateway_anything(settings: Settings, ada: str) -> None:

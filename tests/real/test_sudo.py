@@ -25,14 +25,16 @@ from tests.support.services import ENDLESS, launch, pids
 from tests.support.waiting import PATIENCE, free_port, wait_until
 
 # A mount namespace of its own knows a user who may do everything by sudo; the machine's own files stay as they are.
-# Checkout and Python may lie in folders that are closed to others: the user may read everything, and the Python is
-# bound to where it can be started.
+# Checkout, packages and Python may lie in folders that are closed to others. The user may read everything, but
+# access(2), which alembic asks, heeds no capability of theirs; so all of it is bound to where everybody gets.
 ENTER = """
 set -e
 mount --bind "$1/passwd" /etc/passwd
 mount --bind "$1/sudoers" /etc/sudoers
 mount --bind "$2" "$1/python"
-uid=$3; shift 3
+mount --bind "$3" "$1/checkout"
+mount --bind "$4" "$1/packages"
+uid=$5; shift 5
 exec setpriv --reuid "$uid" --regid "$uid" --clear-groups \\
     --inh-caps +dac_read_search --ambient-caps +dac_read_search "$@"
 """
@@ -80,14 +82,16 @@ def somebody(folder: Path) -> User:
     (folder / "sudoers").chmod(0o440)
     python = folder / "venv" / "bin" / "python"
     packages = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    for made in (folder / "python", python.parent, packages):
+    bound = {name: folder / name for name in ("python", "checkout", "packages")}
+    for made in (*bound.values(), python.parent, packages):
         made.mkdir(parents=True)
     python.symlink_to(folder / "python" / "bin" / f"python{sysconfig.get_python_version()}")
     (folder / "venv" / "pyvenv.cfg").write_text(f"home = {folder}/python/bin\n")
-    (packages / "tests.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    (packages / "tests.pth").write_text(f"{bound['checkout']}\n{bound['packages']}\n")
     os.chown(folder, UID, UID)
     folder.chmod(0o755)
-    become = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(folder), sys.base_prefix, str(UID))
+    sources = (sys.base_prefix, str(ROOT), sysconfig.get_path("purelib"))
+    become = ("unshare", "--mount", "sh", "-c", ENTER, "sh", str(folder), *sources, str(UID))
     return User(folder, python, become)
 
 

@@ -27,14 +27,23 @@ PATIENCE = round(30 * float(os.environ.get("REFIT_TEST_PATIENCE", "1")))
 PATIENTLY: dict[str, Any] = {"trust_env": False, "timeout": PATIENCE}  # how a program on loopback is asked
 _SPANS = Path(tempfile.gettempdir(), "refit-tests-spans")
 _HELD: list[FileLock] = []
+_PORTS: list[int] = []  # of this process's spans, for `free_port`
 T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A loopback port that nobody listens on, and that no other caller is given until this process ends.
+
+    A port that Linux gives to clients could be one's by the time a service is started again.
+    """
+    while True:
+        if not _PORTS:
+            span = free_span()
+            _PORTS.extend(range(span.first, span.last + 1))
+        port = _PORTS.pop()
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def free_span() -> Span:

@@ -264,7 +264,17 @@ const gateway = new Gateway({
   xfwd: true,
   prependPath: true,
 });
-gateway.proxyServer.listen(Number(given.port), given.ip);
-gateway.apiServer.listen(Number(given["api-port"]), "127.0.0.1");
+
+/** A gateway that can't listen would live on, deaf, for one connection that fails ends nothing: it ends, to be started again. */
+function listen(server, port, host) {
+  server.on("error", (error) => {
+    gateway.log.error(error.stack);
+    if (!server.listening) process.exit(1);
+  });
+  server.listen(Number(port), host);
+}
+
+listen(gateway.proxyServer, given.port, given.ip);
+listen(gateway.apiServer, given["api-port"], "127.0.0.1");
 // One connection that fails is no reason to end all others.
 process.on("uncaughtException", (error) => gateway.log.error(error.stack));
