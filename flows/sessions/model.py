@@ -133,6 +133,11 @@ class Session:
         """The folder on the host with what its sshd reads, there or not."""
         return self.token_file.with_name("ssh")
 
+    @property
+    def api(self) -> Path:
+        """The folder on the host by which it reaches Refit, there or not."""
+        return self.token_file.with_name("api")
+
     def to_json(self) -> str:
         """Everything about it as JSON, the same text for the same session."""
         return _AS_JSON.dump_json(self).decode()

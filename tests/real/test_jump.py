@@ -92,6 +92,13 @@ def _is_of(process: psutil.Process, uid: int) -> bool:
         return False
 
 
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return ""
+
+
 def _heard(connection: socket.socket, question: str) -> bytes:
     try:
         connection.sendall(question.encode())
@@ -290,7 +297,7 @@ def test_with_the_keeper_everything_ends_and_nothing_is_left(host: Host, ada: La
 
 
 def test_the_sshd_sees_nothing_of_this_machine(host: Host) -> None:
-    [listener] = [one for one in host.programs() if "listener" in " ".join(one.cmdline())]
+    [listener] = [one for one in host.programs() if "listener" in _words(one)]
     root = Path(f"/proc/{listener.pid}/root")
     assert {entry.name for entry in root.iterdir()} == {
         *("bin", "dev", "etc", "lib", "lib64", "refit", "sbin", "tmp", "usr")

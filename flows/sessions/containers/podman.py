@@ -28,7 +28,7 @@ from flows.host import containers, tools
 from flows.sessions.containers import drift, ending, warm_start, weight
 from flows.sessions.containers.ingress import filter_input
 from flows.sessions.containers.networks import SessionNetworks
-from flows.sessions.containers.podman_options import create_options
+from flows.sessions.containers.podman_options import create_options, prepare
 from flows.sessions.containers.podman_records import _LABEL, as_address, as_container, is_ours, not_running
 from flows.sessions.model import Container, Running, Session, session_of
 from flows.sessions.podman_only import only_on_podman
@@ -121,8 +121,7 @@ class Podman:
         Raises:
             RefitError: there is one of that name, made otherwise; or its image isn't here.
         """
-        if session.late_home:
-            self._slots.make(session.container)
+        prepare(session, self._slots)
         if (id := self._find(session)) is None:
             # A create that was killed leaves storage that bears the name and that nobody lists: hence --replace.
             options = drift.marked(create_options(session, self._settings, self._slots, self._networks))

@@ -9,6 +9,7 @@ from flows.host import tools
 from flows.sessions.containers import warm_start
 from flows.sessions.containers.networks import SessionNetworks
 from flows.sessions.containers.podman_records import labels
+from flows.sessions.inside import folder
 from flows.sessions.model import HOME, USER, Session, Volume
 
 TOKEN_FILE = "/run/refit/token"
@@ -16,6 +17,13 @@ SSH_FOLDER = "/run/refit/ssh"
 logger = logging.getLogger("refit.sessions")
 
 PROCESSES = 4096
+
+
+def prepare(session: Session, slots: warm_start.Slots) -> None:
+    """Make what a session's container has from this machine, as far as the engine makes it."""
+    folder.prepare(session)
+    if session.late_home:
+        slots.make(session.container)
 
 
 def create_options(session: Session, settings: Settings, slots: warm_start.Slots, nets: SessionNetworks) -> list[str]:
@@ -54,6 +62,7 @@ def create_options(session: Session, settings: Settings, slots: warm_start.Slots
         *map(mount_option, session.volumes),
         *(f"--device={device}" for device in session.devices),
         *_ssh(session),
+        *folder.mounts(session),
         *(f"--env={name}={value}" for name, value in variables.items()),
         *(f"--label={name}={value}" for name, value in labels(session).items()),
     ]

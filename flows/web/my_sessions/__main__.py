@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvicorn
@@ -18,6 +21,7 @@ from flows.web.my_sessions import api
 from flows.web.my_sessions.callers import Callers
 from flows.web.my_sessions.desk import Desk
 from flows.web.my_sessions.devices import Devices
+from flows.web.my_sessions.inside import InsideSockets
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.pages import Pages
 
@@ -31,8 +35,15 @@ def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
     def health(_: Request) -> Response:
         return Response("ok", media_type="text/plain")
 
+    @asynccontextmanager
+    async def listening_inside(_: Starlette) -> AsyncIterator[None]:
+        keeping = asyncio.create_task(InsideSockets(desk).keep())
+        yield
+        keeping.cancel()
+
     pages = Pages(desk, Login(settings, callers), Devices(callers))
-    return Starlette(routes=[Route("/health", health), *api.routes(desk, callers), *pages.routes()])
+    routes = [Route("/health", health), *api.routes(desk, callers), *pages.routes()]
+    return Starlette(routes=routes, lifespan=listening_inside)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from flows.core.errors import RefitError
 from flows.web.my_sessions import problems
-from flows.web.my_sessions.callers import Caller, Callers, nobody
+from flows.web.my_sessions.callers import Caller, Callers
 from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.openapi import description
 from flows.web.my_sessions.paths import API, BASE
@@ -29,6 +29,7 @@ MOST_BYTES = 1 << 14
 _READ_BYTES = 1 << 20
 NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 Handler = Callable[[Request], Awaitable[Response]]
+Identify = Callable[[Request], tuple[Caller, str]]
 
 
 def routes(desk: Desk, callers: Callers) -> list[Route]:
@@ -40,7 +41,10 @@ def routes(desk: Desk, callers: Callers) -> list[Route]:
     def nothing(_: Request) -> Response:
         return refused(Problem(Code.unknown, "There is nothing here.", hint=f"{BASE}/openapi.json describes the API."))
 
-    made = [Route(f"{API}{verb.path}", _handler(verb, desk, callers), methods=[verb.method]) for verb in VERBS]
+    def identify(request: Request) -> tuple[Caller, str]:
+        return callers.of(bearer(request)), request.path_params.get("session", "")
+
+    made = [Route(f"{API}{verb.path}", handler(verb, desk, identify), methods=[verb.method]) for verb in VERBS]
     every = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     return [*made, Route(f"{BASE}/openapi.json", describe), Route(f"{API}/{{rest:path}}", nothing, methods=every)]
 
@@ -98,18 +102,24 @@ async def body(request: Request) -> bytes:
     return bytes(received)
 
 
-def _handler(verb: Verb, desk: Desk, callers: Callers) -> Handler:
+def handler(verb: Verb, desk: Desk, identify: Identify) -> Handler:
+    """Answers requests for a verb.
+
+    Args:
+        verb: which.
+        desk: what verbs work with.
+        identify: says in a thread who asks, and for which session (empty: none), or raises `Problem`.
+    """
     writes = TypeAdapter(verb.gives).dump_json
 
-    def work(token: str, name: str, given: Any) -> Any:
-        return done(verb, desk, callers.of(token), name, given)
+    def work(request: Request, given: Any) -> Any:
+        caller, name = identify(request)
+        return done(verb, desk, caller, name, given)
 
     async def handle(request: Request) -> Response:
         try:
-            if not (token := bearer(request)):
-                raise nobody()
             given = _read(await body(request)) if verb.method == "POST" else dict(request.query_params)
-            told = await run_in_threadpool(work, token, request.path_params.get("session", ""), given)
+            told = await run_in_threadpool(work, request, given)
         except (Problem, ClientDisconnect) as error:
             return refused(error if isinstance(error, Problem) else Problem(Code.invalid, "The request broke off."))
         except Exception:
