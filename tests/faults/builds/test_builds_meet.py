@@ -91,7 +91,7 @@ def test_a_stage_that_is_not_deterministic_is_told_and_what_came_out_first_count
     first = builder.build(stage, None)
     assert not first.reason
     with monkeypatch.context() as blind:  # as if another had finished it in between
-        blind.setattr(builder, "_find", lambda *_: None)
+        blind.setattr(builder, "_find", lambda *_, **__: None)
         second = builder.build(stage, None)
     assert second.digest == first.digest
     assert "not deterministic" in second.reason
