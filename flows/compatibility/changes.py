@@ -14,6 +14,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.publishing import image_comparison
 from flows.sessions.engine import Engine
+from flows.sessions.inside import folder as inside
 from flows.sessions.model import Session
 
 LOOK_SECONDS = 300.0
@@ -62,7 +63,8 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     system = image_comparison.changes(image.system, now.system)
     python = image_comparison.changes(image.distributions, now.distributions)
     of_packages = _brought(engine, session, now.manager, (*system.added, *system.changed))
-    mounted = {volume.path for volume in session.volumes}  # the engine makes folders for them
+    # The engine makes folders for volumes, and a file for the command.
+    mounted = {*(volume.path for volume in session.volumes), inside.COMMAND_INSIDE}
     files = told(_different(settings, session.container), {*of_packages, *mounted}, now.home)
     recipe = (*of_system(system, now.manager), *of_python(python))
     return HandMade(session.name, system, python, files, now.manager, recipe)

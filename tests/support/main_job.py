@@ -31,6 +31,7 @@ class Person:
         mine = {
             "REFIT_HOME": str(self.settings.home),
             "REFIT_REGISTRY": self.settings.registry_host,
+            "REFIT_REPOSITORY": self.settings.repository,
             "REFIT_PREFECT_PORT": str(self.settings.prefect_port),
             "REFIT_GATEWAY_PORT": str(self.settings.gateway_port),
             "REFIT_GATEWAY_API_PORT": str(self.settings.gateway_api_port),
@@ -51,7 +52,8 @@ def person(tmp_path_factory: pytest.TempPathFactory, registry_server: RegistrySe
     folder = tmp_path_factory.mktemp("person") / "home"
     names = ("prefect_port", "gateway_port", "gateway_api_port", "hub_port", "jump_port")
     ports = {name: free_port() for name in names}
-    with private_home(folder, registry_server.port, gateway=True, **ports) as settings:
+    # Images that other tests have published in the registry are none of this person's.
+    with private_home(folder, registry_server.port, gateway=True, repository="main-job", **ports) as settings:
         person = Person(settings.model_copy(update={"registry": settings.registry_host}))
         try:
             yield person

@@ -22,6 +22,12 @@ SECONDS = 60
 MOST_BYTES = 1 << 20
 LENGTH = re.compile("[0-9]{1,4}[mhd]", re.ASCII)
 MODES = ("when-idle", "ask", "next-start", "pin", "forced-by")
+VERBS = {
+    "show": "profile, newer image, and when it moves",
+    "snooze": "put its move off for a while",
+    "mode": "choose when it moves onto new images",
+    "hold": "count as busy for a while",
+}
 
 
 class Refused(Exception):
@@ -102,13 +108,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="refit", description="Shows this session, and says when it moves.")
     rooms = parser.add_subparsers(metavar="session", required=True)
     room = rooms.add_parser("session", help="this session").add_subparsers(dest="verb", metavar="VERB", required=True)
-    verbs = {
-        "show": "profile, newer image, and when it moves",
-        "snooze": "put its move off for a while",
-        "mode": "choose when it moves onto new images",
-        "hold": "count as busy for a while",
-    }
-    made = {name: room.add_parser(name, help=text, description=text.capitalize() + ".") for name, text in verbs.items()}
+    made = {name: room.add_parser(name, help=text, description=text.capitalize() + ".") for name, text in VERBS.items()}
     for name in ("show", "snooze", "mode"):
         made[name].add_argument("--json", action="store_true", help="print JSON")
     made["snooze"].add_argument(

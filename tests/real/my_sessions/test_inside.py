@@ -31,10 +31,10 @@ for _ in range(int(sys.argv[1])):
     one.settimeout({PATIENCE})
     try:
         one.connect({INSIDE + "/socket"!r})
+        one.sendall(b"GET /session HTTP/1.1\\r\\nHost: refit\\r\\n\\r\\n" if sys.argv[2] == "ask" else b"GET /ses")
     except OSError:
         continue
     made.append(one)
-    one.sendall(b"GET /session HTTP/1.1\\r\\nHost: refit\\r\\n\\r\\n" if sys.argv[2] == "ask" else b"GET /ses")
 answers = 0
 for one in made if sys.argv[2] == "ask" else []:
     try:

@@ -21,6 +21,7 @@ from flows import lock_requirements
 from flows.catalog import load
 from flows.cli.main import app
 from flows.core.errors import UnknownName
+from flows.sessions.inside import client
 from tests.support.command_line import in_process
 from tests.support.machine import ROOT
 
@@ -123,6 +124,7 @@ def commands(group: TyperGroup, prefix: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 COMMANDS = frozenset(commands(cast("TyperGroup", typer.main.get_command(app))))
+INSIDE_A_SESSION = frozenset(("session", verb) for verb in client.VERBS)
 
 
 def test_the_commands_are_those_of_the_list() -> None:
@@ -146,12 +148,13 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.rglob("flows/**/*.py
 def test_commands_that_a_page_or_a_message_names_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return  # it names former ones, too
+    there = COMMANDS | INSIDE_A_SESSION
     for typed in named(page.read_text(encoding="utf-8")):
         words = list(takewhile(lambda word: re.fullmatch(r"[a-z][a-z-]*", word), typed.split()))
         known = max(
-            (words[:length] for length in range(len(words) + 1) if (*words[:length],) in COMMANDS), key=len, default=[]
+            (words[:length] for length in range(len(words) + 1) if (*words[:length],) in there), key=len, default=[]
         )
-        is_group = any(other[: len(known)] == (*known,) and len(other) > len(known) for other in COMMANDS)
+        is_group = any(other[: len(known)] == (*known,) and len(other) > len(known) for other in there)
         # A word after a command that is no group is an argument.
         assert known and (not is_group or len(known) == len(words)), f"refit {typed}"
 

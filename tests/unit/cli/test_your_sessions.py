@@ -20,8 +20,10 @@ from tests.support.machine import ROOT
 from tests.support.simulated.fleet import Fleet, fleet
 
 PAGE = ROOT / "docs" / "your-sessions.md"
+# `tests/real/my_sessions/test_inside.py` runs those of a session's own terminal.
+FROM_OUTSIDE = PAGE.read_text(encoding="utf-8").partition("## Snapshots")[2]
 # Captures need what a simulated session lacks: `tests/real/test_capture.py` runs them.
-COMMANDS = re.findall(r"(?m)^refit session (?!capture)(.*)$", PAGE.read_text(encoding="utf-8"))
+COMMANDS = re.findall(r"(?m)^refit session (?!capture)(.*)$", FROM_OUTSIDE)
 Call = Callable[..., Result]
 
 
