@@ -16,9 +16,13 @@ fence() {
 # Processes other than process 1, this script and its own children; the dead that nobody has waited for don't count.
 others() {
     for stat in /proc/[0-9]*/stat; do
-        read -r pid _ state parent _ 2>/dev/null <"$stat" || continue
+        read -r line 2>/dev/null <"$stat" || continue
+        pid=${line%% *}
         if [ "$pid" = 1 ] || [ "$pid" = "$$" ]; then continue; fi
-        [ "$state" = Z ] || [ "$parent" = $$ ] || echo "$pid $parent"
+        # The name of a program stands in brackets, and may have blanks and brackets in it.
+        # shellcheck disable=SC2086 # fields
+        set -- ${line##*)}
+        [ "$1" = Z ] || [ "$2" = $$ ] || echo "$pid $2"
     done
 }
 
@@ -28,11 +32,11 @@ lead() { # where the home is for the program: nowhere yet, or in its place
 
 begin() { # generation number late
     fence "$2"
-    [ ! -e "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && exit 0; echo "it runs already" >&2; exit 75; }
+    [ ! -s "$slot/running" ] || { [ "$(cat "$slot/running")" = "$1" ] && exit 0; echo "it runs already" >&2; exit 75; }
     rm -f "$slot/stopping" /dev/shm/refit-waits
     echo "$1 $3" >"$slot/gate"
     tries=0
-    until [ -e "$slot/running" ]; do
+    until [ -s "$slot/running" ]; do
         tries=$((tries + 1)); [ $tries -lt 1000 ] || { echo "it does not begin" >&2; exit 75; }
         sleep 0.01
     done
@@ -42,35 +46,48 @@ run() {
     mkdir -p "$slot"
     rm -f "$slot/gate" "$slot/running" "$slot/stopping"
     mkfifo "$slot/gate"
-    trap 'touch "$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
+    trap 'echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
     while :; do
         generation='' late=''
         read -r generation late <"$slot/gate" || continue
         if [ "$late" = late ]; then lead /; else mkdir -p /home/dev || exit 73; lead /home/dev; fi
         REFIT_LATE=$late sh "$slot/program" </dev/null &
         child=$!
-        echo "$generation" >"$slot/running.new" && mv "$slot/running.new" "$slot/running"
+        # From here on no program, but what the shell does itself: `stop` kills all that process 1 has started.
+        echo "$generation" >"$slot/running"
         wait "$child"
         code=$?
-        rm -f "$slot/running"
-        [ -e "$slot/stopping" ] || exit "$code"
-        rm -f "$slot/stopping"
+        : >"$slot/running"
+        [ -s "$slot/stopping" ] || exit "$code"
+        : >"$slot/stopping"
     done
 }
 
 stop() { # seconds number
     fence "$2"
-    [ -e "$slot/running" ] || exit 0
-    touch "$slot/stopping"
+    [ -s "$slot/running" ] || exit 0
+    echo 1 >"$slot/stopping"
     kill -TERM -1 2>/dev/null
     tries=$(($1 * 50))
     while [ -n "$(others)" ] && [ $tries -gt 0 ]; do tries=$((tries - 1)); sleep 0.02; done
     kill -KILL -1 2>/dev/null
     tries=500
-    while [ -e "$slot/running" ] || [ -n "$(others)" ]; do
+    while [ -s "$slot/running" ] || [ -n "$(others)" ]; do
+        kill -KILL -1 2>/dev/null # also what has come by an exec since
         tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "it does not end: $(cat "$slot/running" 2>/dev/null) $(others)" >&2; exit 75; }
         sleep 0.01
     done
+}
+
+childless() { # whether nothing runs but the program itself, and what was let in beside it
+    seen=$(others) programs=0
+    # shellcheck disable=SC2086 # pairs of a process and its parent
+    set -- $seen
+    while [ $# -gt 0 ]; do
+        [ "$2" -le 1 ] || return 1
+        programs=$((programs + $2)); shift 2
+    done
+    [ $programs -eq 1 ]
 }
 
 verb=${1:-run}
@@ -84,7 +101,7 @@ wait) # until what begins here waits for nothing but its home
     tries=6000
     until [ -e /dev/shm/refit-waits ]; do
         tries=$((tries - 1))
-        if [ ! -e "$slot/running" ] || [ $tries -eq 0 ]; then echo "it does not wait for its home" >&2; exit 75; fi
+        if [ ! -s "$slot/running" ] || [ $tries -eq 0 ]; then echo "it does not wait for its home" >&2; exit 75; fi
         sleep 0.01
     done
     ;;
@@ -95,6 +112,6 @@ open)
     ;;
 stop) stop "$1" "$2" ;;
 state) cat "$slot/running" 2>/dev/null || true ;;
-childless) [ -z "$(others | while read -r pid parent; do [ "$parent" = 1 ] || echo "$pid"; done)" ] ;;
+childless) childless ;;
 *) echo "slot: unknown: $verb" >&2; exit 64 ;;
 esac
