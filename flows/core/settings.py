@@ -24,6 +24,7 @@ from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
 from flows.core.logins import LoginPolicy
 from flows.core.person_limits import PersonLimits
+from flows.core.personal_builds import PersonalBuilds
 from flows.core.policy import RolloutPolicy, SnapshotPolicy
 
 with lazily(globals()):
@@ -129,7 +130,6 @@ class Settings(documents.Document):
     metrics_port: int = Field(
         0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
     )
-
     metrics_token: SecretStr = Field(
         SecretStr(""), description="Bearer token for the metrics; empty: every user of this machine may read them."
     )
@@ -186,6 +186,7 @@ class Settings(documents.Document):
         description="Room that a home in the pool may take, and each volume of its session: GB, or a share of the "
         "pool, like 25%; 0: as much as there is.",
     )
+    personal_builds: PersonalBuilds = Field(PersonalBuilds(), description="Limits of builds of people's own profiles.")
     walls: bool = Field(
         True,
         description="Sessions reach neither each other nor this machine, except for the `machine_ports` of their "
@@ -241,9 +242,7 @@ class Settings(documents.Document):
     build_targets: tuple[str, ...] = Field(
         (), description="Systems that builds are made for here; empty: all that can."
     )
-    capabilities: tuple[str, ...] = Field(
-        (), description="Capabilities of this machine that some bases need, e.g. gpu."
-    )
+    capabilities: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
     build_timeout_seconds: float = Field(10_800.0, gt=0, description="Seconds for a program of a stage's build.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_images_of_snapshots: int = Field(

@@ -60,6 +60,7 @@ class Stage:
         writes: the folders that a closed stage's programs may write to.
         wheels: the stage of those of its Python packages that have no wheel, made on the base, and only where this one
             has to be made.
+        confined: it has something of a recipe that nobody vouches for in it or below it, and is made behind walls.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Stage:
     abi: Mapping[str, str] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
     wheels: Stage | None = None
+    confined: bool = False
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -147,6 +149,7 @@ def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) ->
     writes = " ".join(stage.writes)
     origin = {"suite": stage.suite, "image": stage.image}
     instructions = {"text": stage.text, "kind": stage.kind, **origin, "writes": writes}
+    instructions |= {"confined": "yes"} if stage.confined else {}
     given = {
         "parent": {"digest": parent_digest} if parent_digest and stage.kind is not Kind.wheels else {},
         "instructions": {name: value for name, value in instructions.items() if value},

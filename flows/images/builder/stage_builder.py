@@ -5,33 +5,30 @@ A layer depends on nothing but what is in the stage's key.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import platform
 import re
 import shlex
-import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from random import random
 
 from flows.core import command, progress
 from flows.core.atomic_files import write_whole
-from flows.core.errors import RefitError, Vanished
 from flows.core.file_locks import one_at_a_time
-from flows.core.formatting import megabytes
 from flows.core.progress import State
 from flows.core.settings import Settings
 from flows.core.waiting import retry
 from flows.host import tools
+from flows.images.builder import confined
 from flows.images.builder.cache import take_back
 from flows.images.builder.context import BUILT, MOUNT, own_things, uv_program, write_files
+from flows.images.builder.failures import NO_SPACE, Watcher, explained, no_image, verify
 from flows.images.builder.log_stream import Live
 from flows.images.builder.slots import slot
 from flows.images.builder.workspace import workspace
@@ -57,26 +54,8 @@ _NEUTRAL = (
     'install -d -o 0 -g 0 -m 0700 "$1"/var/cache/apt/archives/partial "$1"/var/lib/apt/lists/partial; '
     'for copied in resolv.conf hostname; do rm -f "$1/etc/$copied"; install -m 644 /dev/null "$1/etc/$copied"; done'
 )
-_NO_SPACE = re.compile(r"[Nn]o space left on device|[Dd]isk quota exceeded")
-_VANISHED = re.compile(r"Version '([^']+)' for '([^']+)' was not found")
-_UNMATCHED = re.compile(r"^Error: Unable to find a match: (.+)$", re.MULTILINE)
-_UNLIKE = re.compile(r"Not as resolved: (.+)")  # said by the snippets that install packages
 _PAUSES = (1.0, 4.0)  # seconds, and up to twice that, before what speaks to a registry is tried again
 _FULL = "as much is built here as the machine lets"
-_STEP = re.compile(r"^STEP \d+/\d+: ")
-
-
-@dataclass
-class _Watcher:
-    """Follows buildah's output: reports each step, and remembers the last for the error."""
-
-    stage: str
-    step: str = field(default="")
-
-    def __call__(self, line: str) -> None:
-        if _STEP.match(line):
-            self.step = " ".join(line.split())
-            progress.report(self.stage, State.running, self.step[:80])
 
 
 class StageBuilder:
@@ -113,12 +92,15 @@ class StageBuilder:
         Raises:
             RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
         """
-        watcher = _Watcher(stage.name)
+        watcher = Watcher(stage.name)
+        # What nobody vouches for never gets into the storage of others.
+        walls = partial(confined.opened, settings=self._settings) if stage.confined else nullcontext
         with (
             command.logged(log, Live(stage.name)),
-            _explained(self._settings, stage, watcher, log),
+            explained(self._settings, stage, watcher, log),
             slot(self._settings, self._at_once, partial(progress.report, stage.name, State.waiting, _FULL)),
             workspace(self._settings) as work,
+            walls(work),
         ):
             if wheels:
                 self._unpack(wheels, work / "own" / BUILT)
@@ -126,7 +108,7 @@ class StageBuilder:
             progress.report(stage.name, State.running, "pushing")
             return self._push(image, work)
 
-    def _build(self, stage: Stage, parent: str | None, work: Path, watcher: _Watcher) -> str:
+    def _build(self, stage: Stage, parent: str | None, work: Path, watcher: Watcher) -> str:
         """Build a stage into the private storage; returns the id of the image."""
         progress.report(stage.name, State.running, "starts")
         context, own, image = work / "context", work / "own", work / "image"
@@ -140,15 +122,22 @@ class StageBuilder:
         suite = stage.suite if stage.family == "deb" else ""
         last = _WHEELS_ALONE if stage.kind is Kind.wheels else ""
         (work / "Containerfile").write_text(f"FROM {origin}\n{stage.text}\n{last}")
-        oci_runtime = tools.runtime(self._settings)
         options = [
-            *("--isolation", tools.isolation(self._settings)),
-            *("--runtime", tools.program(oci_runtime) or oci_runtime),
             *("--timestamp", str(TIMESTAMP)),
             *("--layers=false", "--no-cache", "--force-rm", "--pull-never"),
-            *(word for volume in own_things(own, self._settings, suite) for word in ("--volume", volume)),
             *("--iidfile", str(image), "--file", str(work / "Containerfile")),
         ]
+        if stage.confined:
+            limit = 60.0 * self._settings.personal_builds.minutes
+            options += confined.options(work, self._settings)
+            with confined.things(own, self._settings, suite) as volumes:
+                options += _as_options(volumes)
+                self._buildah(work, "build", *options, str(context), watcher=watcher, limit=limit)
+            return image.read_text().strip()
+        oci_runtime = tools.runtime(self._settings)
+        options += ["--isolation", tools.isolation(self._settings)]
+        options += ["--runtime", tools.program(oci_runtime) or oci_runtime]
+        options += _as_options(own_things(own, self._settings, suite))
         self._buildah(work, "build", *options, str(context), watcher=watcher)
         take_back(own, self._settings)
         return image.read_text().strip()
@@ -172,7 +161,7 @@ class StageBuilder:
         epoch = {"SOURCE_DATE_EPOCH": str(TIMESTAMP), "TMPDIR": str(work / "tmp"), **apt.proxy(self._settings)}
         with apt.trust(self._settings) as trusted:
             command.run([*argv, *trusted], root=True, env=epoch, limit=self._settings.build_timeout_seconds)
-        _verify(stage, installed(status.read_text()))
+        verify(stage, installed(status.read_text()))
 
     def _origin(self, stage: Stage, parent: str | None, work: Path) -> str:
         """The image that a build starts from."""
@@ -191,7 +180,7 @@ class StageBuilder:
                 try:
                     self._copy(f"docker://{stage.image}", name, work, f"--src-tls-verify={str(secure).lower()}")
                 except command.ProgramFailed as error:
-                    raise _no_image(stage, error) from None
+                    raise no_image(stage, error) from None
         return name
 
     def _parent(self, stage: Stage, parent: str, work: Path) -> str:
@@ -200,10 +189,12 @@ class StageBuilder:
         digest = self._registry.manifest(self._registry.stages, parent).document["config"]["digest"]
         with one_at_a_time(self._settings.folder("locks") / f"pull-{parent.removeprefix('sha256:')}"):
             # Once is enough: as long as something is built, nobody removes anything from the storage.
-            if name not in self._here and self._buildah(work, "tag", digest, name, accepted=(0, 1, 125)).exit_code:
+            if stage.confined:
+                self._pull(parent, name, work)
+            elif name not in self._here and self._buildah(work, "tag", digest, name, accepted=(0, 1, 125)).exit_code:
                 progress.report(stage.name, State.running, f"pulling {stage.parent}")
                 self._pull(parent, name, work)
-            self._here.add(name)
+            self._here |= set() if stage.confined else {name}
         return name
 
     def _pull(self, digest: str, name: str, work: Path) -> None:
@@ -216,8 +207,7 @@ class StageBuilder:
         self, source: str, name: str, work: Path, *options: str, look: Callable[[], object] = lambda: None
     ) -> None:
         """Copy an image from a registry into the private storage; `look` is that of `again`."""
-        runroot = tools.runtime_folder(self._settings) / "builds"
-        store = f"containers-storage:[overlay@{tools.builds(self._settings)}+{runroot}]{name}"
+        store = f"containers-storage:[{confined.storage(work, self._settings)}]{name}"
         argv = ["skopeo", "copy", "--quiet", *options, source, store]
         env, limit = self._environment(work), self._settings.build_timeout_seconds
         again(lambda: command.run(argv, root=True, env=env, limit=limit), look)
@@ -231,7 +221,7 @@ class StageBuilder:
         try:
             again(lambda: self._buildah(work, "push", *options, image, target), self._registry.try_storing)
         except command.ProgramFailed as error:
-            if _NO_SPACE.search(error.tail):
+            if NO_SPACE.search(error.tail):
                 raise
             self._registry.try_storing()
             raise self._registry.broken(error.tail) from None
@@ -250,14 +240,23 @@ class StageBuilder:
 
     def _environment(self, work: Path) -> Mapping[str, str]:
         authorities = {"SSL_CERT_FILE": str(self._settings.ca_bundle)} if self._settings.ca_bundle else {}
-        return {"TMPDIR": str(work / "tmp"), **authorities}
+        return {"TMPDIR": str(confined.temporary(work)), **authorities}
 
     def _buildah(
-        self, work: Path, *words: str, watcher: _Watcher | None = None, accepted: tuple[int, ...] = (0,)
+        self,
+        work: Path,
+        *words: str,
+        watcher: Watcher | None = None,
+        accepted: tuple[int, ...] = (0,),
+        limit: float | None = None,
     ) -> command.Completed:
-        argv = [*tools.buildah(self._settings), *words]
-        env, limit = self._environment(work), self._settings.build_timeout_seconds
-        return command.run(argv, root=True, env=env, limit=limit, accepted=accepted, on_line=watcher)
+        argv = [*confined.buildah(work, self._settings), *words]
+        env, seconds = self._environment(work), limit or self._settings.build_timeout_seconds
+        return command.run(argv, root=True, env=env, limit=seconds, accepted=accepted, on_line=watcher)
+
+
+def _as_options(volumes: Iterable[str]) -> list[str]:
+    return [word for volume in volumes for word in ("--volume", volume)]
 
 
 def again(attempt: Callable[[], object], look: Callable[[], object] = lambda: None) -> None:
@@ -309,19 +308,6 @@ def installed(status: str) -> tuple[str, ...]:
     )
 
 
-def _verify(stage: Stage, lines: tuple[str, ...]) -> None:
-    if lines != tuple(sorted(stage.system)):
-        raise _unlike(stage, sorted(set(lines) ^ set(stage.system)))
-
-
-def _unlike(stage: Stage, differing: Sequence[str]) -> Vanished:
-    return Vanished(
-        f"The system packages of stage {stage.name!r} are not those that were resolved.",
-        why=f"They differ in {', '.join(differing[:10])}: the mirror changed meanwhile.",
-        hint="run it again; it resolves them anew.",
-    )
-
-
 @cache
 def _path_of(program: str) -> Path:
     path = tools.program(program)
@@ -338,60 +324,3 @@ def _version(program: Path, settings: Settings) -> str:
     if not note.exists():
         write_whole(note, command.run([program, "--version"]).stdout.strip())
     return note.read_text()
-
-
-@contextmanager
-def _explained(settings: Settings, stage: Stage, watcher: _Watcher, log: Path) -> Iterator[None]:
-    """Report a failed build, and say of it what a person needs to know."""
-    try:
-        yield
-    except BaseException as error:
-        progress.report(stage.name, State.failed, str(error).partition("\n")[0])
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(settings, stage, str(error)) from None
-        if isinstance(error, command.ProgramFailed):
-            raise _failure(settings, stage, watcher.step, error, log) from None
-        raise
-
-
-def _failure(settings: Settings, stage: Stage, step: str, error: command.ProgramFailed, log: Path) -> RefitError:
-    if _NO_SPACE.search(error.tail):
-        return _disk_full(settings, stage, error.tail.splitlines()[-1])
-    if isinstance(error, command.CommandTimeout):
-        return RefitError(
-            f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
-            f"was ended after {settings.build_timeout_seconds:g} s.",
-            why=error.why,
-            hint=f"see in {log} what it waits for, or raise `build_timeout_seconds` in settings.yaml.",
-        )
-    vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
-    if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
-        return Vanished(
-            f"The mirror has no longer what stage {stage.name!r} was resolved to.",
-            why=", ".join(vanished),
-            hint="run it again; it resolves them anew.",
-        )
-    if differing := _UNLIKE.search(error.tail):
-        return _unlike(stage, differing[1].split())
-    return RefitError(
-        f"Stage {stage.name!r} can't be built: {step or Path(error.argv[0]).name} failed.",
-        why=error.why,
-        hint=f"the whole output is in {log}.",
-    )
-
-
-def _no_image(stage: Stage, error: command.ProgramFailed) -> RefitError:
-    return RefitError(
-        f"The public image of stage {stage.name!r} can't be had.",
-        why=error.why,
-        hint=f"check that {stage.image.partition('/')[0]} is reached from here, or let the base's `image` name a copy.",
-    )
-
-
-def _disk_full(settings: Settings, stage: Stage, said: str) -> RefitError:
-    free = shutil.disk_usage(settings.home).free
-    return RefitError(
-        f"The disk is full: stage {stage.name!r} can't be built.",
-        why=f"{settings.home} has {megabytes(free)} left. {said.strip()}",
-        hint="make space there, or move Refit's home to a larger disk (REFIT_HOME), then run it again.",
-    )

@@ -19,7 +19,7 @@ from flows.core.database import open_database
 from flows.core.errors import RefitError, Vanished
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
-from flows.images.builder.stage_builder import _failure
+from flows.images.builder.failures import failure
 from flows.images.distributed.jobs import Outcome
 from flows.images.grafting.layer_cache import NotCarried
 from flows.images.ledger import Ledger
@@ -165,7 +165,7 @@ def test_a_mirror_that_is_away_then_loses_nothing_of_what_was_made(
 )
 def test_that_something_went_is_known_by_what_programs_say(settings: Settings, said: str, gone: str) -> None:
     failed = ProgramFailed(["buildah", "build"], "failed", said, settings.home / "log", 1)
-    error = _failure(settings, Stage("top", Kind.instructions, "base", "RUN x"), "STEP 2/3", failed, Path("/log"))
+    error = failure(settings, Stage("top", Kind.instructions, "base", "RUN x"), "STEP 2/3", failed, Path("/log"))
     assert isinstance(error, Vanished) is bool(gone) and gone in error.why
 
 

@@ -1,0 +1,21 @@
+"""Limits for builds of recipes that nobody vouches for, as people write them: `personal_builds:` in settings.yaml."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from flows.core.documents import Document
+
+
+class PersonalBuilds(Document):
+    """Limits of the builds of people's own profiles: of each stage, and of each person."""
+
+    at_once: int = Field(1, ge=0, description="Builds of people's own profiles that run at once; 0: there are none.")
+    hours_a_day: float = Field(2.0, ge=0, description="Hours that the builds of one person may take in 24 hours.")
+    minutes: float = Field(60.0, gt=0, description="Minutes that one step of a recipe may take.")
+    memory_gb: float = Field(4.0, gt=0, description="GB of memory, swap included, that one step may take.")
+    processes: int = Field(1024, ge=16, description="Processes and threads that one step may have.")
+    disk_gb: float = Field(20.0, ge=1, description="GB of disk that a stage and all that it stands on may take.")
+    first_uid: int = Field(
+        1_000_000, ge=65_536, description="First of the 65,536 uids of this machine that such builds run with."
+    )

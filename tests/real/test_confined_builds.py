@@ -1,0 +1,157 @@
+"""Recipes that nobody vouches for, built: what they try to reach, to take and to leave, and what becomes of it."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from flows.core import command
+from flows.core.errors import RefitError
+from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings import Settings
+from flows.host.mounts import mounts_below
+from flows.images.build import Builder, Built
+from flows.images.builder import confined
+from flows.images.builder.stage_builder import StageBuilder
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+
+LIMITS = PersonalBuilds(disk_gb=2.0, memory_gb=0.5, processes=64, minutes=2.0)
+HELLO = """\
+RUN set -eu; . /mnt/env.sh; apt-get update -q; apt-get install -yq --no-install-recommends hello; hello >/said
+"""
+WHEEL = """\
+RUN set -eu; . /mnt/env.sh; python3 -m venv --without-pip /opt/try; \\
+    /mnt/uv pip install --python /opt/try/bin/python --no-deps --no-config six
+"""
+
+
+@pytest.fixture
+def own(shared: Settings) -> Iterator[Settings]:
+    settings = shared.model_copy(update={"personal_builds": LIMITS})
+    if why := confined.obstacle(settings):
+        pytest.skip(why)
+    yield settings
+    assert not mounts_below(settings.home / "running")
+    assert not [*(settings.home / "running").iterdir()]
+    assert not [*Path("/sys/fs/cgroup").glob("*/refit-build-*")]
+
+
+def stage(name: str, text: str) -> Stage:
+    return Stage(name, Kind.instructions, "base", text, suite="bookworm", confined=True)
+
+
+def build(settings: Settings, registry: Registry, base: Built, text: str, folder: Path) -> str:
+    """Make a stage of these instructions; returns the output."""
+    log = folder / "log"
+    StageBuilder(settings, registry).make(stage("hostile", text), base.digest, log)
+    return log.read_text()
+
+
+def test_a_step_is_nobody_and_has_no_network(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    look = "RUN cat /proc/self/uid_map; cat /proc/net/dev | tail -n +3; ls -A /sys/class/net; id -u; env"
+    said = build(own, registry, base, look, tmp_path)
+    assert f"{LIMITS.first_uid}      65536" in said
+    assert "eth" not in said
+    assert "REFIT" not in said
+
+
+def test_it_reads_and_writes_nothing_of_the_machine(
+    own: Settings, registry: Registry, base: Built, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("told to nobody")
+    tries = f"cat {secret} /proc/1/root{secret} /proc/1/environ; echo x >{tmp_path}/left; cat /etc/shadow"
+    said = build(own, registry, base, f"RUN {tries}; echo over", tmp_path)
+    assert "told to nobody" not in said
+    own_lines = {line for line in Path("/etc/shadow").read_text().splitlines() if line.count("$") > 2}
+    assert not [line for line in own_lines if line in said]
+    assert not (tmp_path / "left").exists()
+
+
+def test_it_mounts_nothing_and_makes_no_device(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    said = build(
+        own,
+        registry,
+        base,
+        "RUN mount -t tmpfs x /media || echo no mount; mount --bind /proc /media || echo no bind; "
+        "mknod /tmp/disk b 254 0 || echo no device; echo 1 >/proc/sys/kernel/sysrq || echo no kernel; "
+        "unshare -Urm true || echo no namespace; chroot / true || echo no chroot",
+        tmp_path,
+    )
+    for no in ("no mount", "no bind", "no device", "no kernel", "no chroot"):
+        assert f"\n{no}\n" in said, no
+
+
+def test_it_takes_no_more_disk_than_it_may(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    with pytest.raises(RefitError, match=r"disk is full"):
+        build(own, registry, base, "RUN head -c 5G /dev/urandom >/full", tmp_path)
+
+
+def test_it_takes_no_more_memory_than_it_may(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    with pytest.raises(RefitError, match="can't be built"):
+        build(own, registry, base, "RUN python3 -c \"x = b'x' * 2_000_000_000\"", tmp_path)
+
+
+def test_it_forks_no_more_than_it_may(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    text = "RUN for n in $(seq 500); do sleep 60 & done; echo all run"
+    said = ""
+    try:
+        said = build(own, registry, base, text, tmp_path)
+    except RefitError:
+        said = (tmp_path / "log").read_text()
+    assert "fork" in said
+    assert "\nall run\n" not in said
+
+
+def test_it_ends_with_its_time(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    limits = LIMITS.model_copy(update={"minutes": 0.1})
+    hurried = own.model_copy(update={"personal_builds": limits})
+    with pytest.raises(RefitError, match="takes too long"):
+        build(hurried, registry, base, "RUN (setsid sleep 4711 &) ; sleep 4711", tmp_path)
+    assert "sleep 4711" not in command.run(["ps", "-eo", "args"]).stdout
+
+
+def test_it_sees_no_setting_and_reaches_no_service(
+    own: Settings, registry: Registry, base: Built, tmp_path: Path
+) -> None:
+    program = (
+        "import socket, sys; s = socket.create_connection(('127.0.0.1', 3128)); "
+        f"s.sendall(b'CONNECT {registry.host} HTTP/1.1\\r\\n\\r\\n'); print('answer', s.recv(99))"
+    )
+    tries = f'RUN . /mnt/env.sh; cat /mnt/env.sh /mnt/apt.conf; python3 -c "{program}"'
+    said = build(own, registry, base, tries, tmp_path)
+    assert "answer b'HTTP/1.1 403" in said
+    _, password = own.registry_login
+    assert not password or password not in said
+    assert str(own.home) not in "".join(line for line in said.splitlines() if line.startswith("export"))
+
+
+def test_mirrors_are_reached(own: Settings, registry: Registry, base: Built, tmp_path: Path) -> None:
+    build(own, registry, base, HELLO + WHEEL, tmp_path)
+
+
+def test_an_index_with_a_login_is_no_mirror_for_them(own: Settings) -> None:
+    secret = own.model_copy(update={"pip_index_url": SecretStr("https://me:secret@example.org/simple")})
+    assert "login" in confined.obstacle(secret)
+
+
+def test_owners_in_the_layer_are_those_of_the_image(
+    own: Settings, registry: Registry, base: Built, tmp_path: Path
+) -> None:
+    """The key is another than that of the same instructions elsewhere: neither is taken for the other."""
+    builder = Builder(own, registry)
+    text = "RUN install -o 33 -g 33 /dev/null /file; touch /roots"
+    inside = builder.build(stage("inside", text), base)
+    outside = builder.build(Stage("outside", Kind.instructions, "base", text, suite="bookworm"), base)
+    assert inside.key != outside.key
+    layer = registry.manifest(registry.stages, inside.digest).document["layers"][-1]
+    with (tmp_path / "layer").open("w+b") as file:
+        registry.get_file(registry.stages, layer["digest"], file, int(layer["size"]))
+        with tarfile.open(fileobj=file) as tar:
+            owners = {one.name: one.uid for one in tar}
+    assert (owners["file"], owners["roots"], max(owners.values())) == (33, 0, 33)
