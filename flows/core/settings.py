@@ -130,6 +130,7 @@ class Settings(documents.Document):
     metrics_port: int = Field(
         0, ge=0, le=65535, description="Loopback port on which `refit up` answers Prometheus; 0: it doesn't."
     )
+
     metrics_token: SecretStr = Field(
         SecretStr(""), description="Bearer token for the metrics; empty: every user of this machine may read them."
     )
@@ -242,7 +243,7 @@ class Settings(documents.Document):
     build_targets: tuple[str, ...] = Field(
         (), description="Systems that builds are made for here; empty: all that can."
     )
-    capabilities: tuple[str, ...] = Field((), description="What this machine has that some bases need, e.g. gpu.")
+    capabilities: tuple[str, ...] = Field((), description="Capabilities of this machine that bases need, e.g. gpu.")
     build_timeout_seconds: float = Field(10_800.0, gt=0, description="Seconds for a program of a stage's build.")
     keep_images: int = Field(3, ge=1, description="Newest images of each profile and release that a prune leaves.")
     keep_images_of_snapshots: int = Field(

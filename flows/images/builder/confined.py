@@ -44,7 +44,7 @@ _lock = threading.Lock()
 
 
 class Refused(RefitError):
-    """This machine can't confine a build, so it doesn't build what nobody vouches for."""
+    """This machine can't confine a build, so it doesn't build recipes that nobody vouches for."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -138,6 +138,11 @@ def _cgroup(work: Path) -> Path:
     return top / f"refit-{work.name}"
 
 
+def seconds(settings: Settings) -> float:
+    """How long the programs of a confined stage may take."""
+    return 60.0 * settings.personal_builds.minutes
+
+
 def options(work: Path, settings: Settings) -> list[str]:
     """The options of `buildah build` for a confined build."""
     limits = settings.personal_builds
@@ -167,7 +172,7 @@ def things(own: Path, settings: Settings, suite: str) -> Iterator[tuple[str, ...
     program = Path(in_build.__file__).read_text(encoding="utf-8")
     (own / "in_build.py").write_text(program, encoding="utf-8")
     (own / "in_build.py").chmod(0o644)
-    # Whatever can be written lies in the build's own file system.
+    # All that can be written lies in the file system of the build.
     first, archives = settings.personal_builds.first_uid, own.parent / _STORE / "apt"
     command.run(["install", "-d", "-m", "0755", "-o", str(first), "-g", str(first), "--", archives], root=True)
     volumes = tuple(one.replace(f"{own}/apt:", f"{archives}:", 1) for one in volumes)

@@ -57,12 +57,7 @@ def failure(settings: Settings, stage: Stage, step: str, error: command.ProgramF
     if NO_SPACE.search(error.tail):
         return disk_full(settings, stage, error.tail.splitlines()[-1])
     if isinstance(error, command.CommandTimeout):
-        return RefitError(
-            f"Stage {stage.name!r} takes too long: {step or Path(error.argv[0]).name} "
-            f"was ended after {settings.build_timeout_seconds:g} s.",
-            why=error.why,
-            hint=f"see in {log} what it waits for, or raise `build_timeout_seconds` in settings.yaml.",
-        )
+        return _too_long(settings, stage, step or Path(error.argv[0]).name, error, log)
     vanished = [f"{name} {version}" for version, name in _VANISHED.findall(error.tail)]
     if vanished := [*vanished, *(name for line in _UNMATCHED.findall(error.tail) for name in line.split())]:
         return Vanished(
@@ -76,6 +71,17 @@ def failure(settings: Settings, stage: Stage, step: str, error: command.ProgramF
         f"Stage {stage.name!r} can't be built: {step or Path(error.argv[0]).name} failed.",
         why=error.why,
         hint=f"the whole output is in {log}.",
+    )
+
+
+def _too_long(settings: Settings, stage: Stage, step: str, error: command.CommandTimeout, log: Path) -> RefitError:
+    key, limit = "build_timeout_seconds", f"{settings.build_timeout_seconds:g} s"
+    if stage.confined:
+        key, limit = "personal_builds.minutes", f"{settings.personal_builds.minutes:g} min"
+    return RefitError(
+        f"Stage {stage.name!r} takes too long: {step} was ended after {limit}.",
+        why=error.why,
+        hint=f"see in {log} what it waits for, or raise `{key}` in settings.yaml.",
     )
 
 

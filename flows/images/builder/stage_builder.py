@@ -93,7 +93,7 @@ class StageBuilder:
             RefitError: a step failed, the disk is full, or the registry or the mirror doesn't do its part.
         """
         watcher = Watcher(stage.name)
-        # What nobody vouches for never gets into the storage of others.
+        # Layers of recipes that nobody vouches for never get into the storage of others.
         walls = partial(confined.opened, settings=self._settings) if stage.confined else nullcontext
         with (
             command.logged(log, Live(stage.name)),
@@ -128,11 +128,11 @@ class StageBuilder:
             *("--iidfile", str(image), "--file", str(work / "Containerfile")),
         ]
         if stage.confined:
-            limit = 60.0 * self._settings.personal_builds.minutes
             options += confined.options(work, self._settings)
             with confined.things(own, self._settings, suite) as volumes:
                 options += _as_options(volumes)
-                self._buildah(work, "build", *options, str(context), watcher=watcher, limit=limit)
+                seconds = confined.seconds(self._settings)
+                self._buildah(work, "build", *options, str(context), watcher=watcher, limit=seconds)
             return image.read_text().strip()
         oci_runtime = tools.runtime(self._settings)
         options += ["--isolation", tools.isolation(self._settings)]
