@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
 from flows.cli import tables
-from flows.cli.console import Json, out, show, show_json
+from flows.cli.console import Json, out, show, show_json, show_text
 from flows.cli.laptop import Name, act, app, ask, path
 from flows.core.errors import RefitError
 
 __all__ = ["app"]
 
 Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="A group of the Hub.")]
+Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit mine snapshots` names it.")]
 With = Annotated[str, typer.Option("--with", metavar="PERSON", help="A person who has an account.")]
 
 
@@ -102,15 +104,59 @@ def list_snapshots(name: Name, as_json: Json = False) -> None:
 @app.command("rollback")
 def go_back(
     name: Name,
-    snapshot: Annotated[str, typer.Argument(help="Name of the snapshot.")],
+    snapshot: Chosen,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Bring only this file or folder back; nothing is stopped.")
+    ] = None,
+    to: Annotated[str, typer.Option(metavar="FOLDER", help="With --only: into this new folder of the home.")] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Though something works in it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Let the home be what it is in a snapshot, and wait for it; the session stops for it, and starts anew."""
+    if to and not only:
+        raise RefitError("--to needs files.", hint="name them by --only.")
+    if only:
+        act(name, "snapshots/files", as_json, {"snapshot": snapshot, "paths": "\n".join(only), "to": to})
+        return
     if not yes:
         typer.confirm(f"{name} stops, and its home of now becomes a snapshot. Go back to {snapshot}?", abort=True)
     act(name, "rollback", as_json, {"snapshot": snapshot, "confirm": name, "force": force})
+
+
+@app.command("diff")
+def compare(
+    name: Name,
+    snapshot: Chosen,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="Read files of the same size and time, too; that takes longer.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what has changed in a session's home and volumes since a snapshot."""
+    asked = urlencode({"snapshot": snapshot, "contents": str(contents).lower()})
+    told = ask("GET", f"{path(name)}/snapshots/differences?{asked}")
+    if as_json:
+        show_json(told)
+        return
+    show_text("\n".join(told["changes"]) or "Nothing has changed since.")
+    if told["more"]:
+        out.print(f"and {told['more']} more.")
+
+
+@app.command("clone")
+def clone(
+    name: Name,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new one, for you.")],
+    snapshot: Annotated[str, typer.Option(metavar="SNAPSHOT", help="Begin with that, not with the home of now.")] = "",
+    profile: Annotated[str, typer.Option(metavar="PROFILE", help="Another profile than the session's.")] = "",
+    release: Annotated[str, typer.Option(metavar="RELEASE", help="The release of that profile.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also if something in the home would break.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Begin another session with a copy of a session's home, and wait for it; that one goes on."""
+    given = {"server": new, "snapshot": snapshot, "profile": profile, "release": release, "force": force}
+    act(name, "clone", as_json, given)
 
 
 @app.command("keys")

@@ -41,7 +41,7 @@ def invite(
     Where `hub_login` says that people log in elsewhere, there is no link: the person may come in from now on.
     """
     settings = hub_settings()
-    if settings.hub_login.by is not By.password:
+    if settings.hub_login.by is not By.password or settings.other_hub.api:
         _make_account(settings, name, admin=admin)
         return
     code = accounts.invite(accounts.folder(settings), name, read_duration(valid).total_seconds(), admin=admin)
@@ -57,6 +57,7 @@ def _make_account(settings: Settings, name: str, *, admin: bool) -> None:
     HubClient(settings).add(name, admin=admin)
     policy = settings.hub_login
     where = "this machine" if policy.by is By.pam else policy.service
+    where = settings.other_hub.public or where
     out.print(f"{name} may come in, with the login of {where}: {settings.public_url}{routes.HUB}/", soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""How people log in to the Hub: `hub_login:` in settings.yaml."""
+"""How people log in to the Hub, and which Hub that is: `hub_login:` and `other_hub:` in settings.yaml."""
 
 from __future__ import annotations
 
@@ -43,4 +43,26 @@ class LoginPolicy(Document):
         url = urlsplit(self.issuer)
         if url.scheme == "http" and url.hostname not in _LOOPBACK:
             raise ValueError("`issuer` is asked by https: what it says decides who somebody is")
+        return self
+
+
+class OtherHub(Document):
+    """`other_hub:` in settings.yaml: a JupyterHub that Refit doesn't start, whose proxy leads to the gateway."""
+
+    api: str = Field(
+        "",
+        pattern=r"^(|https?://[^\s@/?#]+)$",
+        description="Where this machine reaches the Hub (its `hub_bind_url`), without a path: http://127.0.0.1:8081. "
+        "Empty: `refit up` starts a Hub.",
+    )
+    public: str = Field(
+        "",
+        pattern=r"^(|https?://[^\s@/?#]+)$",
+        description="Where browsers reach that Hub's proxy, without a path: https://hub.example.org.",
+    )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> OtherHub:
+        if bool(self.api) != bool(self.public):
+            raise ValueError("`api` and `public` are needed, or neither")
         return self

@@ -22,10 +22,11 @@ from flows.core.cluster_settings import ClusterSettings, SessionEngine
 from flows.core.default_folders import default_catalog, default_home
 from flows.core.documents import Mistake, Mistakes
 from flows.core.lazily import lazily
-from flows.core.logins import LoginPolicy
+from flows.core.logins import LoginPolicy, OtherHub
 from flows.core.person_limits import PersonLimits
 from flows.core.personal_builds import PersonalBuilds
 from flows.core.policy import RolloutPolicy, SnapshotPolicy
+from flows.core.spans import Span
 
 with lazily(globals()):
     from flows.core.settings_sources import gathered  # 0.1 s
@@ -33,16 +34,6 @@ with lazily(globals()):
 Port = Annotated[int, Field(ge=1, le=65535)]
 # The login of the embedded registry that is made up where nobody chose one; the password's file is below the home.
 REGISTRY_USER, REGISTRY_PASSWORD = "refit", Path("services", "registry", "password")
-
-
-class Span(documents.Document):
-    """A range of whole numbers, both ends included."""
-
-    first: int = Field(ge=1)
-    last: int
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and self.first <= number <= self.last
 
 
 class Settings(documents.Document):
@@ -124,6 +115,7 @@ class Settings(documents.Document):
         description="The gateway's address where each person's sessions have a host below it: http://localhost:17900, "
         "https://hub.example.org (with *.hub.example.org); empty: all sessions are one origin.",
     )
+    other_hub: OtherHub = Field(OtherHub(), description="A JupyterHub of your own, in the place of Refit's.")
     hub_login: LoginPolicy = Field(LoginPolicy(), description="How people log in to the Hub.")
     hub_client_secret: SecretStr = Field(SecretStr(""), description="The Hub's secret at the provider of `hub_login`.")
 
@@ -312,7 +304,7 @@ class Settings(documents.Document):
     @property
     def public_url(self) -> str:
         """URL of the gateway in links that people are given."""
-        return self.subdomain_host or self.gateway_url
+        return self.subdomain_host or self.other_hub.public or self.gateway_url
 
     @property
     def in_cluster(self) -> bool:
@@ -332,7 +324,7 @@ class Settings(documents.Document):
     @property
     def hub_url(self) -> str:
         """Where the gateway and Refit itself reach the Hub, without its path."""
-        return f"http://127.0.0.1:{self.hub_port}"
+        return self.other_hub.api or f"http://127.0.0.1:{self.hub_port}"
 
     @property
     def seen_from_here(self) -> str:

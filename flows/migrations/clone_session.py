@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flows.catalog import load
 from flows.compatibility.obstacles import obstacles
@@ -36,6 +36,7 @@ class Wish:
         release: the release of that.
         snapshot: name of the snapshot that it begins with; empty: as the session is now.
         force: whether it is made where something in the home would stop working.
+        variables: of the environment of its container, besides those that each session has.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Wish:
     release: str = ""
     snapshot: str = ""
     force: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = "") -> Session:
@@ -72,7 +74,7 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
         session_snapshots.require_whole(source, snapshot)
         with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
             _check_free(sessions, wish.name)
-            made = replace(pattern, name=wish.name)
+            made = replace(pattern, name=wish.name, environment=dict(wish.variables))
             _make(settings, sessions, source, snapshot, made, owner or sessions.store.owners().get(name, ""))
     return sessions.start(wish.name)
 
@@ -152,7 +154,7 @@ def _placed(settings: Settings, sessions: Sessions, session: Session) -> Session
         session,
         home=homes.path(name),
         token_file=settings.folder("sessions") / name / "token",
-        environment={PREFIX: routes.path(name)} if session.access.port else {},
+        environment={**session.environment, **({PREFIX: routes.path(name)} if session.access.port else {})},
         volumes=volumes,
     )
     return replace(placed, late_home=sessions.binds_late(placed))

@@ -54,7 +54,7 @@ def ports(settings: Settings) -> Iterable[Finding]:
         ports_needed |= {"registry_read_port": settings.registry_read_port} if settings.registry_read_port else {}
     if settings.gateway and not settings.prefect_server:
         ports_needed |= {"gateway_port": settings.gateway_port, "gateway_api_port": settings.gateway_api_port}
-    if settings.hub_wanted:
+    if settings.hub_wanted and not settings.other_hub.api:
         ports_needed |= {"hub_port": settings.hub_port}
     if settings.jump_wanted:
         ports_needed |= {"jump_port": settings.jump_port}

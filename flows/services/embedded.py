@@ -45,7 +45,8 @@ def all_services(settings: Settings) -> tuple[Service, ...]:
     forwarders = (forwarder(settings),) if Forwarder(settings).needed else ()
     told = (metrics(settings),) if settings.metrics_port else ()
     way = (gateway(settings), waiting_page(settings)) if settings.gateway and not settings.prefect_server else ()
-    people = (hub(settings), authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
+    own = () if settings.other_hub.api else (hub(settings),)
+    people = (*own, authorizer(settings), my_sessions(settings)) if settings.hub_wanted else ()
     laptops = (jump(settings),) if jumps else ()
     return (*needed, prefect_services.worker(settings), *forwarders, *way, *people, *laptops, *told)
 
@@ -135,7 +136,7 @@ def authorizer(settings: Settings) -> Service:
         health="http://authorizer/health",
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
-        after=("hub",),
+        after=() if settings.other_hub.api else ("hub",),
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 
@@ -154,7 +155,7 @@ def my_sessions(settings: Settings) -> Service:
         healthy=lambda answer: answer.text == "ok",
         socket="socket",
         url=f"{settings.gateway_url}{routes.MY_SESSIONS}/",
-        after=("hub",),
+        after=() if settings.other_hub.api else ("hub",),
         passing=() if "catalog" in settings.model_fields_set else ("REFIT_CATALOG",),
     )
 

@@ -19,10 +19,10 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.model import Session
 from tests.support.browser import new_page, open_browser
-from tests.support.hub import PASSWORD, RELEASE, Hub, running_hub
+from tests.support.hub import PASSWORD, RELEASE, Hub, publish, running_hub
 from tests.support.lab import never_mind_the_server, open_terminal, type_in_terminal
 from tests.support.machine import FIRST, RegistryServer
-from tests.support.my_sessions import BASE, publish
+from tests.support.my_sessions import BASE
 from tests.support.people import OUT_SECONDS
 from tests.support.variants import JUPYTER, variant
 from tests.support.waiting import free_port, wait_until

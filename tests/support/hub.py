@@ -151,15 +151,20 @@ def running_hub(registry_server: RegistryServer, base: Built, folder: Path, **mo
     given = {"gateway": True, "hub": True, "catalog": ROOT, **ports, **more}
     with private_home(folder, registry_server.port, **given) as settings:
         image = made(settings, base, "of people")
-        for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_20261121"):
-            registry = Registry(settings)
-            manifest = registry.manifest(settings.repository, image)
-            registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
+        publish(settings, image)
         try:
             services.up(settings, only=SERVICES)
             yield Hub(settings, image)
         finally:
             services.down(settings)
+
+
+def publish(settings: Settings, image: str, day: str = "20261121") -> None:
+    """Let an image be the newest one of the first profile."""
+    registry = Registry(settings)
+    manifest = registry.manifest(settings.repository, image)
+    for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_{day}"):
+        registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)
 
 
 def made(settings: Settings, base: Built, name: str) -> str:

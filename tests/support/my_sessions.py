@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from flows.core.settings import Settings
-from flows.images.registry import Registry
 from flows.web.hub.scopes import Scope
-from tests.support.hub import RELEASE, Hub, Person
-from tests.support.machine import FIRST
+from tests.support.hub import Hub, Person
 from tests.support.waiting import PATIENTLY, wait_until
 
 BASE = "/services/sessions"
@@ -49,15 +49,16 @@ def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) 
     return Api(person.hub, answer.json()["token"])
 
 
+def refit(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What `refit` says on a person's own machine, whose login is below this home."""
+    argv, surroundings = (
+        [sys.executable, "-m", "flows.cli.main", *words],
+        {"XDG_CONFIG_HOME": str(home), "PATH": "/bin"},
+    )
+    return subprocess.run(argv, env=surroundings, capture_output=True, text=True, check=False, timeout=120)
+
+
 def submit(person: Person, shown: httpx.Response, verb: str, session: str, **more: str) -> httpx.Response:
     """Send a form of a page."""
     [key, *_] = re.findall(r'name="form" value="([^"]*)"', shown.text)
     return person.client.post(f"{BASE}/do/{verb}", data={"form": unescape(key), "session": session, **more})
-
-
-def publish(settings: Settings, image: str, day: str) -> None:
-    """Let an image be the newest of its profile."""
-    registry = Registry(settings)
-    manifest = registry.manifest(settings.repository, image)
-    for tag in (f"{FIRST}_{RELEASE}", f"{FIRST}_{RELEASE}_{day}"):
-        registry.put_manifest(settings.repository, tag, manifest.content, manifest.media_type)

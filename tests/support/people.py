@@ -21,7 +21,7 @@ from websockets.sync.connection import Connection
 from websockets.sync.server import Server, ServerConnection, serve
 
 from flows import services
-from flows.core.settings import Span
+from flows.core.spans import Span
 from flows.gateway import routes
 from flows.sessions.model import PREFIX, Session
 from flows.sessions.wishes import PreferenceStore

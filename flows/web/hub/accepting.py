@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from jupyterhub import orm
@@ -15,6 +16,8 @@ from flows.sessions.people.grants import Grants
 from flows.web.hub.spawner import servers, settings
 
 PATH = "/accept-share"
+# Of this and the other pages that Refit adds to the Hub.
+TEMPLATES = Path(__file__).parent / "templates"
 _FORM = "accept-share.html"
 _GONE = "This link was used already, has expired, or was taken back. Ask the owner of the session for another one."
 

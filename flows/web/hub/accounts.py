@@ -31,9 +31,6 @@ LONGEST_NAME = 200  # the Hub's database has room for 255
 _LONGEST_PASSWORD = 72  # bytes; bcrypt looks at no more
 _FORM = "invitation.html"
 
-# People whose account is being removed just now: their sessions stay.
-leaving: set[str] = set()
-
 
 @dataclass(frozen=True)
 class Invitation:

@@ -11,21 +11,13 @@ from sqlalchemy.engine import make_url
 from flows.core.database import write
 from flows.core.settings import Settings
 from flows.gateway import routes
-from flows.web.hub import client, logins, passes, registration
-from flows.web.hub.admission import CALLBACK
-from flows.web.hub.rights_handler import SERVICE
+from flows.web.hub import accepting, joining, logins, passes, registration
 from flows.web.hub.scopes import definitions
 from flows.web.hub.spawner import settings
 
 _SCHEMA = "jupyterhub"
-# Rights of Refit itself at the Hub: list people, invite and remove them, share, and tell of sessions that run.
-_SCOPES = ("admin:users", "admin:servers", "delete:users", "proxy", "shares", "read:groups")
-# By the second right the Hub tells the authorizer who they are. With the others people share their own sessions with
-# those, and with groups, whose names they know; nobody lists names.
-_SCOPES_OF_ALL = ("self", f"access:services!service={SERVICE}", "shares!user", "read:users:name", "read:groups:name")
 _MORE = "jupyterhub_config.d"
-# Seconds. A first start pulls the image.
-_START_SECONDS, _ROUTES_SECONDS, _POLL_SECONDS = 1800, 30, 15
+_ROUTES_SECONDS = 30
 
 
 def more() -> list[Path]:
@@ -54,7 +46,7 @@ def configure(c: Any) -> None:
     c.JupyterHub.db_url = database(chosen)
     c.JupyterHub.upgrade_db = True
     c.JupyterHub.cookie_secret_file = str(folder / "cookie_secret")
-    c.JupyterHub.template_paths = [str(Path(__file__).parent / "templates")]
+    c.JupyterHub.template_paths = [str(accepting.TEMPLATES)]
     c.JupyterHub.proxy_class = "flows.web.hub.routing.RefitProxy"
     c.JupyterHub.spawner_class = "flows.web.hub.spawner.RefitSpawner"
     c.JupyterHub.allow_named_servers = True
@@ -62,17 +54,14 @@ def configure(c: Any) -> None:
     # Sessions don't end with the Hub.
     c.JupyterHub.cleanup_servers = False
     c.JupyterHub.last_activity_interval = _ROUTES_SECONDS
-    authorizer = {"oauth_client_id": client.OAUTH_CLIENT, "oauth_redirect_uri": CALLBACK, "oauth_no_confirm": True}
-    own = {"name": SERVICE, "api_token": client.token(chosen), **authorizer}
-    c.JupyterHub.services = [own, registration.service(chosen)]
+    c.JupyterHub.services = joining.services(chosen)
     c.JupyterHub.custom_scopes = definitions()
     c.JupyterHub.load_roles = [
-        {"name": SERVICE, "scopes": list(_SCOPES), "services": [SERVICE]},
-        registration.role(),
-        {"name": "user", "scopes": [*_SCOPES_OF_ALL, *registration.person_scopes()]},
+        *joining.roles(),
+        {"name": "user", "scopes": ["self", *joining.SCOPES_OF_ALL, *registration.person_scopes()]},
     ]
     # The Hub ends the token of a login when somebody logs out, and with it what the authorizer knows of that login.
     c.JupyterHub.oauth_token_expires_in = passes.PASS_SECONDS
-    c.Spawner.start_timeout = _START_SECONDS
-    c.Spawner.poll_interval = _POLL_SECONDS
+    c.Spawner.start_timeout = joining.START_SECONDS
+    c.Spawner.poll_interval = joining.POLL_SECONDS
     logins.configure(c, chosen)

@@ -180,13 +180,17 @@ class Servers:
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
         asked = self.allowance.takes(profile.resources.memory or 0, profile.resources.cpus or 0.0)
         with self.allowance.within(person, asked, groups=groups):
-            name, variables = self._free_name(person, server), names.environment(person, server)
+            name, variables = self.free_name(person, server), names.environment(person, server)
             session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
         PreferenceStore(self._database).change(name, person, owner=person)
         return session
 
-    def _free_name(self, person: str, server: str) -> str:
-        """The first name that nobody else has; a home that was kept is somebody's, too."""
+    def free_name(self, person: str, server: str) -> str:
+        """The name of the session of a new server: the first that nobody else has; homes that were kept count, too.
+
+        Raises:
+            RefitError: all are taken.
+        """
         store = self.sessions.store
         sessions, homes, owners = {one.name for one in store.sessions()}, store.homes(), store.owners()
         for name in names.candidates(person, server):

@@ -18,7 +18,7 @@ from flows.core.progress import Report
 from flows.core.settings import Settings, load
 from flows.sessions.model import Session
 from flows.sessions.people.limits import OverLimit
-from flows.web.hub import accounts, offers
+from flows.web.hub import leaving, offers
 from flows.web.hub.servers import RUNS, Servers, choice_of
 
 Result = TypeVar("Result")
@@ -63,6 +63,8 @@ class RefitSpawner(Spawner):
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
         self._told: list[str] = []
+        if self.authenticator:
+            leaving.note(self.authenticator, settings())
 
     async def _in_thread(self, work: Callable[..., Result], *given: Any) -> Result:
         """Do what may take long beside the Hub's loop; who waits on the page is told what is reported meanwhile."""
@@ -116,7 +118,7 @@ class RefitSpawner(Spawner):
     async def delete_forever(self) -> None:
         """Remove the session; its home stays. Of a person who is removed, the sessions stay as well, stopped."""
         session = await self._session()
-        if session and self.user.name not in accounts.leaving:
+        if session and self.user.name not in leaving.people:
             await self._in_thread(servers().remove, session.name)
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:

@@ -17,13 +17,16 @@ from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.own_verbs import Chosen, check_offered
 from flows.web.my_sessions.problems import Code, Problem
 
+# Of a person's sessions other than the first.
+SERVER_NAME = r"^([a-z][a-z0-9-]{0,29})?$"
+
 
 class ToCreate(Chosen):
     """Another session."""
 
     server: str = Field(
         "",
-        pattern=r"^([a-z][a-z0-9-]{0,29})?$",
+        pattern=SERVER_NAME,
         description="Its name for you: a-z, 0-9 and hyphens; empty: your first session.",
         title="Name",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from threading import BoundedSemaphore
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +21,8 @@ from flows.web.my_sessions.look import Lookout
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.told import MySession, State
 
+_COMPARED_AT_ONCE = 2
+
 
 class Desk:
     """The objects that verbs work with."""
@@ -30,6 +33,8 @@ class Desk:
         self.allowance = Allowance(settings, self.database)
         self.lookout = Lookout(settings, self.database)
         self.actions = Actions(self.lookout.forget)
+        # A comparison may read a home for minutes: more are refused meanwhile, so that threads are left for the rest.
+        self.comparing = BoundedSemaphore(_COMPARED_AT_ONCE)
 
     @cached_property
     def sharing(self) -> Sharing:

@@ -17,6 +17,7 @@ from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import api, forms, looks
 from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
+from flows.web.my_sessions.copy_verbs import Differences
 from flows.web.my_sessions.create_verbs import Begun
 from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.device_pages import DevicePages
@@ -60,7 +61,15 @@ class Pages:
 
     def one(self, request: Request, _: Any) -> Response:
         """The page of one session."""
-        return self._one(self._login.caller(request), request.path_params["session"])
+        caller, name = self._login.caller(request), request.path_params["session"]
+        since = request.query_params.get("since", "")
+        try:
+            compared = api.done(BY_NAME["diff"], self._desk, caller, name, {"snapshot": since}) if since else None
+        except Problem as problem:
+            if problem.code in _GONE:
+                raise
+            return self._one(caller, name, problem)
+        return self._one(caller, name, compared=compared)
 
     def all(self, request: Request, _: Any) -> Response:
         """The page of operators."""
@@ -118,20 +127,28 @@ class Pages:
         seen = api.done(BY_NAME["overview"], self._desk, caller, "", {})
         return self._page("overview.html", caller, problem, seen=seen, again=0)
 
-    def _one(self, caller: Caller, name: str, problem: Problem | None = None, given: Given | None = None) -> Response:
+    def _one(
+        self,
+        caller: Caller,
+        name: str,
+        problem: Problem | None = None,
+        given: Given | None = None,
+        compared: Differences | None = None,
+    ) -> Response:
         one = api.done(BY_NAME["show"], self._desk, caller, name, {})
         shown = {
             "one": one,
             "forms": forms.forms(one, caller),
             "modes": MODES,
             "given": given,
+            "compared": compared,
             "shares": self._asked("shares", caller, name, ()),
             "snapshots": self._asked("snapshots", caller, name, ()),
             "may": {scope.name for scope in caller.scopes},
             "history": self._asked("history", caller, name, ()) if one.is_mine else (),
             "log": self._asked("logs", caller, name, Log("")).text if one.is_mine else "",
             "offers": self._asked("profiles", caller, "", ()),
-            "again": _AGAIN_SECONDS if not problem and not given and one.settles else 0,
+            "again": _AGAIN_SECONDS if not (problem or given or compared) and one.settles else 0,
         }
         return self._page("session.html", caller, problem, **shown)
 

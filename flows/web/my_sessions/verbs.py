@@ -5,6 +5,7 @@ From it come the routes of the API, its OpenAPI description and the forms of the
 
 from flows.web.my_sessions import (
     access_verbs,
+    copy_verbs,
     create_verbs,
     limit_verbs,
     operator_verbs,
@@ -20,6 +21,7 @@ VERBS: tuple[Verb, ...] = (
     *create_verbs.VERBS,
     *update_verbs.VERBS,
     *snapshot_verbs.VERBS,
+    *copy_verbs.VERBS,
     *access_verbs.VERBS,
     *operator_verbs.VERBS,
 )

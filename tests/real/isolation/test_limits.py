@@ -12,7 +12,8 @@ import pytest
 
 from flows.catalog.model import Resources
 from flows.core import command
-from flows.core.settings import Settings, Span
+from flows.core.settings import Settings
+from flows.core.spans import Span
 from flows.host import tools
 from flows.sessions.activity import hook
 from flows.sessions.activity.hook import HOOK

@@ -11,9 +11,9 @@ from flows.images.build import Built
 from flows.sessions.model import Running
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.verbs import BY_NAME, VERBS
-from tests.support.hub import RELEASE, Hub, Person, made
+from tests.support.hub import RELEASE, Hub, Person, made, publish
 from tests.support.machine import FIRST
-from tests.support.my_sessions import BASE, api, publish, submit
+from tests.support.my_sessions import BASE, api, submit
 from tests.support.variants import LIGHT
 from tests.support.waiting import PATIENTLY, wait_until
 

@@ -12,16 +12,8 @@ from typing import Any
 import httpx
 
 from tests.support.hub import Hub, Person
-from tests.support.my_sessions import BASE
+from tests.support.my_sessions import BASE, refit
 from tests.support.waiting import PATIENTLY
-
-
-def refit(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    argv, surroundings = (
-        [sys.executable, "-m", "flows.cli.main", *words],
-        {"XDG_CONFIG_HOME": str(home), "PATH": "/bin"},
-    )
-    return subprocess.run(argv, env=surroundings, capture_output=True, text=True, check=False, timeout=120)
 
 
 def asked(hub: Hub) -> dict[str, Any]:

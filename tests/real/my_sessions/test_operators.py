@@ -10,9 +10,9 @@ from flows.core.formatting import short
 from flows.images.build import Built
 from flows.migrations.rollouts import Rollouts
 from flows.web.hub.scopes import Scope
-from tests.support.hub import RELEASE, Hub, Person, made
+from tests.support.hub import RELEASE, Hub, Person, made, publish
 from tests.support.machine import FIRST
-from tests.support.my_sessions import BASE, api, publish
+from tests.support.my_sessions import BASE, api
 from tests.support.waiting import wait_until
 
 

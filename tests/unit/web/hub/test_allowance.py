@@ -13,7 +13,8 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core.database import open_database
-from flows.core.settings import Settings, Span
+from flows.core.settings import Settings
+from flows.core.spans import Span
 from flows.sessions.model import Session
 from flows.sessions.people import rights
 from flows.sessions.people.limits import OverLimit

@@ -18,7 +18,8 @@ from flows.catalog import load
 from flows.catalog.model import Access, Profile, Resources
 from flows.core.database import open_database
 from flows.core.errors import RefitError
-from flows.core.settings import Settings, Span
+from flows.core.settings import Settings
+from flows.core.spans import Span
 from flows.gateway import routes
 from flows.publishing.signatures import Refusal
 from flows.services import doctor_home

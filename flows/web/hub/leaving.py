@@ -1,0 +1,33 @@
+"""People whose accounts at the Hub are removed: their keys are forgotten, and their sessions outlive their accounts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.core.database import open_database
+from flows.core.settings import Settings
+from flows.sessions.people.person_keys import PersonKeys
+
+people: set[str] = set()
+"""The people who are leaving: the Hub deletes their servers, and their sessions are to stay."""
+_NOTED = "refit_notes_leaving"
+
+
+def note(authenticator: Any, chosen: Settings) -> None:
+    """Let an authenticator of the Hub tell of those who leave; once for each."""
+    if getattr(authenticator, _NOTED, False):
+        return
+    delete, add = authenticator.delete_user, authenticator.add_user
+
+    def delete_user(user: Any) -> Any:
+        people.add(user.name)
+        # Somebody who gets the same name later isn't the same person.
+        PersonKeys(open_database(chosen.database)).forget(user.name)
+        return delete(user)
+
+    def add_user(user: Any) -> Any:
+        people.discard(user.name)
+        return add(user)
+
+    authenticator.delete_user, authenticator.add_user = delete_user, add_user
+    setattr(authenticator, _NOTED, True)
