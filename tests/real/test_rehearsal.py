@@ -26,6 +26,7 @@ from flows.migrations.rehearsal import Rehearsal, TooSlow, rehearse, sweep
 from flows.sessions.activity.hook import PROOF
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.pool import LEAST, Pool
+from flows.sessions.inside.folder import COMMAND_INSIDE, INSIDE
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.reconfigure import put_into_pool
@@ -36,8 +37,9 @@ from tests.support.variants import JUPYTER, LIGHT, light
 from tests.support.waiting import wait_until
 
 NAME = "vera"
-# Only what a rehearsal has: a variable, no network, the home; and it damages what it was given.
-ALONE = '[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && rm -r ~/project && touch ~/rehearsed'
+# Only what a rehearsal has: a variable, no network, no way to Refit, the home; and it damages what it was given.
+UNHEARD = f"[ ! -e {INSIDE} ] && [ ! -e {COMMAND_INSIDE} ]"
+ALONE = f'[ "$REFIT_REHEARSAL" = 1 ] && [ "$(ls /sys/class/net)" = lo ] && {UNHEARD} && rm -r ~/project && touch ~/done'
 WRITES = '[ "$REFIT_REHEARSAL" = 1 ] && echo "$1" >~/asked'
 # It goes well in the rehearsal, and not in the session itself.
 SPOILS = '[ "$REFIT_REHEARSAL" ] || { rm -r ~/project; exit 3; }'
@@ -90,6 +92,7 @@ def scene(settings: Settings, registry: Registry, shared: Settings, base: Built)
 def test_an_image_shows_what_it_can_and_the_session_never_knows(scene: Scene) -> None:
     session = scene.create(scene.image("old"))
     scene.hook(WRITES)
+    scene.sessions.execute(NAME, ["test", "-x", COMMAND_INSIDE])  # as the session itself has it
     before = manifest(session.home)
     found = scene.rehearse(session, scene.image("alone", ALONE))
     assert [finding.check for finding in found.findings if finding.passed] == ["start", "home", "ide", "hook", "steady"]

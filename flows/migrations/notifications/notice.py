@@ -40,6 +40,7 @@ class Notice:
         left: hours that are left until then, if this is a reminder.
         answers: what may be answered by a button, and what that is called.
         page: address at which its owner answers; empty: there is none, and the shell is named.
+        command: whether the session has a `refit` command inside.
     """
 
     session: str
@@ -54,6 +55,7 @@ class Notice:
     left: float | None = None
     answers: tuple[tuple[str, str], ...] = ANSWERS
     page: str = ""
+    command: bool = False
 
     @property
     def title(self) -> str:
@@ -77,7 +79,7 @@ class Notice:
                     f"Nobody works in it once nothing computes and nobody has typed for {self.quiet:g} min. State that "
                     f"would be lost is kept for {self.keeps:g} h from then on, or from when you see this.",
                     *self._ways,
-                    "From inside the session: write 2h, and why, into ~/.config/refit/hold.",
+                    self._from_inside,
                 ),
             )
         )
@@ -93,6 +95,14 @@ class Notice:
             f"Not before a day: refit session updates mode {name} pin 2026-12-31.",
             f"More: refit session updates show {name}.",
         )
+
+    @property
+    def _from_inside(self) -> str:
+        """How somebody answers who sits in the session; only a Hub's page of sessions hears more than a hold."""
+        if not self.command:
+            return "From inside the session: write 2h, and why, into ~/.config/refit/hold."
+        hold = "`refit session hold 2h`"
+        return f"From inside the session: {f'`refit session snooze 3h` or {hold}' if self.page else hold}."
 
 
 def when(line: Decision) -> str:

@@ -42,6 +42,7 @@ from flows.sessions.activity.verdict import judge
 from flows.sessions.events import Event, Kind
 from flows.sessions.history import History
 from flows.sessions.ide import terminals
+from flows.sessions.inside import folder
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore
@@ -243,7 +244,12 @@ class Teller:
             left=left,
             answers=answers(self._pin(line)),
             page=f"{self._settings.public_url}{routes.page(line.session)}" if self._settings.hub_wanted else "",
+            command=self._has_command(line.session),
         )
+
+    def _has_command(self, name: str) -> bool:
+        session, _ = self._sessions.store.find(name) or (None, False)
+        return session is not None and folder.is_there(session)
 
 
 def withdraw(settings: Settings, sessions: Sessions, history: History, image: str) -> tuple[str, ...]:

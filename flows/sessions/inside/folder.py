@@ -33,6 +33,11 @@ def prepare(session: Session) -> None:
     command.run(["mv", "-T", "--", draft, program], root=True)
 
 
+def is_there(session: Session) -> bool:
+    """Whether a container of the session was made with it: one of an older Refit, and a Pod, has no such command."""
+    return (session.api / COMMAND).is_file()
+
+
 def mounts(session: Session) -> list[str]:
     """The options with which Podman lets a container see it. Pure."""
     program = session.api / COMMAND

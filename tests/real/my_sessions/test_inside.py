@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import timedelta
 
@@ -13,9 +14,11 @@ from flows.core import command
 from flows.core.database import now
 from flows.core.policy import Mode
 from flows.host import tools
+from flows.migrations.notifications.notice import Notice
 from flows.services import embedded
 from flows.services.process import alone, end
 from flows.sessions.history import History
+from flows.sessions.inside import folder
 from flows.sessions.inside.folder import COMMAND_INSIDE, INSIDE
 from flows.sessions.wishes import PreferenceStore
 from flows.web.my_sessions.inside import CONNECTIONS
@@ -72,6 +75,17 @@ def test_a_session_shows_itself_and_says_when_it_moves(hub: Hub, ada: Person) ->
     inside(hub, "ada", "refit", "session", "mode", "ask")
     assert PreferenceStore(hub.sessions.store.database).of("ada").mode is Mode.ask
     assert any("from inside" in event.by for event in History(hub.sessions.store.database).events("ada"))
+
+
+def test_the_commands_of_a_notice_work_in_the_session_that_reads_it(hub: Hub, ada: Person) -> None:
+    session = hub.sessions.store.session("ada")
+    assert folder.is_there(session)
+    told = Notice("ada", "sha256:f9", "", (), 60, 15, 8, "at night", None, page="http://hub", command=True).text
+    commands = re.findall("`(refit [^`]*)`", told)
+    assert len(commands) == told.count("refit session") > 1
+    for one in commands:
+        inside(hub, "ada", *one.split())
+    inside(hub, "ada", "refit", "session", "hold", "--end")
 
 
 def test_mistakes_are_refused_in_words(hub: Hub, ada: Person) -> None:

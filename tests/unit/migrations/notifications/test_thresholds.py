@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -26,3 +27,11 @@ def test_the_thresholds_stand_in_a_notice() -> None:
     text = Notice("ada", "sha256:f9", "", (), 60, MINUTES, HOURS, "at night", None).text
     assert f"nobody has typed for {MINUTES:g} min" in text and f"is kept for {HOURS:g} h" in text
     assert "~/.config/refit/hold" in text, "who sits in the container can answer there"
+
+
+def test_a_notice_names_the_commands_that_the_session_has_and_no_others() -> None:
+    old = Notice("ada", "sha256:f9", "", (), 60, MINUTES, HOURS, "at night", None, page="http://hub/ada")
+    with_page, without = replace(old, command=True).text, replace(old, command=True, page="").text
+    assert "refit " not in old.text
+    assert re.findall("`(refit [^`]*)`", with_page) == ["refit session snooze 3h", "refit session hold 2h"]
+    assert re.findall("`(refit [^`]*)`", without) == ["refit session hold 2h"]
