@@ -27,6 +27,9 @@ class PersonLimit(Document):
         allow_inf_nan=False,
         description="Cores that the sessions of a person may take that run; unset or 0: no limit.",
     )
+    gpus: int | None = Field(
+        None, ge=0, description="GPUs that the sessions of a person may have that run; unset or 0: no limit."
+    )
 
 
 class PersonLimits(PersonLimit):
@@ -34,6 +37,6 @@ class PersonLimits(PersonLimit):
 
     groups: dict[GroupName, PersonLimit] = Field(
         {},
-        description="Group of the Hub → `sessions`, `memory_gb`, `cpus` of its members, in the place of those above; "
-        "of several groups, the most generous holds.",
+        description="Group of the Hub → `sessions`, `memory_gb`, `cpus`, `gpus` of its members, in the place of those "
+        "above; of several groups, the most generous holds.",
     )

@@ -17,6 +17,7 @@ class Resource(StrEnum):
     sessions = "sessions"
     memory = "memory"
     cpus = "cpus"
+    gpus = "gpus"
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,26 @@ class Amounts:
         sessions: how many sessions there are, whether they run or not.
         memory: bytes, of those that run.
         cpus: cores, of those that run.
+        gpus: GPUs, of those that run.
     """
 
     sessions: float = 0
     memory: float = 0
     cpus: float = 0
+    gpus: float = 0
 
     def of(self, resource: Resource) -> float:
         """One of the amounts."""
-        amounts = {Resource.sessions: self.sessions, Resource.memory: self.memory, Resource.cpus: self.cpus}
+        amounts = {
+            Resource.sessions: self.sessions,
+            Resource.memory: self.memory,
+            Resource.cpus: self.cpus,
+            Resource.gpus: self.gpus,
+        }
         return amounts[resource]
 
 
-NO_LIMITS = Amounts(math.inf, math.inf, math.inf)
+NO_LIMITS = Amounts(math.inf, math.inf, math.inf, math.inf)
 
 
 class OverLimit(RefitError):
@@ -96,7 +104,8 @@ class Account:
             else ""
             for one in Resource
         )
-        running = " and ".join(filter(None, of_those))
+        *first, last = list(filter(None, of_those)) or [""]
+        running = " and ".join(filter(None, (", ".join(first), last)))
         told = [f"You have {sessions}."] * bool(sessions) + [f"Those that run take {running}."] * bool(running)
         return " ".join(told) if sessions or not running else f"Your sessions that run take {running}."
 
@@ -107,15 +116,16 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     return Amounts(*(sum(one.of(resource) for one in several) for resource in Resource))
 
 
-def takes(memory: int, cpus: float, *, runs: bool = True) -> Amounts:
+def takes(memory: int, cpus: float, gpus: int = 0, *, runs: bool = True) -> Amounts:
     """The amounts of a session.
 
     Args:
         memory: bytes that it may take; 0: as much as there is.
         cpus: cores that it may take; 0: as many as there are.
+        gpus: GPUs that it has while it runs.
         runs: whether it runs, or ought to.
     """
-    return Amounts(1, memory or math.inf, cpus or math.inf) if runs else Amounts(1)
+    return Amounts(1, memory or math.inf, cpus or math.inf, gpus) if runs else Amounts(1)
 
 
 def allowed(limits: PersonLimits, groups: Collection[str]) -> Amounts:
@@ -128,6 +138,7 @@ def allowed(limits: PersonLimits, groups: Collection[str]) -> Amounts:
         _most([one.sessions for one in of_groups], limits.sessions),
         _most([_bytes(one) for one in of_groups], _bytes(limits)),
         _most([one.cpus for one in of_groups], limits.cpus),
+        _most([one.gpus for one in of_groups], limits.gpus),
     )
 
 
@@ -150,7 +161,7 @@ def _amount(resource: Resource, amount: float) -> str:
     number = _number(resource, amount)
     if resource is Resource.memory:
         return f"{number} GB of memory"
-    word = "core" if resource is Resource.cpus else "session"
+    word = {Resource.cpus: "core", Resource.gpus: "GPU"}.get(resource, "session")
     return f"{number} {word}{'' if amount == 1 else 's'}"
 
 
@@ -164,7 +175,7 @@ def _too_many(resource: Resource, _: float, before: float, most: float) -> OverL
 
 
 def _too_much(resource: Resource, asked: float, before: float, most: float) -> OverLimit:
-    noun = {Resource.memory: "memory", Resource.cpus: "cores"}[resource]
+    noun = {Resource.memory: "memory", Resource.cpus: "cores", Resource.gpus: "GPUs"}[resource]
     what = f"The session would take more {noun} than you may have."
     may = f"You may have {_amount(resource, most)}"
     if math.isinf(asked):
@@ -178,4 +189,4 @@ def _too_much(resource: Resource, asked: float, before: float, most: float) -> O
     return OverLimit(resource, what, why, f"stop another session first, choose a smaller profile, or {_ASK}.")
 
 
-_REFUSALS = {Resource.sessions: _too_many, Resource.memory: _too_much, Resource.cpus: _too_much}
+_REFUSALS = {one: _too_many if one is Resource.sessions else _too_much for one in Resource}

@@ -37,20 +37,20 @@ class Allowance:
         store = Store(self.database)
         owners, intents = store.owners(), store.intents()
         used = {
-            one.name: self.takes(one.memory, one.cpus, runs=one.name in intents)
+            one.name: self.takes(one.memory, one.cpus, one.gpus, runs=one.name in intents)
             for one in store.sessions()
             if owners.get(one.name) == person
         }
         return Account(self._allowed(person, groups), used)
 
-    def takes(self, memory: int, cpus: float, *, runs: bool = True) -> Amounts:
-        """The amounts of a session with these limits of its own (bytes, cores); 0: those of the settings."""
+    def takes(self, memory: int, cpus: float, gpus: int = 0, *, runs: bool = True) -> Amounts:
+        """The amounts of a session with these limits of its own (bytes, cores), 0: those of the settings; and GPUs."""
         settings = self.settings
         if settings.in_cluster:
             of_all = round(settings.kubernetes.memory_gb * 1e9), settings.kubernetes.cpus
         else:
             of_all = tools.session_memory(settings), 0.0
-        return limits.takes(memory or of_all[0], cpus or of_all[1], runs=runs)
+        return limits.takes(memory or of_all[0], cpus or of_all[1], gpus, runs=runs)
 
     def of(self, name: str) -> Amounts:
         """The amounts of a session once it runs.
@@ -59,11 +59,11 @@ class Allowance:
             UnknownName: there is no such session.
         """
         session = Store(self.database).session(name)
-        return self.takes(session.memory, session.cpus)
+        return self.takes(session.memory, session.cpus, session.gpus)
 
     def why_not_another(self, account: Account, offer: Offer) -> str:
         """Why somebody can't have another session of a profile; empty: they can."""
-        refusal = account.refusal(self.takes(offer.memory, offer.cpus))
+        refusal = account.refusal(self.takes(offer.memory, offer.cpus, offer.gpus))
         return f"{refusal.what} {refusal.why}" if refusal else ""
 
     def offered(self, account: Account, offered: Iterable[Offer]) -> tuple[Offer, ...]:

@@ -41,6 +41,7 @@ class Offer:
         why_not: why it can't be had now; empty: it can.
         memory: bytes that a session of it may take; 0: as the settings say.
         cpus: cores that a session of it may take; 0: as the settings say.
+        gpus: GPUs that a session of it has.
     """
 
     profile: str
@@ -50,6 +51,7 @@ class Offer:
     why_not: str = ""
     memory: int = 0
     cpus: float = 0.0
+    gpus: int = 0
 
     @property
     def size(self) -> str:
@@ -68,7 +70,7 @@ def judge(profile: Profile, image: Image | Refusal | None, free_gpus: int) -> Of
     """The offer of a profile whose newest image is known. Pure."""
     text = f"{profile.ide.display}, {profile.bundle.display}, {profile.base.display}"
     published = image if isinstance(image, Image) else None
-    takes = profile.resources.memory or 0, profile.resources.cpus or 0.0
+    takes = profile.resources.memory or 0, profile.resources.cpus or 0.0, profile.resources.gpus
     return Offer(profile.stem, profile.release, text, published, _why_not(profile, image, free_gpus), *takes)
 
 

@@ -178,7 +178,12 @@ class Servers:
         catalog = load.load_catalog(self._settings.catalog)
         profile = successors.current(catalog, choice.release, choice.profile, now().date())
         image, volumes = newest_image(self._settings, profile), read_wanted(profile.volumes)
-        asked = self.allowance.takes(profile.resources.memory or 0, profile.resources.cpus or 0.0)
+        takes = profile.resources
+        asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
+        # Others of this person wait under the lease; the image, which may take minutes, comes before that.
+        if refusal := self.allowance.account(person, groups).refusal(asked):
+            raise refusal
+        self.sessions.engine.pull(image)
         with self.allowance.within(person, asked, groups=groups):
             name, variables = self.free_name(person, server), names.environment(person, server)
             session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)

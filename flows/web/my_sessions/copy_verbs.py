@@ -119,7 +119,7 @@ def _clone(desk: Desk, caller: Caller, name: str, asked: ToClone) -> MySession:
     takes = desk.allowance.of(name)
     if asked.profile:
         offer = check_offered(desk, Chosen(profile=asked.profile, release=asked.release))
-        takes = desk.allowance.takes(offer.memory, offer.cpus)
+        takes = desk.allowance.takes(offer.memory, offer.cpus, offer.gpus)
     limit_verbs.check(desk, caller, takes)
     new = servers.free_name(caller.person, asked.server)
     variables = names.environment(caller.person, asked.server)

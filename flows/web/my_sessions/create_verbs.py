@@ -51,7 +51,7 @@ def _create(desk: Desk, caller: Caller, _: str, asked: ToCreate) -> Begun:
         raise Problem(
             Code.refused, f"You have that session already: {session.name}.", hint="choose another name, or start it."
         )
-    limit_verbs.check(desk, caller, desk.allowance.takes(offer.memory, offer.cpus))
+    limit_verbs.check(desk, caller, desk.allowance.takes(offer.memory, offer.cpus, offer.gpus))
     options = {"release": asked.release, "profile": asked.profile}
     HubClient(desk.settings).note(caller.person, asked.server, options)
     words = filter(None, (caller.person, asked.server))

@@ -136,7 +136,7 @@ def _change_profile(desk: Desk, caller: Caller, name: str, chosen: Chosen) -> My
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
     offer = check_offered(desk, chosen)
-    asked = desk.allowance.takes(offer.memory, offer.cpus)
+    asked = desk.allowance.takes(offer.memory, offer.cpus, offer.gpus)
     limit_verbs.check(desk, caller, asked, name)
 
     def work() -> str:

@@ -54,7 +54,7 @@ def ada(other: OtherHub) -> Person:
     page = "/hub/spawn/ada"
     assert f"{RELEASE}/{FIRST}" in ada.sees(page)
     ada.send(page, page, profile=f"{RELEASE}/{FIRST}")
-    wait_until(lambda: other.hub.server("ada", ""))
+    wait_until(lambda: ada.client.get("/user/ada/lab").url.path == "/session/ada/lab")
     return ada
 
 

@@ -18,16 +18,17 @@ LIMITS = PersonLimits.model_validate(
     {
         "sessions": 2,
         "memory_gb": 8,
+        "gpus": 1,
         "groups": {
             "class": {"sessions": 1},
-            "staff": {"sessions": 10, "cpus": 4},
-            "root": {"memory_gb": 0},
+            "staff": {"sessions": 10, "cpus": 4, "gpus": 2},
+            "root": {"memory_gb": 0, "gpus": 0},
             "small": {"memory_gb": 2.5},
         },
     }
 )
 some = st.one_of(st.just(0.0), st.floats(0, 1e6), st.just(math.inf))
-amounts = st.builds(Amounts, some, some, some)
+amounts = st.builds(Amounts, some, some, some, some)
 
 
 def test_without_a_setting_nothing_is_limited() -> None:
@@ -40,12 +41,12 @@ def test_without_a_setting_nothing_is_limited() -> None:
 @pytest.mark.parametrize(
     ("groups", "most"),
     [
-        ((), Amounts(2, 8 * GB, math.inf)),
-        (("strangers",), Amounts(2, 8 * GB, math.inf)),
-        (("class",), Amounts(1, 8 * GB, math.inf)),
-        (("class", "staff"), Amounts(10, 8 * GB, 4)),
-        (("small",), Amounts(2, 2.5 * GB, math.inf)),
-        (("small", "root"), Amounts(2, math.inf, math.inf)),
+        ((), Amounts(2, 8 * GB, math.inf, 1)),
+        (("strangers",), Amounts(2, 8 * GB, math.inf, 1)),
+        (("class",), Amounts(1, 8 * GB, math.inf, 1)),
+        (("class", "staff"), Amounts(10, 8 * GB, 4, 2)),
+        (("small",), Amounts(2, 2.5 * GB, math.inf, 1)),
+        (("small", "root"), Amounts(2, math.inf, math.inf, math.inf)),
     ],
 )
 def test_the_most_generous_group_holds_for_each_amount(groups: tuple[str, ...], most: Amounts) -> None:
@@ -54,19 +55,29 @@ def test_the_most_generous_group_holds_for_each_amount(groups: tuple[str, ...], 
 
 def test_the_last_place_is_given_and_the_next_is_refused_with_words() -> None:
     used = {"ada": takes(4 * GB, 1), "ada--gpu": takes(4 * GB, 1, runs=False)}
-    told = Account(Amounts(3, 8 * GB, 2), used)
+    told = Account(Amounts(3, 8 * GB, 2, math.inf), used)
     assert told.total == Amounts(2, 4 * GB, 1)
     assert told.refusal(takes(4 * GB, 1)) is None
     refused = told.refusal(takes(5 * GB, 1))
     assert refused and refused.resource is Resource.memory
     assert refused.why == "You may have 8 GB of memory. It takes 5, and your sessions that run take 4."
     assert refused.hint.startswith("stop another session first")
-    full = Account(Amounts(2, math.inf, math.inf), used).refusal(takes(1, 1))
+    full = Account(Amounts(2, math.inf, math.inf, math.inf), used).refusal(takes(1, 1))
     assert full and full.resource is Resource.sessions
     assert full.why == "You have 2 sessions, and may have 2."
     assert str(told) == "You have 2 of 3 sessions. Those that run take 4 of 8 GB of memory and 1 of 2 cores."
-    of_cores = Account(Amounts(math.inf, math.inf, 2), used)
+    of_cores = Account(Amounts(math.inf, math.inf, 2, math.inf), used)
     assert str(of_cores) == "Your sessions that run take 1 of 2 cores."
+
+
+def test_gpus_of_sessions_that_run_are_counted() -> None:
+    used = {"a": takes(GB, 1, 1), "b": takes(GB, 1, 4, runs=False)}
+    told = Account(Amounts(math.inf, 8 * GB, 4, 2), used)
+    assert told.refusal(takes(GB, 1, 1)) is None
+    refused = told.refusal(takes(GB, 1, 2))
+    assert refused and refused.resource is Resource.gpus
+    assert refused.why == "You may have 2 GPUs. It takes 2, and your sessions that run take 1."
+    assert str(told) == "Your sessions that run take 1 of 8 GB of memory, 1 of 4 cores and 1 of 2 GPUs."
 
 
 def test_a_session_without_a_limit_of_its_own_takes_all() -> None:
@@ -108,6 +119,7 @@ def test_what_is_allowed_stays_within_the_limits(most: Amounts, have: list[Amoun
         {"memory_gb": math.inf},
         {"cpus": -0.1},
         {"cpus": "many"},
+        {"gpus": 0.5},
         {"disk_gb": 3},
         {"groups": {"": {"sessions": 1}}},
         {"groups": {"x" * 256: {}}},

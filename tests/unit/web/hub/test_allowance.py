@@ -75,6 +75,7 @@ def test_sessions_of_others_and_what_is_stopped_take_nothing(make: Make) -> None
         ("sessions", 2, None),
         ("memory", 2 * GB, 4 * GB),
         ("cpus", 1, 2),
+        ("gpus", 0, None),
     ]
     with allowance.within("ada", allowance.takes(2 * GB, 1), "notes"):
         pass
