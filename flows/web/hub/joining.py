@@ -59,6 +59,8 @@ def configure(c: Any) -> None:
     _check(c, chosen)
     c.JupyterHub.spawner_class = "flows.web.hub.spawner.RefitSpawner"
     c.RefitSpawner.start_timeout, c.RefitSpawner.poll_interval = START_SECONDS, POLL_SECONDS
+    # A person's sessions other than the first are servers with names.
+    c.JupyterHub.allow_named_servers = True
     # Sessions don't end with the Hub.
     c.JupyterHub.cleanup_servers = False
     below = (routes.BELOW, f"{routes.ENTRY}/", f"{routes.MY_SESSIONS}/")

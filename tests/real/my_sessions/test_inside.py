@@ -7,6 +7,7 @@ import re
 import time
 from datetime import timedelta
 
+import psutil
 import pytest
 
 from flows import services
@@ -46,6 +47,23 @@ for one in made if sys.argv[2] == "ask" else []:
         pass
 print(answers)
 time.sleep(float(sys.argv[3]))
+"""
+
+
+ENDLESS_BYTES = 1 << 26
+ENDLESS = f"""
+import socket
+one, piece, sent = socket.socket(socket.AF_UNIX), b"10000\\r\\n" + bytes(0x10000) + b"\\r\\n", 0
+one.settimeout({PATIENCE})
+try:
+    one.connect({INSIDE + "/socket"!r})
+    one.sendall(b"POST /session/snooze HTTP/1.1\\r\\nHost: refit\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n")
+    while sent < {ENDLESS_BYTES}:
+        one.sendall(piece)
+        sent += 0x10000
+except OSError:
+    pass
+print(sent)
 """
 
 
@@ -129,6 +147,15 @@ def test_a_session_that_floods_its_socket_keeps_nobody_else_from_the_page(hub: H
     assert "owner        ada" in inside(hub, "ada", "refit", "session", "show")
     assert api(ada)("GET", "/sessions/ada").status_code == 200
     assert time.monotonic() - begun < PATIENCE
+
+
+def test_a_body_that_never_ends_is_cut_and_the_page_goes_on(hub: Hub, ada: Person) -> None:
+    [page] = [one for one in services.status(hub.settings) if one.name == "my-sessions"]
+    before = psutil.Process(page.pid).memory_info().rss
+    sent = int(inside(hub, "ada", "python3", "-c", ENDLESS).split()[-1])
+    assert sent < ENDLESS_BYTES or psutil.Process(page.pid).memory_info().rss - before < ENDLESS_BYTES
+    assert "owner        ada" in inside(hub, "ada", "refit", "session", "show")
+    assert api(ada)("GET", "/sessions/ada").status_code == 200
 
 
 def test_the_socket_comes_back_with_the_page_and_is_no_change_by_hand(hub: Hub, ada: Person) -> None:
