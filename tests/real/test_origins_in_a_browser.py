@@ -19,7 +19,7 @@ from tests.support.waiting import free_port
 
 pytestmark = pytest.mark.long
 PEOPLE = ("ada", "ben")
-# Whatever a script of a page can try at another host, with its visitor's cookies: 0 is what a browser refuses.
+# A script of a page asks another host, with its visitor's cookies: 0 stands for an answer that the browser withholds.
 ASK = """async (url) => {
     try { return (await fetch(url, {credentials: "include", headers: {Accept: "application/json"}})).status; }
     catch { return 0; }

@@ -50,7 +50,7 @@ def api(person: Person, scopes: Sequence[Scope] = tuple(Scope), **more: object) 
 
 
 def refit(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """What `refit` says on a person's own machine, whose login is below this home."""
+    """Call `refit` on a person's own machine, whose login is below this home."""
     argv, surroundings = (
         [sys.executable, "-m", "flows.cli.main", *words],
         {"XDG_CONFIG_HOME": str(home), "PATH": "/bin"},

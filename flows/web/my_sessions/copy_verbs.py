@@ -69,7 +69,7 @@ class ToClone(Parameters):
 
 @dataclass(frozen=True)
 class Differences:
-    """What home and volumes of a session have that isn't as in a snapshot.
+    """The differences of home and volumes of a session from a snapshot.
 
     Attributes:
         snapshot: its name.
