@@ -113,8 +113,12 @@ def cookies(person: Person) -> dict[str, str]:
 
 
 def status(hub: Hub, session: str, headers: dict[str, str]) -> int:
-    """The status of the answer to a program that asks for a session."""
-    return httpx.get(f"{hub.settings.gateway_url}{routes.path(session)}/api", headers=headers, **PATIENTLY).status_code
+    """The status of the answer to a program that asks for a session; 0: the right ended, and the connection with it."""
+    try:
+        answer = httpx.get(f"{hub.settings.gateway_url}{routes.path(session)}/api", headers=headers, **PATIENTLY)
+    except httpx.RemoteProtocolError:
+        return 0
+    return answer.status_code
 
 
 def opened(hub: Hub, session: str, headers: dict[str, str]) -> Connection:
