@@ -20,8 +20,8 @@ from bench.results import Row
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
-from flows.images.distributed.builder import BuildWorker
-from flows.images.distributed.coordinator import RemoteBuilder
+from flows.images.distributed.build_worker import BuildWorker
+from flows.images.distributed.remote_builder import RemoteBuilder
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
 from tests.support.machine import private_home, serve_registry

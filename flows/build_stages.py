@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.core.settings import load as load_settings
-from flows.images.distributed.builder import BuildWorker
+from flows.images.distributed.build_worker import BuildWorker
 from flows.orchestration.builders import clear_away
 
 

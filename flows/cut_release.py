@@ -13,7 +13,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import load as load_settings
 from flows.lock_requirements import Lock, lock_requirements
 from flows.locks import policy
-from flows.locks.python import locked
+from flows.locks.python_lockfile import locked
 from flows.releases import branches
 
 _NOTHING_YET = '{"bundles": {}}\n'

@@ -30,11 +30,11 @@ from flows.images.builder import locking_image
 from flows.images.builder.build_lock import building
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
-from flows.locks import freshness, locking, policy, python, vulnerabilities
+from flows.locks import freshness, make_python_lock, policy, python_lockfile, vulnerabilities
 from flows.locks.freshness import LockLook
-from flows.locks.locking import Unresolvable
+from flows.locks.make_python_lock import Unresolvable
 from flows.locks.policy import Bounds
-from flows.locks.python import LockChange
+from flows.locks.python_lockfile import LockChange
 from flows.locks.vulnerabilities import Record, Unasked, Vulnerability
 
 NOTHING = LockChange({}, {}, {})
@@ -113,19 +113,19 @@ def lock_bundle(target: Target, image: str, look: LockLook, settings: Settings, 
     name = f"{target.bundle.name}-{target.python}"
     held = NOTHING
     with reported(f"lock {target}"), command.logged(settings.folder("logs", "locks") / f"{name}.log"):
-        change = locking.lock(target.folder, image, settings, target.bounds, target.cutoff)
+        change = make_python_lock.lock(target.folder, image, settings, target.bounds, target.cutoff)
         if thorough and target.bounds:
             # A set that can't be resolved without bounds would not have moved.
             with suppress(Unresolvable):
                 held = _held(target.bounds, target, image, settings)
     freshness.keep(look, settings)
-    alone = locking.from_folders_alone(target.folder, settings.wheel_folders)
+    alone = make_python_lock.from_folders_alone(target.folder, settings.wheel_folders)
     return Lock(target.bundle.name, target.base.name, target.python, change, held, from_folders=alone)
 
 
 def _held(bounds: Bounds, target: Target, image: str, settings: Settings) -> LockChange:
-    free = locking.without_bounds(target.folder, image, settings, target.cutoff)
-    return policy.held(bounds, python.locked(target.folder), free)
+    free = make_python_lock.without_bounds(target.folder, image, settings, target.cutoff)
+    return policy.held(bounds, python_lockfile.locked(target.folder), free)
 
 
 def _name() -> str:
@@ -178,14 +178,14 @@ def check_locks(release: str, bundles: list[str] | None = None, catalog: Path | 
     mistakes: list[Mistake] = []
     for target in chosen_targets:
         try:
-            python.verify(target.folder)
+            python_lockfile.verify(target.folder)
         except Mistakes as error:
             mistakes.extend(error.mistakes)
     if mistakes:
         raise Mistakes(mistakes)
     for target in chosen_targets:
         if target.bounds:
-            policy.check(target.bounds, python.locked(target.folder))
+            policy.check(target.bounds, python_lockfile.locked(target.folder))
     return tuple(chosen_targets)
 
 
@@ -226,7 +226,7 @@ def unmended(asked: Sequence[Target], settings: Settings) -> list[tuple[Vulnerab
     nowhere = not settings.osv_file and not settings.osv_service
     if nowhere or not any(target.bounds for target in asked):
         return [() for _ in asked]
-    packages = [python.locked(target.folder) for target in asked]
+    packages = [python_lockfile.locked(target.folder) for target in asked]
     if settings.osv_file:
         records = vulnerabilities.read(settings.osv_file, {name for locked in packages for name in locked})
     else:
@@ -298,7 +298,7 @@ def write_down(release: Release, asked: Sequence[Target], outcomes: Sequence[Loc
     for target, outcome in zip(asked, outcomes, strict=True):
         key = (target.bundle.name, target.python)
         if key in shipped and isinstance(outcome, Lock) and not pins.began_with(*key):
-            new.setdefault(target.bundle.name, {})[target.python] = python.by_category(target.folder)
+            new.setdefault(target.bundle.name, {})[target.python] = python_lockfile.by_category(target.folder)
     if pins.first is None or not new:
         return
     first = pins.first.model_dump()["bundles"]

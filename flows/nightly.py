@@ -33,7 +33,7 @@ from flows.images.stages import Difference, Stage
 from flows.lock_requirements import Lock
 from flows.locks import freshness
 from flows.locks.freshness import Verdict
-from flows.locks.locking import LOCK_SECONDS
+from flows.locks.make_python_lock import LOCK_SECONDS
 from flows.orchestration.admission import Request, admit
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date

@@ -29,7 +29,7 @@ from flows.core.documents import text_of
 from flows.core.errors import RefitError
 from flows.core.formatting import on_a_line, some
 from flows.core.settings import Settings
-from flows.locks import locking, simple_index
+from flows.locks import make_python_lock, simple_index
 from flows.locks.pipfile import Pipfile, read_pipfile
 from flows.locks.simple_index import ABSENT, Page
 from flows.sessions.engine import Engine
@@ -231,7 +231,7 @@ def _check_environments(wish: Wish, seen: Installed) -> None:
 def _in_an_index(settings: Settings, pipfile: Pipfile, decided: Capture) -> Capture:
     """The capture without packages that the index doesn't have; where it doesn't answer, the lock says so."""
     index = simple_index.index(pipfile.sources[0], settings)
-    in_folders = {name for name, _ in locking.in_folders(settings.wheel_folders)}
+    in_folders = {name for name, _ in make_python_lock.in_folders(settings.wheel_folders)}
     asked = simple_index.urls(index, [name for name in decided.packages if name not in in_folders])
     if not asked:
         return decided

@@ -31,7 +31,7 @@ from flows.images.recipe_variables import (
 )
 from flows.images.rendering.templates import Templates, read_templates
 from flows.images.stages import CUDA, IDE, Kind, Stage
-from flows.locks import python as python_locks
+from flows.locks import python_lockfile as python_locks
 from flows.locks import system as system_locks
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
 from flows.locks.source_builds import BUILDER, Built

@@ -28,7 +28,7 @@ from flows.core.documents import Document, bounds
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.core.settings import Settings
-from flows.locks import apt, debian_archive, python, simple_index, system
+from flows.locks import apt, debian_archive, python_lockfile, simple_index, system
 from flows.locks.debian_archive import ArchiveError, Offers, Release
 from flows.locks.pipfile import read_pipfile
 from flows.locks.simple_index import Index, Page, Unreadable
@@ -288,12 +288,12 @@ def _made_again(record: LockRecord, at: datetime, terms: str) -> str:
 
 def _pages_of(folder: Path, settings: Settings) -> dict[str, Index]:
     """The address of each page that the lock in `folder` depends on, and the index that it belongs to."""
-    python.verify(folder)
+    python_lockfile.verify(folder)
     pipfile = read_pipfile(folder / "Pipfile")
     indexes = {source["name"]: simple_index.index(source, settings) for source in pipfile.sources}
     packages = dict[Index, set[str]]()
     for category in pipfile.categories:
-        for name in python.versions(python.read(folder, [category])):
+        for name in python_lockfile.versions(python_lockfile.read(folder, [category])):
             packages.setdefault(indexes[pipfile.index_of(category, name)], set()).add(name)
     return {url: index for index, names in packages.items() for url in simple_index.urls(index, sorted(names)).values()}
 

@@ -20,7 +20,7 @@ from flows.catalog.model import Release
 from flows.catalog.pins import Reach, Waiver
 from flows.core.errors import RefitError
 from flows.locks.pipfile import FIRST_CATEGORY, as_text
-from flows.locks.python import LockChange, change
+from flows.locks.python_lockfile import LockChange, change
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from flows.core.progress import State
 from flows.host import tools
 from flows.images import graph_drawing
 from flows.images.build import Builder, Built
-from flows.images.distributed.coordinator import RemoteBuilder
+from flows.images.distributed.remote_builder import RemoteBuilder
 from flows.images.ledger import Ledger
 from flows.images.order import Order
 from flows.images.plan import Action, Plan, jobs, together, urgency

@@ -15,7 +15,7 @@ from flows.images.ledger import Ledger
 from flows.images.manifests import Manifest
 from flows.images.registry import Registry
 from flows.images.stages import Graph
-from flows.locks import locking
+from flows.locks import make_python_lock
 from flows.publishing import evidence, publish
 from flows.releases.plan import chosen, plan_release, read_catalog
 
@@ -80,7 +80,9 @@ def shipped(release: str, catalog: Path | None, settings: Settings) -> tuple[Shi
     problems = {**planned.problems, **planned.unbuildable}
     rows = (*there, *waiting, *(Shipped(stem, problem=why) for stem, why in problems.items()))
     own = {
-        profile.stem: locking.from_folders_alone(profile.bundle.pythons[profile.python], settings.wheel_folders)
+        profile.stem: make_python_lock.from_folders_alone(
+            profile.bundle.pythons[profile.python], settings.wheel_folders
+        )
         for profile in planned.profiles
     }
     return tuple(replace(row, from_folders=own.get(row.profile, ())) for row in rows)

@@ -27,7 +27,7 @@ from flows.images.plan import Action, Plan
 from flows.images.recipe import ENVIRONMENT, Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Stage
-from flows.locks import freshness, locking, policy, python
+from flows.locks import freshness, make_python_lock, policy, python_lockfile
 from flows.locks.pipfile import read_pipfile
 
 _AT_ONCE = len(os.sched_getaffinity(0))  # apt computes for most of its time
@@ -138,7 +138,7 @@ def due_locks(planned: ReleasePlan, settings: Settings) -> tuple[str, ...]:
 
 def lacking(profiles: Sequence[Profile], graph: Graph, plan: Plan, settings: Settings) -> dict[str, RefitError]:
     """The profiles that would have to be built, and can't be here: something that they take can't be had."""
-    folders = locking.in_folders(settings.wheel_folders)
+    folders = make_python_lock.in_folders(settings.wheel_folders)
     downloads = {profile.stem: _downloads(profile, plan) for profile in profiles}
     needed = {
         profile.stem: [
@@ -181,7 +181,7 @@ def _pages(profile: Profile, graph: Graph, plan: Plan, folders: Collection[tuple
     if not installing:
         return
     pages = read_pipfile(profile.bundle.pythons[profile.python] / "Pipfile").elsewhere()
-    for versions in (python.versions(stage.requirements) for stage in installing):
+    for versions in (python_lockfile.versions(stage.requirements) for stage in installing):
         yield from (page for name, page in pages.items() if name in versions and (name, versions[name]) not in folders)
 
 
@@ -260,7 +260,7 @@ def assemble(
     def hold(release: str, bundle: str, python_name: str) -> None:
         """Refuse a lock that its release forbids, however it came here: by a merge, for instance."""
         if bounds := policy.bounds(recipes.releases[release], bundle, python_name):
-            policy.check(bounds, python.locked(recipes.bundles[bundle].pythons[python_name]))
+            policy.check(bounds, python_lockfile.locked(recipes.bundles[bundle].pythons[python_name]))
 
     chains: dict[str, tuple[Stage, ...]] = {}
     problems: dict[str, RefitError] = {}

@@ -26,9 +26,9 @@ from flows.images.build import Built
 from flows.images.builder.build_lock import pruning
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.builder.workspace import recover
-from flows.images.distributed.builder import BuildWorker, Unlike
-from flows.images.distributed.coordinator import NoBuilder
-from flows.images.distributed.jobs import Work
+from flows.images.distributed.build_worker import BuildWorker, Unlike
+from flows.images.distributed.job_queue import Work
+from flows.images.distributed.remote_builder import NoBuilder
 from flows.images.registry import Registry
 from flows.images.signed import signature_tag
 from flows.images.stages import Graph

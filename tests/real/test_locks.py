@@ -19,8 +19,8 @@ from flows.host import containers, tools
 from flows.images.build import Builder, Built
 from flows.images.builder import locking_image
 from flows.images.stages import Stage
-from flows.locks import locking, policy, python
-from flows.locks.locking import Unresolvable
+from flows.locks import make_python_lock, policy, python_lockfile
+from flows.locks.make_python_lock import Unresolvable
 from flows.locks.policy import Bounds
 from tests.support.package_index import (
     EXTENSION,
@@ -86,14 +86,14 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_lock_against_pypi(folder: Path, lock_image: str, shared: Settings) -> None:
     write(folder, '[packages]\nsix = "*"\n\n[jupyter]\niniconfig = "*"\n\n[requires]\npython_version = "3.11"\n')
-    change = locking.lock(folder, lock_image, shared)
+    change = make_python_lock.lock(folder, lock_image, shared)
     assert {"six", "iniconfig"} <= change.added.keys()
-    python.verify(folder)
-    assert "iniconfig" in python.versions(python.read(folder, ["jupyter"]))
+    python_lockfile.verify(folder)
+    assert "iniconfig" in python_lockfile.versions(python_lockfile.read(folder, ["jupyter"]))
     assert "--hash=sha256:" in (folder / "requirements-jupyter.txt").read_text()
 
     before = files(folder)
-    assert not locking.lock(folder, lock_image, shared)
+    assert not make_python_lock.lock(folder, lock_image, shared)
     assert files(folder) == before
 
     # Pipenv itself would export the same.
@@ -116,16 +116,16 @@ def test_the_index_of_the_settings_is_used_and_named_nowhere(
     program_output.protect(index_url)
     write(folder, '[packages]\nbee = "*"\n\n[jupyter]\nant = "*"\n')
     with command.logged(tmp_path / "log"):
-        change = locking.lock(folder, lock_image, indexed)
+        change = make_python_lock.lock(folder, lock_image, indexed)
     assert change.added == {"ant": "1.0", "bee": "1.0"}  # not 2.0: all sections are locked together
-    python.verify(folder)
+    python_lockfile.verify(folder)
     assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt", "requirements-jupyter.txt"}
     for name, content in {**files(folder), "log": (tmp_path / "log").read_bytes()}.items():
         for secret in (USER, PASSWORD, "127.0.0.1"):
             assert secret not in content.decode().replace(indexed.registry_host, ""), name
 
     write(folder, '[packages]\ncow = "*"\n')
-    assert str(locking.lock(folder, lock_image, indexed)) == "ant 1.0 → 2.0, +cow 1.0, -bee 1.0"
+    assert str(make_python_lock.lock(folder, lock_image, indexed)) == "ant 1.0 → 2.0, +cow 1.0, -bee 1.0"
     assert files(folder).keys() == {"Pipfile", "Pipfile.lock", "requirements.txt"}
 
 
@@ -144,7 +144,7 @@ def test_what_can_not_be_resolved_is_explained_and_changes_nothing(
     write(folder, asked)
     before = files(folder)
     with pytest.raises(Unresolvable) as caught:
-        locking.lock(folder, lock_image, indexed)
+        make_python_lock.lock(folder, lock_image, indexed)
     assert all(words in str(caught.value) for words in said)
     assert "Traceback" not in str(caught.value)
     assert files(folder) == before
@@ -157,10 +157,10 @@ def test_a_folder_of_wheels_supplies_what_the_index_lacks(
     wheel = make_wheel(tmp_path / "wheels", "dog", "1.0")
     write(folder, '[packages]\ndog = "*"\n')
     settings = indexed.model_copy(update={"wheel_folders": (wheel.parent,)})
-    assert locking.lock(folder, lock_image, settings).added == {"dog": "1.0"}
+    assert make_python_lock.lock(folder, lock_image, settings).added == {"dog": "1.0"}
     digest = command.run(["sha256sum", wheel]).stdout.split()[0]
     assert f"sha256:{digest}" in json.loads((folder / "Pipfile.lock").read_text())["default"]["dog"]["hashes"]
-    python.verify(folder)
+    python_lockfile.verify(folder)
 
 
 def test_a_package_that_is_named_is_locked_as_source_and_no_other(
@@ -170,18 +170,18 @@ def test_a_package_that_is_named_is_locked_as_source_and_no_other(
     sources.parent.mkdir()
     sources.write_text("chopper\n")
     write(folder, '[packages]\nchopper = "*"\n\n[builder]\nant = "*"\n')
-    assert locking.lock(folder, lock_image, indexed).added == {"ant": "2.0", "chopper": "1.0"}
-    assert python.read(folder, ["packages"])[0].startswith("chopper==1.0 --hash=sha256:")
+    assert make_python_lock.lock(folder, lock_image, indexed).added == {"ant": "2.0", "chopper": "1.0"}
+    assert python_lockfile.read(folder, ["packages"])[0].startswith("chopper==1.0 --hash=sha256:")
     write(folder, '[packages]\nchopper = "*"\ndog = "*"\n\n[builder]\nant = "*"\n')
     with pytest.raises(Unresolvable, match="no wheel of dog") as caught:
-        locking.lock(folder, lock_image, indexed)
+        make_python_lock.lock(folder, lock_image, indexed)
     assert str(sources) in str(caught.value)
 
 
 def test_a_pipfile_for_another_python(folder: Path, lock_image: str, indexed: Settings) -> None:
     write(folder, '[packages]\nant = "*"\n\n[requires]\npython_version = "3.12"\n')
     with pytest.raises(RefitError, match=r"is for Python 3\.12, but the base has Python 3\.11"):
-        locking.lock(folder, lock_image, indexed)
+        make_python_lock.lock(folder, lock_image, indexed)
 
 
 @pytest.mark.long
@@ -197,10 +197,10 @@ def test_inside_a_release_only_patches_move(
     with serve_index(index) as url:
         settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
         # Nobody asks for ant but bee: it is held all the same.
-        assert locking.lock(folder, lock_image, settings, bounds).added == {"ant": "1.0.3", "bee": "1.0.3"}
-        free = locking.without_bounds(folder, lock_image, settings)
-        python.verify(folder)
-        held = policy.held(bounds, python.locked(folder), free)
+        assert make_python_lock.lock(folder, lock_image, settings, bounds).added == {"ant": "1.0.3", "bee": "1.0.3"}
+        free = make_python_lock.without_bounds(folder, lock_image, settings)
+        python_lockfile.verify(folder)
+        held = policy.held(bounds, python_lockfile.locked(folder), free)
         assert str(held) == "ant 1.0.3 → 1.1.0, bee 1.0.3 → 1.1.0"
 
         before = files(folder)
@@ -209,7 +209,7 @@ def test_inside_a_release_only_patches_move(
         for package in ("cow", "bee"):
             write_page(index / package)
         with pytest.raises(policy.Forbidden, match=r"cow 1\.0\.0 would be new"):
-            locking.lock(folder, lock_image, settings, bounds)
+            make_python_lock.lock(folder, lock_image, settings, bounds)
     assert files(folder) == before
 
 
@@ -231,13 +231,13 @@ def test_what_several_categories_have_moves_in_all_of_them_by_patches(
     }
     with serve_index(index) as url:
         settings = shared.model_copy(update={"pip_index_url": SecretStr(url)})
-        locking.lock(folder, lock_image, settings, Bounds("2026a", first))
-    python.verify(folder)
-    now = python.by_category(folder)
+        make_python_lock.lock(folder, lock_image, settings, Bounds("2026a", first))
+    python_lockfile.verify(folder)
+    now = python_lockfile.by_category(folder)
     assert {category: packages.keys() for category, packages in now.items()} == {
         category: packages.keys() for category, packages in first.items()
     }
-    assert {python.locked(folder)[name] for name in ("ant", "dog")} == {"1.0.1"}
+    assert {python_lockfile.locked(folder)[name] for name in ("ant", "dog")} == {"1.0.1"}
 
 
 @pytest.mark.long
@@ -252,7 +252,7 @@ def test_a_lock_with_a_cutoff_has_nothing_that_came_later(
     write(folder, '[packages]\nant = "*"\n')
     with serve_dated_index(times) as url:
         dated = shared.model_copy(update={"pip_index_url": SecretStr(url)})
-        locking.lock(folder, lock_image, dated, until=date(2026, 2, 1))
+        make_python_lock.lock(folder, lock_image, dated, until=date(2026, 2, 1))
         digest = hashlib.sha256(old.read_bytes()).hexdigest()
         assert (folder / "requirements.txt").read_text() == f"ant==1.0 --hash=sha256:{digest}\n"
-        assert locking.lock(folder, lock_image, dated).moved == {"ant": ("1.0", "2.0")}
+        assert make_python_lock.lock(folder, lock_image, dated).moved == {"ant": ("1.0", "2.0")}

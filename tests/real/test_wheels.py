@@ -24,9 +24,9 @@ from flows.images.plan import Action
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
-from flows.locks import locking, system
+from flows.locks import make_python_lock, system
 from flows.locks.pipfile import read_pipfile
-from flows.locks.python import exports
+from flows.locks.python_lockfile import exports
 from tests.support.machine import ROOT
 from tests.support.package_index import EXTENSION, make_sdist, make_wheel, serve_index
 from tests.support.plain_builds import Build, build, differing
@@ -93,7 +93,7 @@ def write_catalog(root: Path, index: Path) -> None:
     meta = {"hash": {"sha256": pipfile.digest}, "sources": list(pipfile.sources)}
     first = {name: entry(index / name) for name in ("bee", "chopper")}
     lock = {"_meta": meta, "default": first, "builder": {"ant": entry(index / "ant")}}
-    locking._write(bundle / "py311", {**exports(lock, pipfile), "Pipfile.lock": json.dumps(lock)})
+    make_python_lock._write(bundle / "py311", {**exports(lock, pipfile), "Pipfile.lock": json.dumps(lock)})
 
 
 def entry(package: Path) -> dict[str, object]:

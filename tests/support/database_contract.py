@@ -24,7 +24,7 @@ from flows.core.errors import RefitError
 from flows.core.leases import LeaseLost, LeaseTaken, lease
 from flows.core.spans import Span
 from flows.images.build import Built
-from flows.images.distributed.jobs import Jobs, Outcome, Work
+from flows.images.distributed.job_queue import Jobs, Outcome, Work
 from flows.images.ledger import Ledger
 from flows.images.stages import Entry as Build
 from flows.images.stages import Kind, Stage

@@ -9,8 +9,8 @@ from multiprocessing.process import BaseProcess
 
 from flows.core.settings import Settings
 from flows.images.build import Built
-from flows.images.distributed.builder import BuildWorker
-from flows.images.distributed.coordinator import RemoteBuilder
+from flows.images.distributed.build_worker import BuildWorker
+from flows.images.distributed.remote_builder import RemoteBuilder
 from flows.images.registry import Registry
 from flows.images.stages import Graph
 from tests.support.processes import in_a_process

@@ -158,7 +158,7 @@ POOLS = {
     "core/database.py",
     "core/spawn.py",
     "core/threads.py",
-    "images/distributed/builder.py",
+    "images/distributed/build_worker.py",
     "migrations/concurrency.py",
     "publishing/probe.py",
     "releases/plan.py",

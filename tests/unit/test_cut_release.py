@@ -12,7 +12,7 @@ import yaml
 from flows import cut_release
 from flows.core.errors import RefitError
 from flows.lock_requirements import NOTHING, Lock
-from flows.locks.python import LockChange
+from flows.locks.python_lockfile import LockChange
 
 OTHER = "release: 2026a\nsupported_until: 2026-12-31\n# kept\nprofiles:\n  - {ide: a}\nreach: {x: any}\n"
 

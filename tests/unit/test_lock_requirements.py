@@ -17,7 +17,7 @@ from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.lock_requirements import Lock
-from flows.locks import python
+from flows.locks import python_lockfile
 from flows.locks.policy import Forbidden
 from tests.support.machine import ROOT
 
@@ -81,7 +81,7 @@ def test_the_first_lock_is_written_down_once(root: Path) -> None:
     lock_requirements.write_down(catalog.releases["2026a"], [target], [outcome], root)
     catalog = load.load_catalog(root)
     first = catalog.releases["2026a"].pins.began_with("minimal", "py311")
-    assert first == python.by_category(root / MINIMAL)
+    assert first == python_lockfile.by_category(root / MINIMAL)
 
     file = root / "releases/2026a.lock"
     before = file.read_bytes()
@@ -110,7 +110,7 @@ def test_a_first_lock_with_a_mistake_is_named(root: Path, text: str) -> None:
 
 
 def test_vulnerabilities_come_from_the_file_of_the_settings(root: Path, tmp_path: Path) -> None:
-    locked = python.by_category(root / MINIMAL)
+    locked = python_lockfile.by_category(root / MINIMAL)
     version = locked["packages"]["requests"]
     affected = {
         "package": {"ecosystem": "PyPI", "name": "requests"},

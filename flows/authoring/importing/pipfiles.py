@@ -15,7 +15,7 @@ from flows.catalog.model import python_version
 from flows.core.atomic_files import write_whole
 from flows.core.documents import Mistakes, bounds, parse_plain_json, parse_toml
 from flows.core.errors import RefitError
-from flows.locks import python
+from flows.locks import python_lockfile
 from flows.locks.pipfile import as_text, digest, read_pipfile
 
 # pipenv takes `six = "1.16"` for `==1.16`.
@@ -63,9 +63,9 @@ def _take_lock(
         lock = parse_plain_json(checkout.text(path, bounds.JSON), checkout.root / path)
         _know_again(lock, theirs, ours, python_version(target.name))
         write_whole(target / "Pipfile.lock", json.dumps(lock, indent=4, sort_keys=True) + "\n")
-        for name, content in python.exports(lock, read_pipfile(target / "Pipfile")).items():
+        for name, content in python_lockfile.exports(lock, read_pipfile(target / "Pipfile")).items():
             write_whole(target / name, content)
-        python.verify(target)
+        python_lockfile.verify(target)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
         mistakes = error.mistakes if isinstance(error, Mistakes) else ()
         for mistake in mistakes:

@@ -19,7 +19,7 @@ from flows.core.documents import Mistakes
 from flows.core.errors import RefitError
 from flows.core.formatting import some
 from flows.images.recipe import Assembler
-from flows.locks import python
+from flows.locks import python_lockfile
 
 
 class Recipes:
@@ -112,7 +112,7 @@ class Recipes:
         chosen = self._chosen or cuda.counterpart(self._originals.level(name), catalog.cuda)
         lowest = next((name for name in levels if not levels[name].above), "")
         folder = catalog.bundles[self._bundles[one.bundle]].pythons.get(one.python)
-        brought = cuda.brought(python.locked(folder) if folder and (folder / "Pipfile.lock").is_file() else {})
+        brought = cuda.brought(python_lockfile.locked(folder) if folder and (folder / "Pipfile.lock").is_file() else {})
         if not brought or not lowest or chosen == lowest:
             return chosen
         theirs = " and ".join(f"{version} ({place})" for version, place in self._cuda_of(name).items())

@@ -13,7 +13,7 @@ FOLDER = "snippets/locker"
 
 
 def stage(foundation: Stage, python: str, root: Path) -> Stage:
-    """The stage that `flows.locks.locking.lock` runs in.
+    """The stage that `flows.locks.make_python_lock.lock` runs in.
 
     Args:
         foundation: the base that the lock is for.

@@ -24,7 +24,7 @@ from flows.core import settings as refit_settings
 from flows.core.documents import Mistakes
 from flows.core.errors import UnknownName
 from flows.images.recipe import Assembler
-from flows.locks import python
+from flows.locks import python_lockfile
 from flows.locks.pipfile import as_text, read_pipfile
 from tests.support.examples import several
 from tests.support.machine import ROOT
@@ -200,10 +200,10 @@ def verified(folder: Path, name: str, spoil: Spoil) -> None:
     """Look whether a lock fits while one of its files has another content."""
 
     def read() -> None:
-        python.locked(folder)
+        python_lockfile.locked(folder)
         as_text(read_pipfile(folder / "Pipfile").data)
         with suppress(UnknownName):  # a category that only the Pipfile has
-            python.verify(folder)
+            python_lockfile.verify(folder)
 
     found = tried(folder / name, spoil, read)
     for mistake in found.mistakes if found else ():
@@ -249,7 +249,7 @@ def test_a_value_that_is_none_in_a_lock_is_named_with_its_line(
     lock = {"_meta": {"hash": {}, "sources": []}, "default": {}, **spoil}
     (tmp_path / "Pipfile.lock").write_text(json.dumps(lock, indent=1))
     with pytest.raises(Mistakes) as caught:
-        python.verify(tmp_path)
+        python_lockfile.verify(tmp_path)
     mistake = caught.value.mistakes[0]
     assert mistake.line == line and mistake.what.startswith(what)
 

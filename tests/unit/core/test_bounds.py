@@ -20,7 +20,7 @@ from flows.catalog.release import ReleaseFile
 from flows.core import documents, settings
 from flows.core.documents import Mistakes, bounds
 from flows.locks.pipfile import read_pipfile
-from flows.locks.python import exact, locked, verify
+from flows.locks.python_lockfile import exact, locked, verify
 from flows.sessions.gpus.gpu import read_spec
 from tests.support.apart import apart
 

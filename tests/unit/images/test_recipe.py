@@ -15,7 +15,7 @@ from flows.images.recipe import Assembler
 from flows.images.rendering.templates import read_templates
 from flows.images.stages import Kind, Stage
 from flows.locks.pipfile import read_pipfile
-from flows.locks.python import exports
+from flows.locks.python_lockfile import exports
 from flows.publishing.checks import in_config
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from flows.core.settings import Settings
-from flows.locks import freshness, python, simple_index
+from flows.locks import freshness, python_lockfile, simple_index
 from flows.locks.freshness import Finding, LockLook, LockRecord, Verdict
 from flows.locks.pipfile import read_pipfile
 from flows.locks.simple_index import Page, Unreadable
@@ -52,7 +52,7 @@ def write_lock(folder: Path, versions: Mapping[str, str], *sources: str) -> Path
     entries = {name: {"version": f"=={version}", "hashes": ["sha256:00"]} for name, version in versions.items()}
     lock = {"_meta": {"hash": {"sha256": pipfile.digest}, "sources": list(pipfile.sources)}, "default": entries}
     (folder / "Pipfile.lock").write_text(json.dumps(lock))
-    for name, content in python.exports(lock, pipfile).items():
+    for name, content in python_lockfile.exports(lock, pipfile).items():
         (folder / name).write_text(content)
     return folder
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flows.core.documents import Mistakes
 from flows.core.errors import UnknownName
-from flows.locks import locking, python
+from flows.locks import make_python_lock, python_lockfile
 from flows.locks.pipfile import read_pipfile
 from tests.support.machine import ROOT
 
@@ -51,9 +51,12 @@ def folder(tmp_path: Path) -> Path:
     """A bundle's folder whose lock and exports fit its Pipfile."""
     (tmp_path / "Pipfile").write_text(PIPFILE)
     lock = lock_of()
-    locking._write(
+    make_python_lock._write(
         tmp_path,
-        {**python.exports(lock, read_pipfile(tmp_path / "Pipfile")), "Pipfile.lock": locking._dump(lock)},
+        {
+            **python_lockfile.exports(lock, read_pipfile(tmp_path / "Pipfile")),
+            "Pipfile.lock": make_python_lock._dump(lock),
+        },
     )
     return tmp_path
 
@@ -115,30 +118,30 @@ def test_exports_are_sorted_and_name_no_index(folder: Path) -> None:
 
 
 def test_reading_some_categories_gives_each_line_once(folder: Path) -> None:
-    lines = python.read(folder, ("packages", "jupyter"))
+    lines = python_lockfile.read(folder, ("packages", "jupyter"))
     assert [line.split("==")[0] for line in lines] == ["requests[socks]", "six"]
-    assert python.versions(lines) == {"requests": "2.0", "six": "1.17.0"}
+    assert python_lockfile.versions(lines) == {"requests": "2.0", "six": "1.17.0"}
 
 
 def test_a_lock_is_understood_once_unless_it_changes(folder: Path) -> None:
-    before = python.read(folder)
-    hits = python._understood.cache_info().hits
-    assert python.read(folder) == before
-    assert python._understood.cache_info().hits == hits + 1
+    before = python_lockfile.read(folder)
+    hits = python_lockfile._understood.cache_info().hits
+    assert python_lockfile.read(folder) == before
+    assert python_lockfile._understood.cache_info().hits == hits + 1
     file = folder / "Pipfile.lock"
     name, _, version = before[0].split(" ")[0].partition("==")
     file.write_text(file.read_text().replace(f"=={version}", "==99.9"))
-    assert f"{name}==99.9" in " ".join(python.read(folder))
+    assert f"{name}==99.9" in " ".join(python_lockfile.read(folder))
 
 
 def test_an_unknown_category(folder: Path) -> None:
     with pytest.raises(UnknownName) as caught:
-        python.read(folder, ("jupiter",))
+        python_lockfile.read(folder, ("jupiter",))
     assert "Did you mean 'jupyter'?" in str(caught.value)
 
 
 def test_what_fits_is_accepted(folder: Path) -> None:
-    python.verify(folder)
+    python_lockfile.verify(folder)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_what_fits_is_accepted(folder: Path) -> None:
 def test_what_does_not_fit_is_named(folder: Path, file: str, before: str, after: str, what: str) -> None:
     (folder / file).write_text((folder / file).read_text().replace(before, after, 1))
     with pytest.raises(Mistakes) as caught:
-        python.verify(folder)
+        python_lockfile.verify(folder)
     assert what in str(caught.value) and "refit lock" in str(caught.value)
 
 
@@ -163,29 +166,31 @@ def test_what_does_not_fit_is_named(folder: Path, file: str, before: str, after:
 def test_a_missing_file_is_named(folder: Path, file: str) -> None:
     (folder / file).unlink()
     with pytest.raises(Mistakes, match="1 mistake") as caught:
-        python.verify(folder)
+        python_lockfile.verify(folder)
     assert file in str(caught.value)
 
 
 def test_locks_that_can_not_be_used(folder: Path) -> None:
     pipfile = read_pipfile(folder / "Pipfile")
-    assert python.problems(lock_of(), pipfile) == {}
+    assert python_lockfile.problems(lock_of(), pipfile) == {}
     other = {"six": {**SHARED, "version": "==1.16.0"}}
-    assert python.problems(lock_of(jupyter=other), pipfile) == {
+    assert python_lockfile.problems(lock_of(jupyter=other), pipfile) == {
         "six is 1.17.0 in [packages] but 1.16.0 in [jupyter]": ("jupyter", "six")
     }
     for entry in ({**SHARED, "hashes": []}, {"markers": "x"}, {**SHARED, "version": "*"}):
-        (problem, *_) = python.problems(lock_of(jupyter={"six": entry}), pipfile)
+        (problem, *_) = python_lockfile.problems(lock_of(jupyter={"six": entry}), pipfile)
         assert problem == "six of [jupyter] has no exact version with hashes"
 
 
 @pytest.mark.parametrize("own", sorted(ROOT.glob("bundles/*/py*")), ids=lambda path: path.parent.name)
 def test_this_repository_s_own_locks_fit(own: Path) -> None:
-    python.verify(own)
+    python_lockfile.verify(own)
 
 
 def test_wheels_of_folders_are_accepted_beside_those_of_the_index() -> None:
-    lock = locking.with_wheels(lock_of(), {("six", "1.17.0"): ["sha256:ab"], ("requests", "3.0"): ["sha256:ee"]})
+    lock = make_python_lock.with_wheels(
+        lock_of(), {("six", "1.17.0"): ["sha256:ab"], ("requests", "3.0"): ["sha256:ee"]}
+    )
     assert lock["default"]["six"]["hashes"] == ["sha256:aa", "sha256:ab", "sha256:bb"]
     assert lock["default"]["requests"] == EXTRA
 
@@ -198,9 +203,9 @@ def test_what_only_folders_of_wheels_have_is_named(folder: Path, tmp_path: Path)
     own = {name: f"sha256:{sha256(name.encode()).hexdigest()}" for name in ("six-1.17.0", "requests-2.0")}
     both = {**SHARED, "hashes": [own["six-1.17.0"], f"sha256:{'a' * 64}"]}  # an index has another file of it
     lock = lock_of(default={"six": both, "requests": {**EXTRA, "hashes": [own["requests-2.0"]]}}, jupyter={})
-    (folder / "Pipfile.lock").write_text(locking._dump(lock))
-    assert locking.from_folders_alone(folder, [wheels]) == ("requests 2.0",)
-    assert locking.from_folders_alone(folder, []) == ()
+    (folder / "Pipfile.lock").write_text(make_python_lock._dump(lock))
+    assert make_python_lock.from_folders_alone(folder, [wheels]) == ("requests 2.0",)
+    assert make_python_lock.from_folders_alone(folder, []) == ()
 
 
 packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2", "3"]))
@@ -208,7 +213,7 @@ packages = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2",
 
 @given(packages, packages)
 def test_a_change_leads_from_one_lock_to_the_other(before: dict[str, str], after: dict[str, str]) -> None:
-    change = python.change(before, after)
+    change = python_lockfile.change(before, after)
     kept = {name: version for name, version in before.items() if name not in change.removed}
     moved = {name: versions[1] for name, versions in change.moved.items()}
     assert {**kept, **moved, **change.added} == after
@@ -216,9 +221,9 @@ def test_a_change_leads_from_one_lock_to_the_other(before: dict[str, str], after
 
 
 def test_a_change_in_words() -> None:
-    change = python.change({"a": "1", "b": "1"}, {"a": "2", "c": "1"})
+    change = python_lockfile.change({"a": "1", "b": "1"}, {"a": "2", "c": "1"})
     assert str(change) == "a 1 → 2, +c 1, -b 1"
-    assert str(python.change({}, {})) == "nothing moved"
+    assert str(python_lockfile.change({}, {})) == "nothing moved"
 
 
 SAID = """\
@@ -247,7 +252,7 @@ The conflict is caused by:
     ],
 )
 def test_a_conflict_is_told_without_the_traceback(folder: Path, problem: str, what: str) -> None:
-    error = locking.explain(read_pipfile(folder / "Pipfile"), SAID.format(problem).splitlines())
+    error = make_python_lock.explain(read_pipfile(folder / "Pipfile"), SAID.format(problem).splitlines())
     assert error is not None
     assert what in error.what
     assert error.why.splitlines() == [
@@ -259,26 +264,28 @@ def test_a_conflict_is_told_without_the_traceback(folder: Path, problem: str, wh
 
 def test_a_source_that_has_to_be_built_to_be_known_is_told(folder: Path) -> None:
     said = ["Locking ...", "ERROR: Failed to build 'mysqlclient' when getting requirements to build wheel", "Traceback"]
-    error = locking.explain(read_pipfile(folder / "Pipfile"), said)
+    error = make_python_lock.explain(read_pipfile(folder / "Pipfile"), said)
     assert error and "the source of mysqlclient doesn't tell" in error.what
     assert error.why.startswith("Failed to build 'mysqlclient' when getting requirements to build wheel.")
 
 
 def test_another_failure_is_not_explained(folder: Path) -> None:
-    assert locking.explain(read_pipfile(folder / "Pipfile"), ["OSError: disk full"]) is None
+    assert make_python_lock.explain(read_pipfile(folder / "Pipfile"), ["OSError: disk full"]) is None
 
 
 def test_files_are_written_all_or_none(folder: Path) -> None:
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     (folder / ".requirements.txt.new").mkdir()  # a draft that can't be written
     with pytest.raises(OSError):
-        locking._write(folder, {"requirements-jupyter.txt": "new", "requirements.txt": "new", "Pipfile.lock": "new"})
+        make_python_lock._write(
+            folder, {"requirements-jupyter.txt": "new", "requirements.txt": "new", "Pipfile.lock": "new"}
+        )
     (folder / ".requirements.txt.new").rmdir()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_exports_of_categories_that_are_gone_go_too(folder: Path) -> None:
-    locking._write(folder, {"requirements.txt": "", "Pipfile.lock": json.dumps(lock_of())})
+    make_python_lock._write(folder, {"requirements.txt": "", "Pipfile.lock": json.dumps(lock_of())})
     assert sorted(file.name for file in folder.iterdir()) == ["Pipfile", "Pipfile.lock", "requirements.txt"]
 
 

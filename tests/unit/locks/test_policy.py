@@ -18,7 +18,7 @@ from flows.catalog.pins import Reach, Waiver, expired
 from flows.locks import policy
 from flows.locks.pipfile import read_pipfile
 from flows.locks.policy import Bounds, Forbidden
-from flows.locks.python import LockChange, by_category
+from flows.locks.python_lockfile import LockChange, by_category
 from tests.support.machine import ROOT
 
 FIRST = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.documents import Mistakes
-from flows.locks import python, source_builds
+from flows.locks import python_lockfile, source_builds
 from flows.locks.pipfile import read_pipfile
 
 PIPFILE = """\
@@ -45,8 +45,8 @@ def test_names_are_those_of_the_lock_however_they_are_written(folder: Path) -> N
     taken = read_pipfile(folder / "Pipfile").built
     assert taken == {"py-spark": (source_builds.sources_file(folder.parent), 3)}
     lines = ("py_spark==1.0; python_version >= '3' --hash=sha256:aa", "six[x]==1.0 --hash=sha256:bb")
-    assert python.split(lines, taken) == (lines[1:], lines[:1])
-    assert python.split(lines, {}) == (lines, ())
+    assert python_lockfile.split(lines, taken) == (lines[1:], lines[:1])
+    assert python_lockfile.split(lines, {}) == (lines, ())
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_without_a_section_of_what_builds_them_nothing_can_be_built(folder: Path
 def test_a_package_that_nobody_asks_for_is_named(folder: Path) -> None:
     pipfile = read_pipfile(folder / "Pipfile")
     entry = {"version": "==1.0", "hashes": ["sha256:aa"]}
-    assert python.unlocked({"default": {"py-spark": entry}}, pipfile) == []
+    assert python_lockfile.unlocked({"default": {"py-spark": entry}}, pipfile) == []
     # A package that only builds others is in no image.
-    (mistake,) = python.unlocked({"default": {}, "builder": {"py-spark": entry}}, pipfile)
+    (mistake,) = python_lockfile.unlocked({"default": {}, "builder": {"py-spark": entry}}, pipfile)
     assert (mistake.file, mistake.line) == (source_builds.sources_file(folder.parent), 3)
     assert mistake.what == "py-spark is not in py311/Pipfile.lock"
 

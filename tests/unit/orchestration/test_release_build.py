@@ -20,7 +20,7 @@ from flows.core.errors import RefitError, Vanished
 from flows.core.settings import Settings
 from flows.images.build import Builder, Built
 from flows.images.builder.failures import failure
-from flows.images.distributed.jobs import Outcome
+from flows.images.distributed.job_queue import Outcome
 from flows.images.grafting.layer_cache import NotCarried
 from flows.images.ledger import Ledger
 from flows.images.plan import Action, Plan, Step

@@ -23,7 +23,7 @@ from flows.images.plan import Action, Plan, Step
 from flows.images.recipe import Assembler
 from flows.images.registry import Registry
 from flows.images.stages import Graph, Kind, Stage
-from flows.locks import freshness, python
+from flows.locks import freshness, python_lockfile
 from flows.releases.plan import assemble, chosen, foreign, lacking, plan_release, read_catalog
 from tests.support.waiting import PATIENCE, free_port, serving
 
@@ -188,7 +188,7 @@ def test_a_profile_whose_packages_come_from_an_index_that_does_not_answer_is_tol
     index = f"http://127.0.0.1:{free_port()}/whl"
     pipfile = root / "bundles/3-pytorch/py311/Pipfile"
     pipfile.write_text(pipfile.read_text().replace("https://download.pytorch.org/whl/cpu", index))
-    monkeypatch.setattr(python, "verify", lambda folder: None)
+    monkeypatch.setattr(python_lockfile, "verify", lambda folder: None)
     monkeypatch.setattr(freshness, "resolve", lambda base, settings: ("python3=3.11",))
     recipes = load.load_catalog(root)
     profile = replace(recipes.releases["2026a"].profiles[0], stem="torch", bundle=recipes.bundles["pytorch"])

@@ -17,7 +17,7 @@ from flows.catalog.model import Base, Catalog
 from flows.catalog.tag import ForeignTag, parse_foreign
 from flows.core.errors import RefitError
 from flows.images.recipe import Assembler
-from flows.locks import python
+from flows.locks import python_lockfile
 from flows.locks.pipfile import digest
 from tests.support.checkout import DIGEST, LOCK, PIPFILE, begins, write
 from tests.support.examples import several
@@ -180,7 +180,7 @@ def test_a_version_without_operator_is_an_exact_one_and_its_lock_stays(
     (folder / "Pipfile.lock").write_text(LOCK % digest(tomllib.loads(bare)))
     made = adopt(checkout, tmp_path / "new", own)
     assert 'six = "==1.16.0" # a comment' in (made.catalog / "bundles/1-minimal/py39/Pipfile").read_text()
-    python.verify(made.catalog / "bundles/1-minimal/py39")
+    python_lockfile.verify(made.catalog / "bundles/1-minimal/py39")
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_a_lock_that_serves_others_stays_and_a_bundle_beside_it_has_the_section(
     for name in ("vscode-minimal-c9s-py39_2023c_20230925", "vscode-r-c9s-py39_2023c_20230925"):
         write(checkout, f"recipes/{name}/Containerfile", begins(name))
     made = adopt(checkout, tmp_path / "new", own)
-    python.verify(made.catalog / "bundles/1-minimal/py39")
+    python_lockfile.verify(made.catalog / "bundles/1-minimal/py39")
     [said] = [note for note in made.notes if note.startswith("bundles/1-minimal/py39: lacks [web]")]
     assert "its lock serves runtime, and stays as it is: the bundle minimalweb extends it with that section; " in said
     assert "name minimalweb in the release, and lock it" in said
@@ -244,7 +244,7 @@ def test_python_packages_keep_the_cuda_that_they_bring(
 
 @pytest.mark.slow
 def test_locks_that_fit_come_along_and_profiles_can_be_assembled(adopted: Adoption) -> None:
-    python.verify(adopted.catalog / "bundles/1-minimal/py39")
+    python_lockfile.verify(adopted.catalog / "bundles/1-minimal/py39")
     assert "# a comment" in (adopted.catalog / "bundles/1-minimal/py39/Pipfile").read_text()
     assert not (adopted.catalog / "bundles/2-two/py39/Pipfile.lock").exists()
 

@@ -11,7 +11,7 @@ import pytest
 from flows.authoring.importing.adoption import adopt
 from flows.catalog.model import Catalog
 from flows.core.errors import RefitError
-from flows.locks import python
+from flows.locks import python_lockfile
 from flows.locks.pipfile import digest
 from tests.support.checkout import DIGEST, LOCK, PIPFILE, RECIPE, Import, begins, said, why, write
 
@@ -54,7 +54,7 @@ def test_a_pipfile_with_markers_extras_and_odd_words_keeps_its_lock(checkout: Pa
     (folder / "Pipfile").write_bytes(text.encode())
     (folder / "Pipfile.lock").write_text(json.dumps(lock))
     made = imported()
-    python.verify(made.catalog / "bundles/1-minimal/py39")
+    python_lockfile.verify(made.catalog / "bundles/1-minimal/py39")
     ours = (made.catalog / "bundles/1-minimal/py39/Pipfile").read_text()
     assert 'version = "==1.16.0"' in ours and "# why?" in ours and "\tidna='==3.4'" in ours and "black" not in ours
     assert said(made, "snippets/bundles/1-minimal/py39/Pipfile:9") == ['was left out of it: black = "1"']

@@ -25,8 +25,8 @@ from flows.images.build import Builder
 from flows.images.builder.build_lock import helping
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.builder.workspace import recover
-from flows.images.distributed.coordinator import POLL, SILENCE
-from flows.images.distributed.jobs import Jobs, Outcome, Work
+from flows.images.distributed.job_queue import Jobs, Outcome, Work
+from flows.images.distributed.remote_builder import POLL, SILENCE
 from flows.images.registry import Registry
 
 

@@ -19,7 +19,7 @@ from flows.core.progress import State as Progress
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.builder.stage_builder import StageBuilder
-from flows.images.distributed.jobs import Jobs, State, Work
+from flows.images.distributed.job_queue import Jobs, State, Work
 from flows.images.registry import Registry
 from flows.images.stages import Stage
 

@@ -24,7 +24,7 @@ from flows.host.containers import Mount
 from flows.locks import cutoff, policy
 from flows.locks.pipfile import FIRST_CATEGORY, Pipfile, as_text, read_pipfile
 from flows.locks.policy import Bounds
-from flows.locks.python import LockChange, change, exports, locked, problems, read, unlocked, versions
+from flows.locks.python_lockfile import LockChange, change, exports, locked, problems, read, unlocked, versions
 from flows.locks.source_builds import sources_file
 
 LOCK_SECONDS = 1800.0
