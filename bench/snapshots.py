@@ -12,7 +12,7 @@ from statistics import quantiles
 from bench.results import Row, seconds_of
 from flows.core import command
 from flows.core.settings import Settings
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -39,8 +39,8 @@ def _measured(sessions: Sessions, pool: Pool) -> list[Row]:
     ada = added(sessions)
     _fill(ada.home)
     homes, what = sessions.homes, f"of a home of 10 GB in {FILES:,} files in the pool"
-    taken = [seconds_of(lambda: session_snapshots.take(sessions, "ada", "ada")) for _ in range(ROUNDS)]
-    first = session_snapshots.all_of(sessions, ada)[0]
+    taken = [seconds_of(lambda: snapshot_actions.take(sessions, "ada", "ada")) for _ in range(ROUNDS)]
+    first = snapshot_actions.all_of(sessions, ada)[0]
     clones = [seconds_of(partial(_clone, sessions, ada, first.id, n)) for n in range(CLONES)]
     # The next change of the pool waits until so many new owners are written down: that cost of clones has a row.
     after = seconds_of(lambda: _back(sessions, ada, first.id))

@@ -22,7 +22,7 @@ with lazily(globals()):
     from flows.core.database import open_database
     from flows.core.settings import Settings, load
     from flows.images.registry import Registry
-    from flows.migrations import retained_snapshots
+    from flows.migrations import snapshots_of_moves
     from flows.migrations.journal import Journal
     from flows.migrations.planning.plan import moved
     from flows.migrations.rehearsal import rehearse
@@ -149,7 +149,7 @@ def list_kept(
 ) -> None:
     """List the snapshots of homes that moves have kept, because a person may have worked there since."""
     sessions = Sessions.open(load())
-    snapshots = retained_snapshots.kept(sessions, Journal(sessions.store.database), name)
+    snapshots = snapshots_of_moves.kept(sessions, Journal(sessions.store.database), name)
     rows = ((one.session, one.id, f"{one.at:%Y-%m-%d %H:%M} UTC", one.why) for one in snapshots)
     show_data(as_json, snapshots, tables.table("Snapshots", ("session", "snapshot", "from", "why"), rows))
 
@@ -161,7 +161,7 @@ def restore_home(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> Non
         typer.confirm(f"Lose everything that was changed in the home of {name!r} since then?", abort=True)
     sessions = Sessions.open(load())
     with screen.showing(err):
-        retained_snapshots.take_back(sessions, Journal(sessions.store.database), name, snapshot)
+        snapshots_of_moves.take_back(sessions, Journal(sessions.store.database), name, snapshot)
     out.print(f"The home of {name} is as it was. `refit home snapshot rm {name} {snapshot}` removes the snapshot.")
 
 
@@ -171,7 +171,7 @@ def drop_kept(name: SessionName, snapshot: Snapshot, yes: Yes = False) -> None:
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of the home of {name!r} for good?", abort=True)
     sessions = Sessions.open(load())
-    retained_snapshots.drop(sessions, Journal(sessions.store.database), name, snapshot)
+    snapshots_of_moves.drop(sessions, Journal(sessions.store.database), name, snapshot)
 
 
 @pool_app.callback()

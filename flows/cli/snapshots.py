@@ -18,16 +18,16 @@ from flows.core.lazily import lazily
 with lazily(globals()):
     from flows.cli import screen, tables
     from flows.core.settings import load
-    from flows.migrations import clone_session, session_snapshots
+    from flows.migrations import clone_session, snapshot_actions
     from flows.migrations import roll_back as rolling_back
     from flows.migrations.clone_session import Wish
     from flows.migrations.roll_back import Foreseen
-    from flows.migrations.session_snapshots import Listed
+    from flows.migrations.snapshot_actions import Listed
     from flows.migrations.switch_profile import go_back
     from flows.sessions.lifecycle import Sessions
     from flows.sessions.snapshots.model import Snapshot
     from flows.sessions.snapshots.retention import Rules
-    from flows.sessions.snapshots.rules import RulesStore
+    from flows.sessions.snapshots.retention_overrides import RulesStore
     from flows.sessions.wishes import caller
 
 Chosen = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="As `refit session snapshots` names it.")]
@@ -55,13 +55,13 @@ def take(
 ) -> None:
     """Take a snapshot of a session's home and volumes, while it runs or not: in the pool at once, elsewhere a copy."""
     sessions = Sessions.open(load())
-    if not as_json and (cost := session_snapshots.cost(sessions, name)):
+    if not as_json and (cost := snapshot_actions.cost(sessions, name)):
         told = f"The home isn't in a pool (`refit home pool`): {megabytes(cost)} are copied."
         out.print(told, highlight=False)
         if not yes and cost > ASKED:
             typer.confirm("Go on?", abort=True)
     with screen.showing(err):
-        made = session_snapshots.take(sessions, name, caller(), called=called, note=note)
+        made = snapshot_actions.take(sessions, name, caller(), called=called, note=note)
     if as_json:
         show_json(made)
     else:
@@ -74,7 +74,7 @@ ASKED = 1_000_000_000  # bytes: of a copy that takes more, a person is asked fir
 
 def list_all(name: SessionName, as_json: Json = False) -> None:
     """List the snapshots of a session: when, by whom, of what image, how large by itself, what has changed since."""
-    snapshots = session_snapshots.listed(Sessions.open(load()), name)
+    snapshots = snapshot_actions.listed(Sessions.open(load()), name)
     show_data(as_json, snapshots, _table(snapshots))
 
 
@@ -82,7 +82,7 @@ def remove(name: SessionName, snapshot: Chosen, yes: Yes = False) -> None:
     """Remove a snapshot of a session for good, after asking."""
     if not yes:
         typer.confirm(f"Remove the snapshot {snapshot} of {name} for good?", abort=True)
-    session_snapshots.remove(Sessions.open(load()), name, snapshot, caller())
+    snapshot_actions.remove(Sessions.open(load()), name, snapshot, caller())
 
 
 def clone(
@@ -139,7 +139,7 @@ def show_diff(
 ) -> None:
     """Show what has changed in a session's home and volumes since a snapshot."""
     with screen.showing(err):
-        changes = session_snapshots.diff(Sessions.open(load()), name, snapshot, contents=contents)
+        changes = snapshot_actions.diff(Sessions.open(load()), name, snapshot, contents=contents)
     if as_json:
         show_json(changes)
     else:
@@ -194,7 +194,7 @@ def _agrees(foreseen: Foreseen) -> bool:
 
 def _bring_back(name: str, snapshot: str, only: Sequence[str], to: str) -> None:
     with screen.showing(err):
-        told = session_snapshots.bring_back(Sessions.open(load()), name, snapshot, only, caller(), to=to)
+        told = snapshot_actions.bring_back(Sessions.open(load()), name, snapshot, only, caller(), to=to)
     out.print(f"{some(only)} of {snapshot} is in {to or 'place'}.", highlight=False)
     if told:
         out.print(f"{told[0].upper()}{told[1:]}.", highlight=False)

@@ -13,7 +13,7 @@ from flows.core.progress import reported
 from flows.core.settings import Settings
 from flows.gateway import routes
 from flows.images.registry import Registry
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.planning.plan import moved
 from flows.migrations.start_sessions import newest_image
 from flows.migrations.switch_profile import of_profile
@@ -71,7 +71,7 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
     _check_free(sessions, wish.name)
     pattern = _pattern(settings, source, wish)
     with _snapshot(sessions, source, wish, by) as snapshot:
-        session_snapshots.require_whole(source, snapshot)
+        snapshot_actions.require_whole(source, snapshot)
         with sessions.alone(wish.name), reported(wish.name, f"copying the home of {name}"):
             _check_free(sessions, wish.name)
             made = replace(pattern, name=wish.name, environment=dict(wish.variables))
@@ -112,13 +112,13 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
 def _snapshot(sessions: Sessions, source: Session, wish: Wish, by: str) -> Iterator[Snapshot]:
     """The snapshot that the clone begins with; one that is taken for it alone goes afterwards."""
     if wish.snapshot:
-        yield session_snapshots.find(sessions, source.name, wish.snapshot)
+        yield snapshot_actions.find(sessions, source.name, wish.snapshot)
         return
-    taken = session_snapshots.take(sessions, source.name, by, note=f"for {wish.name}, which begins with it")
+    taken = snapshot_actions.take(sessions, source.name, by, note=f"for {wish.name}, which begins with it")
     try:
         yield taken
     finally:
-        session_snapshots.remove(sessions, source.name, taken.id, by)
+        snapshot_actions.remove(sessions, source.name, taken.id, by)
 
 
 def _make(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.planning.rollout import Action, Decision
@@ -59,7 +59,7 @@ def foresee(settings: Settings, name: str, snapshot: str, *, with_image: bool = 
     """
     sessions = Sessions.open(settings)
     session, chosen, after = _prepared(sessions, name, snapshot, with_image)
-    changed = session_snapshots.diff(sessions, name, chosen.id)
+    changed = snapshot_actions.diff(sessions, name, chosen.id)
     runs = sessions.running(session) is Running.running
     work = _work(settings, sessions, session) if runs else ""
     return Foreseen(session, chosen, after.image, runs, work, changed)
@@ -104,8 +104,8 @@ def roll_back(
 def _prepared(sessions: Sessions, name: str, snapshot: str, with_image: bool) -> tuple[Session, Snapshot, Session]:
     """The session as it is, the snapshot, and the session with image and profile that it has afterwards."""
     session = sessions.store.session(name)
-    chosen = session_snapshots.find(sessions, name, snapshot)
-    session_snapshots.require_whole(session, chosen)
+    chosen = snapshot_actions.find(sessions, name, snapshot)
+    snapshot_actions.require_whole(session, chosen)
     if not with_image or chosen.image == session.image:
         return session, chosen, session
     moves = Journal(sessions.store.database).history(name)

@@ -24,7 +24,7 @@ from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.waiting import forever
 from flows.gateway import routes
-from flows.migrations import keep_snapshots, previous_containers
+from flows.migrations import previous_containers, snapshot_schedule
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
@@ -109,7 +109,7 @@ class WaitingPage:
 
     def mind_snapshots(self) -> None:
         """Take the snapshots of sessions that are due, and remove those that have outlived."""
-        keep_snapshots.mind(self._settings, self._sessions)
+        snapshot_schedule.mind(self._settings, self._sessions)
 
     def _look_for(self, name: str) -> None:
         if time.monotonic() < self._looked.get(name, 0.0) + AGAIN_SECONDS:

@@ -15,7 +15,7 @@ from flows.core.settings import Settings
 from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations import keep_snapshots
+from flows.migrations import snapshot_schedule
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
@@ -113,7 +113,7 @@ def test_who_goes_back_is_in_the_container_that_they_had_with_what_was_installed
     assert (scene.home, scene.slots) == (home, [first])
     assert clear(scene.sessions, carrier.journal, hours=0) == (second,)
     assert {one.kind for one in SnapshotRecords(scene.sessions.store.database).all(NAME)} == {Kind.move}
-    keep_snapshots.mind(scene.settings, scene.sessions)
+    snapshot_schedule.mind(scene.settings, scene.sessions)
     check_nothing_is_left(scene.settings, scene.sessions, carrier.journal, NAME)
 
 

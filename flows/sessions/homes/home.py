@@ -15,7 +15,7 @@ from flows.core.formatting import megabytes
 from flows.core.settings import Settings
 from flows.sessions.homes import cloning, copying
 from flows.sessions.homes.group_access import open_to_group
-from flows.sessions.homes.snapshots import HomeSnapshots
+from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
 from flows.sessions.homes.volumes import Wanted, parts
 from flows.sessions.model import Session, Volume, check_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import Field, JsonValue
 
 from flows.core.formatting import on_a_line
-from flows.migrations import clone_session, session_snapshots
+from flows.migrations import clone_session, snapshot_actions
 from flows.migrations.clone_session import Wish
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import names
@@ -87,8 +87,8 @@ def _compare(desk: Desk, caller: Caller, name: str, asked: ToCompare) -> Differe
     if not desk.comparing.acquire(blocking=False):
         raise Problem(Code.too_many, "Other sessions are compared just now.", hint="try again in a minute.")
     try:
-        chosen = session_snapshots.find(desk.lookout.sessions, name, asked.snapshot)
-        changes = session_snapshots.diff(desk.lookout.sessions, name, chosen.id, contents=asked.contents)
+        chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
+        changes = snapshot_actions.diff(desk.lookout.sessions, name, chosen.id, contents=asked.contents)
     finally:
         desk.comparing.release()
     return Differences(chosen.name, tuple(map(on_a_line, changes[:MOST])), max(0, len(changes) - MOST))
@@ -96,14 +96,14 @@ def _compare(desk: Desk, caller: Caller, name: str, asked: ToCompare) -> Differe
 
 def _bring_back(desk: Desk, caller: Caller, name: str, asked: ToBringBack) -> MySession:
     desk.mine(caller, name)
-    chosen = session_snapshots.find(desk.lookout.sessions, name, asked.snapshot)
+    chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
     paths = [path for line in asked.paths.splitlines() if (path := line.strip())]
     if not paths:
         raise Problem(Code.invalid, "No file is named.", hint="write one a line.")
 
     def work() -> str:
         sessions = desk.lookout.sessions
-        told = session_snapshots.bring_back(sessions, name, chosen.id, paths, caller.person, to=asked.to)
+        told = snapshot_actions.bring_back(sessions, name, chosen.id, paths, caller.person, to=asked.to)
         return f"The files of {chosen.name} are in {asked.to or 'place'}{f'; {told}' if told else ''}."
 
     return desk.act(caller, name, "bring-back", work)
@@ -115,7 +115,7 @@ def _clone(desk: Desk, caller: Caller, name: str, asked: ToClone) -> MySession:
     if session := servers.session(caller.person, asked.server):
         raise Problem(Code.refused, f"You have that session already: {session.name}.", hint="choose another name.")
     if asked.snapshot:
-        session_snapshots.find(desk.lookout.sessions, name, asked.snapshot)
+        snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
     takes = desk.allowance.of(name)
     if asked.profile:
         offer = check_offered(desk, Chosen(profile=asked.profile, release=asked.release))

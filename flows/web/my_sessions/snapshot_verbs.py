@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.roll_back import InUse, roll_back
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import limit_verbs
@@ -69,7 +69,7 @@ def _snapshots(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Kept,
     """Newest first."""
     desk.mine(caller, name)
     sessions = desk.lookout.sessions
-    every = session_snapshots.all_of(sessions, sessions.store.session(name))
+    every = snapshot_actions.all_of(sessions, sessions.store.session(name))
     return tuple(
         Kept(one.name, one.id, one.kind.value, one.by, one.at, one.note, one.image, one.size) for one in reversed(every)
     )
@@ -79,7 +79,7 @@ def _snapshot(desk: Desk, caller: Caller, name: str, asked: ToTake) -> MySession
     desk.mine(caller, name)
 
     def work() -> str:
-        taken = session_snapshots.take(desk.lookout.sessions, name, caller.person, called=asked.name)
+        taken = snapshot_actions.take(desk.lookout.sessions, name, caller.person, called=asked.name)
         return f"The snapshot {taken.name} holds its home as it was."
 
     return desk.act(caller, name, "snapshot", work)
@@ -87,7 +87,7 @@ def _snapshot(desk: Desk, caller: Caller, name: str, asked: ToTake) -> MySession
 
 def _roll_back(desk: Desk, caller: Caller, name: str, asked: ToGoBack) -> MySession:
     desk.mine(caller, name)
-    chosen = session_snapshots.find(desk.lookout.sessions, name, asked.snapshot)
+    chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
     if asked.confirm != name:
         raise Problem(
             Code.unconfirmed,

@@ -15,7 +15,7 @@ from flows.core import command
 from flows.core.settings import Settings
 from flows.images.build import Built
 from flows.images.registry import Registry
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import STEPS, State
 from flows.migrations.planning.rollout import Action, Decision
@@ -55,12 +55,12 @@ def scene(
 def then(scene: Scene) -> Iterator[Snapshot]:
     """A snapshot, since which people have worked in the session."""
     scene.sessions.execute(NAME, ["sh", "-c", "rm -rf project/since; echo then >project/state"])
-    made = session_snapshots.take(scene.sessions, NAME, "ada", called="then")
+    made = snapshot_actions.take(scene.sessions, NAME, "ada", called="then")
     script = "echo now >project/state; mkdir -p project/since; head -c 300000 /dev/urandom >project/since/more"
     scene.sessions.execute(NAME, ["sh", "-c", script])
     yield made
-    for one in session_snapshots.all_of(scene.sessions, scene.sessions.store.session(NAME)):
-        session_snapshots.remove(scene.sessions, NAME, one.id, "ada")
+    for one in snapshot_actions.all_of(scene.sessions, scene.sessions.store.session(NAME)):
+        snapshot_actions.remove(scene.sessions, NAME, one.id, "ada")
 
 
 def home_of(scene: Scene) -> object:
@@ -96,7 +96,7 @@ def test_killed_on_the_way_it_arrives(scene: Scene, then: Snapshot, step: str, p
     check(scene, State.cleaned)
     assert home_of(scene) == content_of(scene, then.id) != before
     session = scene.sessions.store.session(NAME)
-    [safety] = [one for one in session_snapshots.all_of(scene.sessions, session) if one.kind is Kind.safety]
+    [safety] = [one for one in snapshot_actions.all_of(scene.sessions, session) if one.kind is Kind.safety]
     assert content_of(scene, safety.id) == before
 
 
@@ -110,4 +110,4 @@ def test_killed_on_the_way_back_the_home_is_as_it_was(scene: Scene, then: Snapsh
     check(scene, State.rolled_back)
     assert home_of(scene) == before
     session = scene.sessions.store.session(NAME)
-    assert session_snapshots.all_of(scene.sessions, session) == (then,)
+    assert snapshot_actions.all_of(scene.sessions, session) == (then,)

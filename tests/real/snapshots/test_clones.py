@@ -12,7 +12,7 @@ import pytest
 
 from flows.core import command
 from flows.core.errors import RefitError
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.sessions.homes.cloning import draft_of
 from flows.sessions.homes.pool import Pool
 from flows.sessions.homes.volumes import Wanted
@@ -48,7 +48,7 @@ def ada(sessions: Sessions) -> Session:
 
 
 def cloned(sessions: Sessions, ada: Session, name: str = "ada2") -> Session:
-    snapshot = session_snapshots.take(sessions, "ada", "ada", called=f"for-{name}")
+    snapshot = snapshot_actions.take(sessions, "ada", "ada", called=f"for-{name}")
     new = replace(ada, name=name, uid=UID, home=sessions.homes.path(name), volumes=())
     new = replace(new, volumes=(sessions.homes.mounted(name, Wanted("data", "/data")),))
     # The snapshot was taken of the session on record, which has no volumes there.
@@ -86,7 +86,7 @@ def test_removing_either_takes_nothing_from_the_other(sessions: Sessions, ada: S
 
 
 def test_a_killed_clone_leaves_no_home_that_could_be_taken_for_one(sessions: Sessions, ada: Session) -> None:
-    snapshot = session_snapshots.take(sessions, "ada", "ada", called="one")
+    snapshot = snapshot_actions.take(sessions, "ada", "ada", called="one")
     new = replace(ada, name="ada2", uid=UID, home=sessions.homes.path("ada2"), volumes=())
     plain = replace(ada, volumes=())
     sessions.homes.draft_clone(plain, snapshot.id, new)

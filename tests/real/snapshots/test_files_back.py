@@ -8,7 +8,7 @@ import pytest
 
 from flows.core import command
 from flows.core.errors import RefitError
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import Pool
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
@@ -26,7 +26,7 @@ def ada(sessions: Sessions) -> Session:
     (ada.home / "way").symlink_to("project")
     command.run(["chown", "-R", "-h", f"{ada.uid}:0", ada.home], root=True)
     (ada.home / "project/work.py").chmod(0o751)
-    session_snapshots.take(sessions, "ada", "ada", called="then")
+    snapshot_actions.take(sessions, "ada", "ada", called="then")
     (ada.home / "project/work.py").write_text("now")
     command.run(["rm", "-r", ada.home / "project/data"], root=True)
     (ada.home / "project/new").write_text("since")
@@ -34,7 +34,7 @@ def ada(sessions: Sessions) -> Session:
 
 
 def back(sessions: Sessions, *paths: str, to: str = "") -> str:
-    return session_snapshots.bring_back(sessions, "ada", "then", paths, "ada", to=to)
+    return snapshot_actions.bring_back(sessions, "ada", "then", paths, "ada", to=to)
 
 
 def test_files_and_folders_come_back_into_place(sessions: Sessions, ada: Session) -> None:
@@ -44,7 +44,7 @@ def test_files_and_folders_come_back_into_place(sessions: Sessions, ada: Session
     assert (ada.home / "project/data/-rf; *").read_text() == "odd"
     assert (ada.home / "project/new").read_text() == "since"
     if ada.home in Pool(sessions._settings):
-        [safety] = [one for one in session_snapshots.all_of(sessions, ada) if one.kind is Kind.safety]
+        [safety] = [one for one in snapshot_actions.all_of(sessions, ada) if one.kind is Kind.safety]
         assert safety.name in told
         assert (sessions.homes.snapshot("ada", safety.id) / "project/work.py").read_text() == "now"
     else:

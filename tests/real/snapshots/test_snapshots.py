@@ -10,7 +10,7 @@ import pytest
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.lifecycle import Sessions
 from tests.support.homes_alone import added, opened
@@ -20,15 +20,15 @@ def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:
     ada = added(sessions)
     (ada.home / "notes").write_text("one")
     (ada.home / "link").symlink_to("/etc/shadow")
-    made = session_snapshots.take(sessions, "ada", "ada", called="first")
+    made = snapshot_actions.take(sessions, "ada", "ada", called="first")
     (ada.home / "notes").write_text("two")
     (ada.home / "a folder").mkdir()
     (ada.home / "a folder/more").write_bytes(os.urandom(3_000_000))
     folder = sessions.homes.snapshot("ada", made.id)
     assert (folder / "notes").read_text() == "one" and (folder / "link").is_symlink()
-    second = session_snapshots.take(sessions, "ada", "ada")
+    second = snapshot_actions.take(sessions, "ada", "ada")
     (ada.home / "a folder/more").unlink()
-    one, two = session_snapshots.listed(sessions, "ada")
+    one, two = snapshot_actions.listed(sessions, "ada")
     pooled = ada.home.is_relative_to(Pool(sessions._settings).folder)
     if pooled:
         assert one.changed == ("a\\ folder", "notes") and two.changed == ("a\\ folder/more",)
@@ -36,7 +36,7 @@ def test_a_snapshot_holds_the_home_of_its_moment(sessions: Sessions) -> None:
     else:
         assert (one.changed, two.changed) == (None, None) and two.size is not None and two.size > 3_000_000
     for snapshot in (made, second):
-        session_snapshots.remove(sessions, "ada", snapshot.name, "ada")
+        snapshot_actions.remove(sessions, "ada", snapshot.name, "ada")
     assert not list(folder.parent.iterdir()) and (ada.home / "notes").read_text() == "two"
 
 
@@ -44,14 +44,14 @@ def test_a_full_pool_is_told_and_nothing_is_left(settings: Settings) -> None:
     Pool(settings).create(LEAST)
     sessions = opened(settings)
     ada = added(sessions)
-    session_snapshots.take(sessions, "ada", "ada", called="first")
+    snapshot_actions.take(sessions, "ada", "ada", called="first")
     (ada.home / "large").write_bytes(b"")
     taken = Pool(settings).room().free - 100_000_000
     command.run(["fallocate", "--length", str(taken), Pool(settings).folder / "filler"], root=True)
     with pytest.raises(RefitError, match="no room for a snapshot") as told:
-        session_snapshots.take(sessions, "ada", "ada", called="second")
+        snapshot_actions.take(sessions, "ada", "ada", called="second")
     assert "make room" in told.value.hint
-    assert [one.snapshot.name for one in session_snapshots.listed(sessions, "ada")] == ["first"]
+    assert [one.snapshot.name for one in snapshot_actions.listed(sessions, "ada")] == ["first"]
     assert len(list(sessions.homes.snapshot("ada", "x").parent.iterdir())) == 1
 
 
@@ -62,6 +62,6 @@ def test_a_snapshot_in_the_pool_takes_no_time(settings: Settings) -> None:
     took = []
     for _ in range(5):
         started = time.monotonic()
-        session_snapshots.take(sessions, "ada", "ada")
+        snapshot_actions.take(sessions, "ada", "ada")
         took.append(time.monotonic() - started)
     assert min(took) < 0.3  # with its records, each of which waits for the disk

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.clone_session import Wish, clone
 from flows.sessions.model import IllegalName, Running, Session
 from flows.sessions.store import NameTaken
@@ -47,7 +47,7 @@ def test_a_clone_runs_beside_the_session_that_goes_on(sessions: Fleet, ada: Sess
 
 
 def test_it_may_begin_with_a_snapshot(sessions: Fleet, ada: Session) -> None:
-    session_snapshots.take(sessions.sessions, ada.name, "ada", called="then")
+    snapshot_actions.take(sessions.sessions, ada.name, "ada", called="then")
     then = home(sessions, ada.name)
     with sessions.world.person():
         sessions.world.work(ada.name, "worked since")

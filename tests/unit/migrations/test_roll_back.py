@@ -9,7 +9,7 @@ import pytest
 
 from flows.core.errors import RefitError, UnknownName
 from flows.core.policy import Mode
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.migrations.roll_back import InUse, foresee, roll_back
@@ -33,7 +33,7 @@ def sessions(tmp_path: Path) -> Iterator[Fleet]:
 def ada(sessions: Fleet) -> Session:
     """A session of which there is a snapshot, and in which somebody has worked since."""
     ada = sessions.add(1, sessions.image("old"))
-    session_snapshots.take(sessions.sessions, ada.name, "ada", called=THEN)
+    snapshot_actions.take(sessions.sessions, ada.name, "ada", called=THEN)
     with sessions.world.person():
         for box in sessions.world.of(ada.name):
             sessions.world.work(ada.name, "worked since")
@@ -53,16 +53,14 @@ def home(sessions: Fleet, session: Session) -> dict[str, str]:
 
 
 def snapshot(sessions: Fleet, ada: Session, name: str = THEN) -> dict[str, str]:
-    chosen = session_snapshots.find(sessions.sessions, ada.name, name)
+    chosen = snapshot_actions.find(sessions.sessions, ada.name, name)
     content = sessions.world.snapshots[ada.name, chosen.id][""]
     return {path: text for path, text in content.items() if not path.startswith(".cache")}
 
 
 def safety(sessions: Fleet, ada: Session) -> str:
     [one] = [
-        one.snapshot
-        for one in session_snapshots.listed(sessions.sessions, ada.name)
-        if one.snapshot.kind is Kind.safety
+        one.snapshot for one in snapshot_actions.listed(sessions.sessions, ada.name) if one.snapshot.kind is Kind.safety
     ]
     return one.name
 
@@ -122,7 +120,7 @@ def test_whoever_begins_to_work_meanwhile_is_left_alone(sessions: Fleet, ada: Se
     result = back(sessions, ada)
     assert result.state is State.deferred and "train.py" in result.reason
     assert home(sessions, ada) == before and not sessions.world.stops[ada.container] and healthy(sessions, ada)
-    assert [one.snapshot.name for one in session_snapshots.listed(sessions.sessions, ada.name)] == [THEN]
+    assert [one.snapshot.name for one in snapshot_actions.listed(sessions.sessions, ada.name)] == [THEN]
 
 
 def test_one_that_is_stopped_starts_with_the_home_of_then(sessions: Fleet, ada: Session) -> None:
@@ -172,7 +170,7 @@ def test_what_does_not_come_up_with_the_home_of_then_goes_back_to_what_it_was(
         sessions.world.images[ada.image] = IMAGES[what] if ill and sessions.world.stops[ada.container] else good
 
     sessions.world.meanwhile = meanwhile
-    chosen = session_snapshots.find(sessions.sessions, ada.name, THEN)
+    chosen = snapshot_actions.find(sessions.sessions, ada.name, THEN)
     result = sessions.carrier().carry_out(sessions.to(ada, ada.image), back_to=chosen.id)
     assert result.state is State.rolled_back and not result.damaged
     assert not differing(before, home(sessions, ada), ("saved at the end",))
@@ -199,7 +197,7 @@ def test_killed_before_and_after_every_effect_the_home_is_as_before_or_as_then(
     carrier = sessions.carrier()
     happening(sessions, verb, when, kill)
     decision = sessions.to(ada, ada.image)
-    chosen = session_snapshots.find(sessions.sessions, ada.name, THEN)
+    chosen = snapshot_actions.find(sessions.sessions, ada.name, THEN)
     with pytest.raises(Killed):
         carrier.carry_out(decision, back_to=chosen.id)
     sessions.carrier().recover_all()
@@ -226,7 +224,7 @@ def test_what_fails_at_any_effect_leaves_the_home_as_before(
     happening(sessions, verb, when, fail)
     with_error = sessions.carrier().carry_out(
         sessions.to(ada, ada.image),
-        back_to=session_snapshots.find(sessions.sessions, ada.name, THEN).id,
+        back_to=snapshot_actions.find(sessions.sessions, ada.name, THEN).id,
     )
     found = home(sessions, ada)
     if with_error.moved:

@@ -22,7 +22,7 @@ from flows.sessions.snapshots import take as taking
 from flows.sessions.snapshots.model import Kind, Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.snapshots.retention import first_to_go, is_due, outlived
-from flows.sessions.snapshots.rules import RulesStore
+from flows.sessions.snapshots.retention_overrides import RulesStore
 
 logger = logging.getLogger("refit.migrations")
 SCHEDULE = "the schedule"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flows.core.policy import SnapshotPolicy
-from flows.migrations import keep_snapshots, session_snapshots
+from flows.migrations import snapshot_actions, snapshot_schedule
 from flows.sessions.model import Session
 from flows.sessions.snapshots.model import Kind, Snapshot
 from flows.sessions.snapshots.records import SnapshotRecords
 from flows.sessions.snapshots.retention import Rules, first_to_go, images_kept, is_due, outlived
-from flows.sessions.snapshots.rules import RulesStore
+from flows.sessions.snapshots.retention_overrides import RulesStore
 from tests.support.simulated.fleet import Fleet, fleet
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
@@ -66,7 +66,7 @@ def ada(sessions: Fleet) -> Session:
 
 def mind(sessions: Fleet, **policy: float) -> list[Kind]:
     settings = sessions.settings.model_copy(update={"snapshots": POLICY.model_copy(update=policy)})
-    keep_snapshots.mind(settings, sessions.sessions)
+    snapshot_schedule.mind(settings, sessions.sessions)
     return [one.kind for one in SnapshotRecords(sessions.database).all()]
 
 
@@ -87,7 +87,7 @@ def test_a_session_has_rules_of_its_own(sessions: Fleet, ada: Session) -> None:
     RulesStore(sessions.database).choose(ada.name, Rules(every_hours=0.0, newest=1), "ada")
     assert mind(sessions, every_hours=1e-9) == []
     for _ in range(3):
-        session_snapshots.take(sessions.sessions, ada.name, "ada")
+        snapshot_actions.take(sessions.sessions, ada.name, "ada")
     assert len(mind(sessions, days=0)) == 1 and len(sessions.world.snapshots) == 1
     RulesStore(sessions.database).choose(ada.name, Rules(), "ada")
     assert RulesStore(sessions.database).of(ada.name) == Rules()
@@ -103,10 +103,10 @@ def test_the_home_as_a_move_found_it_stays_for_so_many_hours(tmp_path: Path) -> 
     with fleet(tmp_path / "home", keep_hours=2) as found:
         ada = found.add(1, found.image("old"))
         assert found.carrier().carry_out(found.to(ada, found.image("new"))).moved
-        [one] = session_snapshots.listed(found.sessions, ada.name)
+        [one] = snapshot_actions.listed(found.sessions, ada.name)
         assert (one.snapshot.kind, one.snapshot.image) == (Kind.move, ada.image)
-        keep_snapshots.mind(found.settings, found.sessions)
+        snapshot_schedule.mind(found.settings, found.sessions)
         assert len(found.world.snapshots) == 1
         hours = found.settings.migration.model_copy(update={"keep_hours": 0.0})
-        keep_snapshots.mind(found.settings.model_copy(update={"migration": hours}), found.sessions)
-        assert not found.world.snapshots and session_snapshots.listed(found.sessions, ada.name) == ()
+        snapshot_schedule.mind(found.settings.model_copy(update={"migration": hours}), found.sessions)
+        assert not found.world.snapshots and snapshot_actions.listed(found.sessions, ada.name) == ()

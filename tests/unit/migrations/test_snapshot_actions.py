@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from flows.core.errors import RefitError, UnknownName
-from flows.migrations import session_snapshots
+from flows.migrations import snapshot_actions
 from flows.sessions.events import Kind as Event
 from flows.sessions.history import History
 from flows.sessions.homes.space_reservation import NoRoom
@@ -25,11 +25,11 @@ def ada(sessions: Fleet) -> Session:
 
 
 def take(sessions: Fleet, name: str, called: str = "", note: str = "") -> str:
-    return session_snapshots.take(sessions.sessions, name, "ada", called=called, note=note).name
+    return snapshot_actions.take(sessions.sessions, name, "ada", called=called, note=note).name
 
 
 def names(sessions: Fleet, name: str) -> list[str]:
-    return [one.snapshot.name for one in session_snapshots.listed(sessions.sessions, name)]
+    return [one.snapshot.name for one in snapshot_actions.listed(sessions.sessions, name)]
 
 
 def happening(sessions: Fleet, verb: str, when: str, what: Callable[[], None]) -> None:
@@ -44,14 +44,14 @@ def happening(sessions: Fleet, verb: str, when: str, what: Callable[[], None]) -
 
 def test_a_snapshot_is_taken_listed_and_removed(sessions: Fleet, ada: Session) -> None:
     take(sessions, ada.name, "before-pandas3", "all tests pass")
-    [one] = session_snapshots.listed(sessions.sessions, ada.name)
+    [one] = snapshot_actions.listed(sessions.sessions, ada.name)
     assert (one.snapshot.by, one.snapshot.kind, one.snapshot.note) == ("ada", Kind.named, "all tests pass")
     assert (one.snapshot.image, one.snapshot.profile, one.changed) == (ada.image, ada.profile, ())
     with sessions.world.person():
         sessions.world.work(ada.name, "more")
-    [one] = session_snapshots.listed(sessions.sessions, ada.name)
+    [one] = snapshot_actions.listed(sessions.sessions, ada.name)
     assert one.changed is not None and len(one.changed) == 1
-    session_snapshots.remove(sessions.sessions, ada.name, "before-pandas3", "bob")
+    snapshot_actions.remove(sessions.sessions, ada.name, "before-pandas3", "bob")
     assert names(sessions, ada.name) == [] and not sessions.world.snapshots
     told = History(sessions.database).events(ada.name, kinds=(Event.snapshot_taken, Event.snapshot_removed))
     assert [(event.kind, event.by, event.data["name"]) for event in told] == [
@@ -86,10 +86,10 @@ def test_no_two_of_a_session_have_the_same_name(sessions: Fleet, ada: Session) -
     with pytest.raises(SnapshotTaken, match="already"):
         take(sessions, ada.name, "one")
     take(sessions, bob.name, "one")
-    session_snapshots.remove(sessions.sessions, ada.name, "one", "ada")
+    snapshot_actions.remove(sessions.sessions, ada.name, "one", "ada")
     assert names(sessions, bob.name) == ["one"]
     with pytest.raises(UnknownName, match="no snapshot 'two'"):
-        session_snapshots.remove(sessions.sessions, bob.name, "two", "ada")
+        snapshot_actions.remove(sessions.sessions, bob.name, "two", "ada")
     with pytest.raises(UnknownName):
         take(sessions, "nobody")
 
@@ -118,7 +118,7 @@ def test_whoever_is_killed_over_a_removal_has_removed_it(sessions: Fleet, ada: S
     take(sessions, ada.name, "one")
     happening(sessions, "forget", moment, kill)
     with pytest.raises(Killed):
-        session_snapshots.remove(sessions.sessions, ada.name, "one", "ada")
+        snapshot_actions.remove(sessions.sessions, ada.name, "one", "ada")
     sessions.world.alive = True
     assert names(sessions, ada.name) == []
     take(sessions, ada.name, "two")
