@@ -9,13 +9,13 @@ from pathlib import Path
 
 from flows.catalog.model import Access
 from flows.core.policy import RolloutPolicy, SessionPolicy
-from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import (
     Candidate,
     Decision,
     Host,
     PlanInput,
 )
+from flows.migrations.planning.wave_scheduler import WaveScheduler
 from flows.sessions.activity.evidence import Evidence, Verdict
 from flows.sessions.activity.seen import Seen
 from flows.sessions.model import Session
@@ -44,5 +44,5 @@ def rollout(*, now: datetime = NOW, hosts: Mapping[str, Host] | None = None, **c
 
 
 def only(which: Candidate, shared: PlanInput | None = None) -> Decision:
-    (line,) = Planner(shared or rollout(), [which]).decisions
+    (line,) = WaveScheduler(shared or rollout(), [which]).decisions
     return line

@@ -8,8 +8,8 @@ from dataclasses import replace
 from flows.catalog.model import Access
 from flows.core.errors import RefitError, UnknownName
 from flows.migrations.planning import waves
-from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import Candidate, Decision, Gate, PlanInput, Reason
+from flows.migrations.planning.wave_scheduler import WaveScheduler
 from flows.migrations.planning.waves import Approval, Trial
 from flows.sessions.model import Session
 
@@ -24,7 +24,7 @@ def plan(candidates: Iterable[Candidate], rollout: PlanInput) -> tuple[Decision,
         candidates: the sessions that are asked for.
         rollout: what they share.
     """
-    return Planner(rollout, candidates).decisions
+    return WaveScheduler(rollout, candidates).decisions
 
 
 def plan_after(
@@ -45,7 +45,7 @@ def plan_after(
         return gates
 
     begun = max((trial.wave for trial in past_trials), default=waves.VOLUNTEERS - 1)
-    return Planner(rollout, candidates, judge=judge, begun=begun).decisions, gates
+    return WaveScheduler(rollout, candidates, judge=judge, begun=begun).decisions, gates
 
 
 def plan_named(

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from flows.core.policy import Freeze, Mode, SessionPolicy, Unavailable
 from flows.migrations.planning import waves
 from flows.migrations.planning.plan import plan_after
-from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import (
     Action,
     Candidate,
@@ -27,6 +26,7 @@ from flows.migrations.planning.rollout import (
     Reason,
     RolloutStatus,
 )
+from flows.migrations.planning.wave_scheduler import WaveScheduler
 from flows.migrations.planning.waves import Trial
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.preferences import UpdatePreferences
@@ -153,7 +153,7 @@ def may_be_disturbed(which: Candidate, shared: PlanInput, begin: datetime, end: 
 @settings(max_examples=several(200), deadline=None)
 @given(worlds(), ROLLOUTS)
 def test_whatever_is_planned_keeps_to_what_was_promised(world: list[Candidate], shared: PlanInput) -> None:
-    lines, known = Planner(shared, world).decisions, by_name(world)
+    lines, known = WaveScheduler(shared, world).decisions, by_name(world)
     no_cap_is_ever_exceeded(world, shared, lines)
     for line in lines:
         which = known[line.session]
@@ -235,7 +235,7 @@ def test_a_plan_is_the_same_each_time_whatever_the_order(
 ) -> None:
     shuffled = list(world)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert Planner(shared, shuffled).decisions == Planner(shared, world).decisions
+    assert WaveScheduler(shared, shuffled).decisions == WaveScheduler(shared, world).decisions
 
 
 TRIALS = st.lists(
@@ -257,10 +257,10 @@ def test_what_waves_have_shown_changes_a_plan_as_if_it_had_been_known_from_the_b
 ) -> None:
     shared = replace(shared, gates={})
     patience = shared.now + timedelta(hours=shared.policy.wave_hours)
-    without = Planner(shared, world).decisions
+    without = WaveScheduler(shared, world).decisions
     left = Counter((each.new, each.wave or 0) for each in without if each.wave is not None and each.at)
     left -= Counter((each.new, each.wave or 0) for each in without if each.at and each.at >= patience)
     expected = waves.gates(tried, left, {}, shared.policy, shared.now)
     lines, gates = plan_after(world, shared, tried, {})
     assert gates == expected
-    assert lines == Planner(replace(shared, gates=expected), world).decisions
+    assert lines == WaveScheduler(replace(shared, gates=expected), world).decisions

@@ -17,8 +17,8 @@ from itertools import groupby, takewhile
 
 from flows.core.policy import SessionPolicy
 from flows.migrations.planning import waves
-from flows.migrations.planning.case import Case, Place, pull_hours, why_not
 from flows.migrations.planning.consent import terms, zone_of
+from flows.migrations.planning.eligibility import Case, Place, pull_hours, why_not
 from flows.migrations.planning.rollout import (
     BLOCKING,
     Action,
@@ -42,7 +42,7 @@ _RESTING = {
 }
 
 
-class Planner:
+class WaveScheduler:
     """Plans for all sessions."""
 
     def __init__(

@@ -11,7 +11,6 @@ import pytest
 
 from flows.core.hours import read_hours
 from flows.core.policy import Mode
-from flows.migrations.planning.planner import Planner
 from flows.migrations.planning.rollout import (
     Action,
     Candidate,
@@ -21,6 +20,7 @@ from flows.migrations.planning.rollout import (
     Reason,
     RolloutStatus,
 )
+from flows.migrations.planning.wave_scheduler import WaveScheduler
 from flows.sessions.activity.evidence import Verdict
 from flows.sessions.preferences import UpdatePreferences
 from tests.support.planning import BUSY, DAY, HOUR, NEW, NOW, ZURICH, candidate, only, policy, rollout
@@ -40,13 +40,13 @@ def test_who_is_idle_moves_in_the_next_slot() -> None:
 def test_the_slot_is_the_first_that_all_caps_leave() -> None:
     few = rollout(unavailable={"rollout": 2, "host": 1}, move_seconds=60)
     world = [candidate(f"s{n}", host="h1" if n < 2 else "h2") for n in range(4)]
-    times = sorted(line.at for line in Planner(few, world).decisions if line.at)
+    times = sorted(line.at for line in WaveScheduler(few, world).decisions if line.at)
     assert [(at - times[0]).total_seconds() for at in times] == [0, 0, 60, 60]
 
 
 def test_an_owner_has_one_session_away_at_a_time() -> None:
     world = [candidate(name, owner="ann") for name in ("a", "b", "c")]
-    assert len({line.at for line in Planner(rollout(), world).decisions}) == 3
+    assert len({line.at for line in WaveScheduler(rollout(), world).decisions}) == 3
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_of_40_with_one_deadline_none_is_forced_before_and_those_for_whom_there_
 ) -> None:
     four = rollout(unavailable={"host": 4})
     told = {"policy": policy(deadline_days=7), "notified": NOW + hours * HOUR - 7 * DAY, "host": "h1"}
-    lines = Planner(four, [candidate(f"s{n}", BUSY, **told) for n in range(40)]).decisions
+    lines = WaveScheduler(four, [candidate(f"s{n}", BUSY, **told) for n in range(40)]).decisions
     assert all(line.forced and line.at and line.deadline and line.at >= max(line.deadline, NOW) for line in lines)
     begins = Counter(line.at for line in lines if line.at)
     assert list(begins.values()) == [4] * 10
@@ -204,9 +204,9 @@ def test_images_are_pulled_one_after_the_other_if_there_is_room() -> None:
 def test_f09_gpus_go_to_those_who_come_first_and_then_to_the_next() -> None:
     shared = rollout(hosts={"h1": Host(gpus=1)})
     world = [candidate(name, host="h1", gpus=1) for name in ("a", "b")]
-    has, waits = sorted(Planner(shared, world).decisions, key=lambda line: line.action is Action.wait)
+    has, waits = sorted(WaveScheduler(shared, world).decisions, key=lambda line: line.action is Action.wait)
     assert (has.action, waits.reason) == (Action.migrate, Reason.gpu)
-    (freed,) = Planner(shared, [one for one in world if one.session.name != has.session]).decisions
+    (freed,) = WaveScheduler(shared, [one for one in world if one.session.name != has.session]).decisions
     assert (freed.session, freed.action) == (waits.session, Action.migrate)
 
 
@@ -219,17 +219,17 @@ def test_f09_who_waits_for_a_gpu_is_told_when_one_is_given_back_if_that_is_known
 
 def test_the_next_wave_begins_when_the_one_before_has_baked() -> None:
     shared = rollout(waves=[50, 100], bake_minutes=30)
-    lines = Planner(shared, [candidate(f"s{n}") for n in range(20)]).decisions
+    lines = WaveScheduler(shared, [candidate(f"s{n}") for n in range(20)]).decisions
     times = {wave: [line.at for line in lines if line.at and line.wave == wave] for wave in (1, 2)}
     ends, begins = max(times[1]), min(times[2])
     assert begins - ends == timedelta(minutes=31)
     passed = replace(shared, gates={(NEW, 1): Gate(Health.passed, NOW)})
-    assert all(line.at == ends for line in Planner(passed, [candidate(f"s{n}") for n in range(20)]).decisions)
+    assert all(line.at == ends for line in WaveScheduler(passed, [candidate(f"s{n}") for n in range(20)]).decisions)
 
 
 def test_nobody_waits_for_who_is_on_leave() -> None:
     shared = rollout(waves=[50, 100])
-    lines = Planner(shared, [candidate(f"s{n}") for n in range(20)]).decisions
+    lines = WaveScheduler(shared, [candidate(f"s{n}") for n in range(20)]).decisions
     first = next(line.session for line in lines if line.wave == 1)
     away = [
         candidate(
@@ -237,7 +237,7 @@ def test_nobody_waits_for_who_is_on_leave() -> None:
         )
         for n in range(20)
     ]
-    assert Counter(line.at for line in Planner(shared, away).decisions if line.wave == 2) == Counter(
+    assert Counter(line.at for line in WaveScheduler(shared, away).decisions if line.wave == 2) == Counter(
         line.at for line in lines if line.wave == 2
     )
 
@@ -248,7 +248,7 @@ def test_nobody_waits_for_who_is_on_leave() -> None:
 )
 def test_a_wave_that_failed_stops_itself_and_the_next(health: Health, waits: set[int]) -> None:
     shared = replace(rollout(waves=[50, 100]), gates={(NEW, 1): Gate(health, NOW)})
-    lines = Planner(shared, [candidate(f"s{n}") for n in range(20)]).decisions
+    lines = WaveScheduler(shared, [candidate(f"s{n}") for n in range(20)]).decisions
     assert {line.wave for line in lines if line.reason is Reason.gate} == waits
 
 
@@ -256,8 +256,8 @@ def test_a_wave_whose_last_move_has_ended_bakes_before_the_next_begins() -> None
     ended = NOW - timedelta(minutes=10)
     shared = replace(rollout(waves=[50, 100], bake_minutes=30), gates={(NEW, 1): Gate(Health.open, ended)})
     world = [candidate(f"s{n}") for n in range(20)]
-    first = {line.session for line in Planner(shared, world).decisions if line.wave == 1}
-    lines = Planner(shared, [one for one in world if one.session.name not in first]).decisions
+    first = {line.session for line in WaveScheduler(shared, world).decisions if line.wave == 1}
+    lines = WaveScheduler(shared, [one for one in world if one.session.name not in first]).decisions
     assert {line.due for line in lines} == {ended + timedelta(minutes=30)}
 
 
@@ -295,14 +295,14 @@ def test_a_rollout_that_rests_moves_nobody(way: RolloutStatus, reason: Reason) -
 def test_volunteers_and_the_canary_go_first() -> None:
     shared = replace(rollout(waves=[0.001, 100]), canaries=frozenset({"s3"}))
     world = [candidate(f"s{n}", wish=UpdatePreferences(volunteer=n == 7)) for n in range(9)]
-    found = {line.session: line.wave for line in Planner(shared, world).decisions}
+    found = {line.session: line.wave for line in WaveScheduler(shared, world).decisions}
     assert (found.pop("s7"), found.pop("s3"), set(found.values())) == (0, 1, {2})
 
 
 def test_one_that_is_away_unforeseen_takes_the_seat_of_another_who_moves_a_slot_later() -> None:
     shared, world = rollout(unavailable={"rollout": 1}), [candidate("a"), candidate("b")]
     times, later = (
-        {line.at for line in Planner(shared, world + more).decisions if line.at}
+        {line.at for line in WaveScheduler(shared, world + more).decisions if line.at}
         for more in ([], [replace(candidate("c"), away_since=NOW)])
     )
     assert min(later) > min(times) and min(times) not in later
