@@ -39,6 +39,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL, State
 from flows.migrations.planning.rollout import Action, Decision
+from flows.migrations.recovery import recover_all
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.lifecycle import Sessions
@@ -188,7 +189,7 @@ class _Session:
         until = time.monotonic() + FINAL_SECONDS
         while self._journal.move(move.id).state not in FINAL and time.monotonic() < until:
             again = self._chance.random() < KILLED_AGAIN
-            self._attempt(lambda: MoveExecutor.open(settings).recover_all(), self.longest if again else FINAL_SECONDS)
+            self._attempt(lambda: recover_all(MoveExecutor.open(settings)), self.longest if again else FINAL_SECONDS)
 
     def _step(self, move: Move) -> str:
         """The step that was interrupted."""

@@ -32,6 +32,7 @@ from flows.migrations.notifications.fleet import Fleet, questions
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Decision
 from flows.migrations.reconcile import ROUNDS, FailureBudget, foreseen, reconcile
+from flows.migrations.recovery import recover_all, reopen
 from flows.migrations.results import NotRecovered, Result
 from flows.migrations.rollout_control import steer
 from flows.migrations.session_planner import SessionPlanner
@@ -151,7 +152,7 @@ def _recovered(settings: Settings) -> tuple[tuple[Result, ...], tuple[Result, ..
     """The results of moves of killed runs, and those that can't be recovered just now."""
     carrier, logger = MoveExecutor.open(settings), get_run_logger()
     try:
-        return carrier.recover_all(), ()
+        return recover_all(carrier), ()
     except NotRecovered as error:
         for name, problem in error.problems.items():
             logger.warning("the move of %s can't be recovered: %s", name, problem)
@@ -281,11 +282,11 @@ def recover_migrations(held: str = "") -> tuple[Result, ...]:
     """
     settings = load_settings()
     carrier = MoveExecutor.open(settings)
-    reopened = carrier.reopen(held) if held else None
+    reopened = reopen(carrier, held) if held else None
     results: tuple[Result, ...] = (reopened,) if reopened else ()
     problem: NotRecovered | None = None
     try:
-        results += carrier.recover_all()
+        results += recover_all(carrier)
     except NotRecovered as error:
         results, problem = results + error.results, error
     _show(results)

@@ -1,4 +1,4 @@
-"""Python locks: what they say, whether they fit their Pipfile, and how two of them differ. `make_python_lock` makes them.
+"""Python locks: what they say, whether they fit their Pipfile, and how two differ. `make_python_lock` makes them.
 
 All sections of a Pipfile are locked together, so that an IDE never changes a version of the bundle's. The exports
 (`requirements.txt`, `requirements-<category>.txt`) are what gets installed; they are made from the lock here, in the

@@ -1,12 +1,12 @@
 """Carrying moves out: each step is announced in the journal before it is done, and written down afterwards.
 
-A failure is written down as well, and `decide` finds the way back; interrupted moves are found by `recover_all`.
+A failure is written down as well, and `decide` finds the way back; `recovery` ends moves that were interrupted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -17,13 +17,12 @@ from sqlalchemy import Connection
 
 from flows.core import command
 from flows.core.database import now, open_database
-from flows.core.errors import RefitError, UnknownName
+from flows.core.errors import RefitError
 from flows.core.formatting import some
-from flows.core.leases import Lease, LeaseTaken
+from flows.core.leases import Lease
 from flows.core.progress import State as Shown
 from flows.core.progress import report
 from flows.core.settings import Settings
-from flows.core.threads import at_once
 from flows.images.registry import Registry
 from flows.migrations import previous_containers, unattended
 from flows.migrations.failure_attribution import puts_off
@@ -43,12 +42,11 @@ from flows.migrations.move import (
     decide,
     downtime,
     given_up,
-    unsettled,
 )
 from flows.migrations.move_steps import FINAL, Code, State, StepName
 from flows.migrations.planning.plan import moved
 from flows.migrations.planning.rollout import Action, Decision, Reason, RolloutStatus
-from flows.migrations.results import Deferred, NotRecovered, Result
+from flows.migrations.results import Deferred, Result
 from flows.migrations.rollouts import Rollouts
 from flows.migrations.steps.table import Steps
 from flows.publishing.publish import access_of
@@ -126,7 +124,7 @@ class MoveExecutor:
             after = self._had(after, before) or after
             begin = partial(self.journal.begin, consent=decision.consent, wave=decision.wave, by=by or caller())
             move = begin(held, before, after, packages, back_to=back_to)
-            return self._drive(held, move, (True, should_run))
+            return self.drive(held, move, (True, should_run))
 
     def _moved(self, before: Session, image: str) -> Session:
         """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
@@ -135,38 +133,6 @@ class MoveExecutor:
             return moved(before, image, None)
         self._publications.require(image)
         return moved(before, image, self._access(image))
-
-    def recover_all(self, moves: Iterable[Move] | None = None) -> tuple[Result, ...]:
-        """Bring every unfinished move to its end, forwards or backwards; those that another run works on are left.
-
-        They go side by side: whatever befalls one of them, or however long it takes, is no other's.
-
-        Args:
-            moves: those to see to; all, if not given.
-
-        Raises:
-            NotRecovered: some could not be recovered just now; it was tried with all.
-        """
-        unfinished = tuple(self.journal.unfinished() if moves is None else moves)
-        if not unfinished:
-            return ()
-        ended = at_once(self._recovered, unfinished, self.sessions.engine.at_once, within=self.leaving())
-        results = tuple(end for end in ended if isinstance(end, Result))
-        if problems := {
-            move.before.name: end for move, end in zip(unfinished, ended, strict=True) if isinstance(end, str)
-        }:
-            raise NotRecovered(problems, results)
-        return results
-
-    def _recovered(self, move: Move) -> Result | str | None:
-        """As `recover`; why it can't be done, in words."""
-        try:
-            return self.recover(move)
-        except RefitError as error:
-            return str(error)
-        except Exception as error:
-            logger.exception("%s could not be recovered", move.id)
-            return f"{type(error).__name__}: {error}"
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
@@ -180,44 +146,9 @@ class MoveExecutor:
                 self._leaves.set()  # before anything that runs is ended
                 raise
 
-    def recover(self, move: Move) -> Result | None:
-        """Bring one move to its end, forwards or backwards; none: it has ended, or another run works on it.
-
-        Raises:
-            RefitError: that can't be done just now.
-        """
-        try:
-            with self.sessions.alone(move.before.name, wait=0) as held:
-                if (move := self.journal.take_over(move.id)).state in FINAL:
-                    return None
-                step, happened = unsettled(self.journal.entries(move)), self._unseen(move)
-                if step or happened:
-                    note = unattended.TEXTS[happened] if happened else "what still ran of it was ended"
-                    self.journal.write(held, move, Entry(step, Phase.interrupted, note, code=happened))
-                return self._drive(held, move, self._on_record(move))
-        except LeaseTaken:
-            return None
-
-    def reopen(self, session: str) -> Result | None:
-        """Try once more to end the held move of a session; none if its latest move is not held.
-
-        Raises:
-            UnknownName: it was never moved.
-            RefitError: another run holds the session.
-        """
-        with self.sessions.alone(session) as held:
-            if (move := self.journal.last(session)) is None:
-                raise UnknownName("move of a session", session, self.journal.latest())
-            if move.state is not State.held:
-                return None
-            happened = self._unseen(move)
-            note = unattended.TEXTS[happened] if happened else ""
-            self.journal.write(held, move, Entry("", Phase.reopened, note, code=happened))
-            return self._drive(held, move, self._on_record(move))
-
     def _had(self, after: Session, before: Session) -> Session | None:
         """The session in a container that it has had and that is as it was made, if that fits."""
-        had = previous_containers.had(after, self.steps.world.containers(before.name), before.generation)
+        had = previous_containers.had(after, self.steps.context.containers(before.name), before.generation)
         return None if had is None or self.sessions.engine.by_hand(had) else had
 
     def _outdated(self, decision: Decision, session: Session) -> str:
@@ -232,15 +163,15 @@ class MoveExecutor:
             return f"the rollout is {way}"
         return "its last move is unfinished" if last and last.state not in FINAL - {State.held} else ""
 
-    def _unseen(self, move: Move) -> Code | None:
+    def unseen(self, move: Move) -> Code | None:
         """The event that may have happened in the new container since the last line; none: there is none."""
         entries = self.journal.entries(move)
         if not unattended.begun(entries, StepName.start):
             return None
-        containers = self.steps.world.containers(move.before.name)
+        containers = self.steps.context.containers(move.before.name)
         return unattended.since(entries, next((each for each in containers if each.name == move.after.container), None))
 
-    def _drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
+    def drive(self, held: Lease, move: Move, recorded: tuple[bool, bool]) -> Result:
         """Take the next step until there is none.
 
         Nobody else changes the record (`recorded`) for as long as this run holds the session.
@@ -366,14 +297,14 @@ class MoveExecutor:
         old = seen.old if last.step == StepName.look else Running.stopped
         return replace(seen, old=old, fresh=_is_fresh(entries))
 
-    def _on_record(self, move: Move) -> tuple[bool, bool]:
+    def on_record(self, move: Move) -> tuple[bool, bool]:
         """Whether the session is on record as it was when the move was planned, and whether it ought to run then."""
         session, should_run = self.sessions.store.find(move.before.name) or (None, False)
         return session == move.before, session == move.before and should_run
 
     def _look(self, move: Move, entries: Sequence[Entry], recorded: tuple[bool, bool]) -> Seen:
         before, after = move.before, move.after
-        containers = {container.name: container for container in self.steps.world.containers(before.name)}
+        containers = {container.name: container for container in self.steps.context.containers(before.name)}
         fresh, again = _is_fresh(entries), _started_again(containers.get(before.container), entries)
         old, new = (
             containers[name].running if name in containers else None for name in (before.container, after.container)

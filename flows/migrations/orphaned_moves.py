@@ -12,6 +12,7 @@ from flows.migrations.executor import LOOK_AGE, MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import StepName
+from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
@@ -47,7 +48,7 @@ def end_abandoned(journal: Journal, carrier: Callable[[], MoveExecutor], at: dat
         RefitError: one could not be ended just now; the others were tried.
     """
     left = [move for move in interrupted(journal) if left_away(journal.entries(move), at)]
-    return carrier().recover_all(left) if left else ()
+    return recover_all(carrier(), left) if left else ()
 
 
 class IngressReopener:

@@ -13,6 +13,7 @@ from flows.core.threads import each
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
+from flows.migrations.recovery import recover
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
 from flows.publishing.publish import access_of
@@ -96,7 +97,7 @@ def _brought(settings: Settings, carrier: MoveExecutor, moves: Mapping[str, Move
     """Why a session can't be brought to where it ought to be; empty: it is there."""
     try:
         if name in moves:
-            carrier.recover(moves[name])
+            recover(carrier, moves[name])
         session, should_run = carrier.sessions.store.find(name) or (None, False)
         if session and should_run and carrier.sessions.running(session) is not Running.running:
             start_session(settings, name)

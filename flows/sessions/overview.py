@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from flows.core import glance
+from flows.core import sqlite_query
 from flows.core.errors import RefitError
 from flows.core.lazily import lazily
 
@@ -34,7 +34,7 @@ def glance_at_all(settings: Settings) -> tuple[tuple[Status, ...], Mapping[str, 
 
     None: the database isn't one that can be glanced at.
     """
-    records = glance.rows(settings.database, _RECORDS)
+    records = sqlite_query.rows(settings.database, _RECORDS)
     if not records:
         return None if records is None else ((), {})
     engine = engines.engine(settings)

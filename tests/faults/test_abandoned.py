@@ -22,6 +22,7 @@ from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
+from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from tests.support.killing import move_until_killed
 from tests.support.machine import RegistryServer, private_home
@@ -84,7 +85,7 @@ def test_f01_a_session_that_a_killed_run_has_closed_is_open_again_and_its_move_w
     assert gets_in(scene)
     assert doors.open(now() + 2 * LOOK_AGE) == () == end(scene, 2 * PATIENCE)
     assert scene.sessions.store.session(NAME).image == scene.image("old")
-    (result,) = MoveExecutor.open(scene.settings).recover_all()
+    (result,) = recover_all(MoveExecutor.open(scene.settings))
     assert result.moved, result.reason
 
 

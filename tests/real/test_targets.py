@@ -13,6 +13,7 @@ from flows.core.settings import Settings
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor
 from flows.images.registry import Registry
 from flows.migrations.executor import MoveExecutor
+from flows.migrations.recovery import reopen
 from flows.migrations.targets import targets
 from flows.sessions.model import Session
 from tests.support.machine import serve_registry
@@ -71,4 +72,4 @@ def test_an_image_of_something_else_is_refused(settings: Settings, ada: Session,
 
 def test_a_session_that_was_never_moved_has_no_move_to_end(settings: Settings) -> None:
     with pytest.raises(UnknownName, match="'ada'"):
-        MoveExecutor.open(settings).reopen("ada")
+        reopen(MoveExecutor.open(settings), "ada")

@@ -24,6 +24,7 @@ from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State
 from flows.migrations.planning.rollout import Decision
+from flows.migrations.recovery import recover_all
 from flows.sessions.lifecycle import Sessions
 from tests.support.machine import private_home
 from tests.support.moving import check_nothing_is_left, furnish, manifest
@@ -96,7 +97,7 @@ def furnished(folder: Path, port: int, image: Callable[..., str], access: Access
 
 
 def resume(settings: Settings) -> None:
-    process = in_a_process(lambda: MoveExecutor.open(settings).recover_all())
+    process = in_a_process(lambda: recover_all(MoveExecutor.open(settings)))
     process.join()
     assert process.exitcode == 0
 
@@ -151,7 +152,7 @@ def kill(process: BaseProcess) -> None:
 def resume_until_killed(scene: Scene, step: str) -> None:
     def work() -> None:
         journal = DeadlyJournal(scene.settings, step, Phase.done)
-        MoveExecutor(scene.settings, Sessions.open(scene.settings), journal).recover_all()
+        recover_all(MoveExecutor(scene.settings, Sessions.open(scene.settings), journal))
 
     process = in_a_process(work)
     process.join()

@@ -27,8 +27,8 @@ from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
+from flows.migrations.steps.move_context import MoveContext, says_used, stays_cold
 from flows.migrations.steps.way_back import forget
-from flows.migrations.steps.world import World, says_used, stays_cold
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import Watch
 from flows.sessions.activity.seen import Seen as Look
@@ -49,16 +49,16 @@ WATCH_PAUSE_SECONDS = 1.0
 class Forward:
     """The effects of the steps; each returns its entry for the journal, and raises where it can't be done."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._settings, self._sessions = world, world.settings, world.sessions
-        self._watch = Watch(world.settings, world.sessions.engine)
-        self._wishes, self._history = PreferenceStore(world.journal.database), History(world.journal.database)
+    def __init__(self, context: MoveContext) -> None:
+        self._context, self._settings, self._sessions = context, context.settings, context.sessions
+        self._watch = Watch(context.settings, context.sessions.engine)
+        self._wishes, self._history = PreferenceStore(context.journal.database), History(context.journal.database)
 
     def check(self, move: Move) -> Outcome:
         """Make sure that the session is as it is written down, and that there is room for its copy."""
         if any(
             container.name == move.before.container and container.made_from != move.before
-            for container in self._world.containers(move.before.name)
+            for container in self._context.containers(move.before.name)
         ):
             raise Deferred("its container is made otherwise than it is written down: stop and start the session first")
         # A session that is ill already could neither be compared with its new image nor be brought back.
@@ -211,14 +211,14 @@ class Forward:
 
     def revert(self, move: Move) -> Outcome:
         """The home as it is becomes a snapshot of the session's own, then it goes back to an earlier one."""
-        safety = self._world.keep_snapshot(move, SnapshotKind.safety)
+        safety = self._context.keep_snapshot(move, SnapshotKind.safety)
         self._sessions.homes.restore(move.before, move.back_to)
         return Outcome(f"the home as it was until now is the snapshot {safety}")
 
     def start(self, move: Move) -> Outcome:
         """Start the new container."""
         # On record it is the session's all the time; a program outside sessions doesn't ask.
-        if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._world.journal.entries(move))):
+        if users := self._sessions.gpus.users(move.after.devices, _stopped_at(self._context.journal.entries(move))):
             raise Unproven(f"Since the session was stopped, others have taken its GPU: {', '.join(users)}.")
         self._sessions.engine.start(move.after.container)
         return Outcome(self._favour(move))
@@ -226,10 +226,10 @@ class Forward:
     def answer(self, move: Move) -> Outcome:
         """Of an IDE that can't say whether anybody has used it, the home is compared before anybody is let in."""
         self._sessions.wait_answering(move.after)
-        changed = () if says_used(move.after) else self._world.changes(move, at_a_glance=True)
+        changed = () if says_used(move.after) else self._context.changes(move, at_a_glance=True)
         if changed:
             raise _home_changed(changed)
-        shutdown_notice.expect_pages(self._sessions, move.after, self._world.ended(move))
+        shutdown_notice.expect_pages(self._sessions, move.after, self._context.ended(move))
         self._sessions.route_traffic(move.after)
         return NOTHING
 
@@ -237,10 +237,10 @@ class Forward:
         """The home first: the cell that is executed afterwards counts as use of the server."""
         unsure = ""
         try:
-            changed = self._world.changes(move) if says_used(move.after) else ()
+            changed = self._context.changes(move) if says_used(move.after) else ()
         except NobodyKnows as error:  # that it is slow is no reason to take the session away again
-            changed, unsure = self._world.changes(move, at_a_glance=True), error.what
-        if changed and self._world.used(move) is not True:
+            changed, unsure = self._context.changes(move, at_a_glance=True), error.what
+        if changed and self._context.used(move) is not True:
             raise _home_changed(changed)
         if move.after.access.protocol == "jupyter":
             said = self._sessions.jupyter(move.after).execute(CELL)
@@ -251,15 +251,15 @@ class Forward:
         if why := hook.disproof(self._sessions.engine, move.after):
             raise Unproven(f"In its new container, {why}.")
         self._watch_it(move.after)
-        kept = self._world.keep_home(move, changed) if changed else NOTHING
+        kept = self._context.keep_home(move, changed) if changed else NOTHING
         return replace(kept, note="\n".join(filter(None, (kept.note, unsure))))
 
     def _watch_it(self, session: Session) -> None:
         """A container that ends a while after it was ready hasn't proven itself either."""
         if not (seconds := self._settings.migration.watch_seconds):
             return
-        rest(seconds, lambda: not self._world.runs(session), pause=WATCH_PAUSE_SECONDS)
-        if not self._world.runs(session):
+        rest(seconds, lambda: not self._context.runs(session), pause=WATCH_PAUSE_SECONDS)
+        if not self._context.runs(session):
             raise Unproven(f"It ended within {seconds:g} s after it was ready.")
         self._sessions.wait_ready(session)
 
@@ -275,16 +275,16 @@ class Forward:
             self._sessions.engine.favour(move.after.container, False)
         self._part_with_former(move)
         title = shutdown_notice.title_after(move)
-        told = shutdown_notice.reopen(self._sessions, move.after, self._world.ended(move), title)
+        told = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title)
         rest = self._part_with_snapshot(move)
         return replace(rest, note="\n".join(filter(None, (told, rest.note))))
 
     def _part_with_snapshot(self, move: Move) -> Outcome:
         """The home as it was before stays after a rollback, and if the settings say so."""
-        kept = has_code(self._world.journal.entries(move), Code.home_kept)  # until a person removes it
+        kept = has_code(self._context.journal.entries(move), Code.home_kept)  # until a person removes it
         if not move.back_to and (kept or not self._settings.migration.keep_hours):
-            return forget(self._world, move)
-        name = self._world.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
+            return forget(self._context, move)
+        name = self._context.keep_snapshot(move, SnapshotKind.safety if move.back_to else SnapshotKind.move)
         return Outcome(f"the home as it was before is the snapshot {name}")
 
     def _part_with_former(self, move: Move) -> None:
@@ -292,7 +292,7 @@ class Forward:
         if not previous_containers.is_kept(move, self._settings.migration.keep_hours):
             self._sessions.engine.remove(move.before.container)
             return
-        for container in self._world.containers(move.before.name):
+        for container in self._context.containers(move.before.name):
             if (
                 container.name not in (move.before.container, move.after.container)
                 and container.running is Running.stopped
@@ -303,7 +303,7 @@ class Forward:
         if why := stays_cold(session):
             return why
         running = [each.session for each in self._sessions.engine.containers() if each.running is Running.running]
-        return self._world.no_room(waiting=len(running) - len(set(running)))
+        return self._context.no_room(waiting=len(running) - len(set(running)))
 
     @cached_property
     def _policies(self) -> Mapping[ImageKey, SessionPolicy]:

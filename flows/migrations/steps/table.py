@@ -10,8 +10,8 @@ from flows.migrations.move import Move
 from flows.migrations.move_steps import StepName, may_say, require_complete
 from flows.migrations.results import Outcome
 from flows.migrations.steps.forward import Forward
+from flows.migrations.steps.move_context import MoveContext
 from flows.migrations.steps.way_back import WayBack
-from flows.migrations.steps.world import World
 from flows.sessions.lifecycle import Sessions
 
 _FORWARD: Mapping[StepName, Callable[[Forward, Move], Outcome]] = {
@@ -49,12 +49,12 @@ class Steps:
     """The effects of a move's steps.
 
     Attributes:
-        world: what they ask of the world.
+        context: the settings, sessions and records that they share.
     """
 
     def __init__(self, settings: Settings, sessions: Sessions, journal: Journal) -> None:
-        self.world = World(settings, sessions, journal)
-        self._forward, self._back = Forward(self.world), WayBack(self.world)
+        self.context = MoveContext(settings, sessions, journal)
+        self._forward, self._back = Forward(self.context), WayBack(self.context)
 
     def perform(self, name: StepName, move: Move) -> Outcome:
         """Do a step, or undo one; returns what its line in the journal says.

@@ -13,7 +13,7 @@ from flows.migrations import previous_containers, shutdown_notice, unattended
 from flows.migrations.move import Entry, Move, Phase, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
-from flows.migrations.steps.world import World, stays_cold
+from flows.migrations.steps.move_context import MoveContext, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running
 from flows.sessions.snapshots.model import Kind
@@ -26,13 +26,13 @@ SAYS_SECONDS, UNUSED_GRACE = 3.0, 2.0
 class WayBack:
     """The undos of a move's steps; each returns its entry for the journal."""
 
-    def __init__(self, world: World) -> None:
-        self._world, self._settings, self._sessions = world, world.settings, world.sessions
+    def __init__(self, context: MoveContext) -> None:
+        self._context, self._settings, self._sessions = context, context.settings, context.sessions
 
     def rewarm(self, move: Move) -> Outcome:
         """The old IDE is imported while the new one is ended and the home brought back; it gets that in `revive`."""
         # The container that failed doesn't count: it waits for nothing more.
-        if why := stays_cold(move.before) or self._world.no_room(waiting=0):
+        if why := stays_cold(move.before) or self._context.no_room(waiting=0):
             return Outcome(f"not warm: {why}")
         try:
             if self._sessions.engine.create(move.before).running is not Running.running:
@@ -43,7 +43,7 @@ class WayBack:
 
     def halt(self, move: Move) -> Outcome:
         """End the new container; briefly, where nobody has used it."""
-        alone = unattended.alone(self._world.journal.entries(move), self._world.used(move, SAYS_SECONDS))
+        alone = unattended.alone(self._context.journal.entries(move), self._context.used(move, SAYS_SECONDS))
         grace = self._settings.stop_grace_seconds
         with self._sessions.drain(move.after):  # for the rest of its end `cool` waits, when the old one is back
             self._sessions.engine.stop(move.after.container, min(grace, UNUSED_GRACE) if alone else grace, settle=False)
@@ -52,31 +52,31 @@ class WayBack:
     def restore(self, move: Move) -> Outcome:
         """Undo what the new image did to the home; what a person may have done there is never undone."""
         try:
-            changed = self._world.changes(move)
+            changed = self._context.changes(move)
         except NobodyKnows as error:  # somebody waits, and to bring it back doesn't take that long
             changed = (error.what,)
         if not changed:
             return NOTHING
-        alone = has_code(self._world.journal.entries(move), Code.unused)
-        if not alone or self._world.runs(move.before):
-            return self._world.keep_home(move, changed)
+        alone = has_code(self._context.journal.entries(move), Code.unused)
+        if not alone or self._context.runs(move.before):
+            return self._context.keep_home(move, changed)
         self._sessions.homes.restore(move.before, move.id)
         return Outcome(f"restored: {some(changed)}")
 
     def reinstate(self, move: Move) -> Outcome:
         """Let the home be again what it was at the stop, unless somebody may have worked in what it went back to."""
-        runs, entries = self._world.runs(move.before), self._world.journal.entries(move)
+        runs, entries = self._context.runs(move.before), self._context.journal.entries(move)
         started = any(entry.step == StepName.start for entry in entries)
         if runs or (started and not has_code(entries, Code.unused)):
             try:
-                changed = self._world.changes(move)
+                changed = self._context.changes(move)
             except NobodyKnows as error:
                 changed = (error.what,)
             if runs and not changed:
                 changed = ("its old container was started by somebody else, with the home of the snapshot",)
             if changed:
-                self._world.keep_snapshot(move, Kind.safety)
-                return self._world.keep_home(move, changed)
+                self._context.keep_snapshot(move, Kind.safety)
+                return self._context.keep_home(move, changed)
         self._sessions.homes.restore(move.before, move.id)
         return Outcome("the home is as it was at the stop")
 
@@ -84,24 +84,24 @@ class WayBack:
         """Bring the old container back, and wait until it is ready."""
         self._sessions.engine.create(move.before)
         self._sessions.engine.start(move.before.container)
-        stopped = Entry(StepName.stop, Phase.done) in self._world.journal.entries(move)
+        stopped = Entry(StepName.stop, Phase.done) in self._context.journal.entries(move)
         if not stopped:
             self.reopen(move)  # it may never have ended; one that was started anew is open
         self._sessions.wait_ready(move.before)
         if not stopped:
             return NOTHING
         title = f"The session {move.before.name} has the image again that it had"
-        return Outcome(shutdown_notice.reopen(self._sessions, move.before, self._world.ended(move), title))
+        return Outcome(shutdown_notice.reopen(self._sessions, move.before, self._context.ended(move), title))
 
     def reopen(self, move: Move) -> Outcome:
         """Let people in again."""
-        if self._world.runs(move.before):
+        if self._context.runs(move.before):
             self._sessions.engine.allow_ingress(move.before.container)
         return NOTHING
 
     def forget(self, move: Move) -> Outcome:
         """Remove the snapshot, unless the home has to be kept with it."""
-        return forget(self._world, move)
+        return forget(self._context, move)
 
     def cool(self, move: Move) -> Outcome:
         """Wait for the end of the new container."""
@@ -115,16 +115,16 @@ class WayBack:
         return NOTHING
 
 
-def forget(world: World, move: Move) -> Outcome:
+def forget(context: MoveContext, move: Move) -> Outcome:
     """Remove the snapshot of a move, unless the home has to be kept with it."""
-    entries = world.journal.entries(move)
+    entries = context.journal.entries(move)
     if has_code(entries, Code.home_kept):
         return Outcome("the snapshot was kept")
-    name, homes = move.before.name, world.sessions.homes
-    there = world.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
-    if there and _left_unrestored(entries) and (changed := world.changes(move)):
-        return world.keep_home(move, changed)
-    world.drop_snapshot(move)
+    name, homes = move.before.name, context.sessions.homes
+    there = context.sessions.store.has_home(name) and homes.has_snapshot(name, move.id)
+    if there and _left_unrestored(entries) and (changed := context.changes(move)):
+        return context.keep_home(move, changed)
+    context.drop_snapshot(move)
     return NOTHING
 
 

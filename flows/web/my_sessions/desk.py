@@ -1,4 +1,4 @@
-"""The objects that verbs work with, and the parts of a verb."""
+"""The context of verbs (`Desk`: settings, sessions and records that they work with), and the parts of a verb."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flows.web.hub.scopes import Scope
 from flows.web.hub.sharing import Sharing
 from flows.web.my_sessions.actions import Actions
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.look import Lookout
+from flows.web.my_sessions.overview import Lookout
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.told import MySession, State
 

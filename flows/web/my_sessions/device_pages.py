@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from flows.web.my_sessions import api, looks
+from flows.web.my_sessions import api, rendering
 from flows.web.my_sessions.devices import CODE_SECONDS, POLL_SECONDS, SCOPES, TOKEN_SECONDS, Devices
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.paths import BASE
@@ -65,7 +65,9 @@ class DevicePages:
         caller, code = self._login.caller(request), request.query_params.get("code", "")
         asked = self._devices.of(code) if code else None
         key, scopes = self._login.form_key(caller), sorted(SCOPES)
-        return looks.page("device.html", caller=caller, problem=None, again=0, asked=asked, form_key=key, scopes=scopes)
+        return rendering.page(
+            "device.html", caller=caller, problem=None, again=0, asked=asked, form_key=key, scopes=scopes
+        )
 
     def answer(self, request: Request, sent: Any) -> Response:
         """Somebody lets a program in, or refuses it."""
@@ -73,7 +75,7 @@ class DevicePages:
         self._login.check_form(caller, sent.get("form", ""))
         approve = sent.get("answer") == "approve"
         asked = self._devices.answer(sent.get("code", ""), caller.person, approve=approve)
-        return looks.page("answered.html", caller=caller, problem=None, again=0, asked=asked, approved=approve)
+        return rendering.page("answered.html", caller=caller, problem=None, again=0, asked=asked, approved=approve)
 
     def _handler(self, work: Callable[[dict[str, str]], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

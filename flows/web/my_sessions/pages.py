@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from flows.web.hub.registration import CALLBACK
 from flows.web.hub.scopes import Scope
-from flows.web.my_sessions import api, forms, looks
+from flows.web.my_sessions import api, forms, rendering
 from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.copy_verbs import Differences
@@ -162,7 +162,7 @@ class Pages:
     def _page(self, template: str, caller: Caller, problem: Problem | None, **shown: Any) -> Response:
         status = problem.status if problem else 200
         about = {"caller": caller, "problem": problem, "form_key": self._login.form_key(caller)}
-        return looks.page(template, status, **about, **shown)
+        return rendering.page(template, status, **about, **shown)
 
     def _handler(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
@@ -184,7 +184,7 @@ class Pages:
         asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
         if problem.code is Code.not_logged_in and request.method == "GET" and is_navigation(request):
             return self._login.to_hub(asked)
-        return looks.page("problem.html", problem.status, problem=problem, caller=None, again=0)
+        return rendering.page("problem.html", problem.status, problem=problem, caller=None, again=0)
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -17,6 +17,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Also, Journal
 from flows.migrations.move import Entry, Move, Phase
 from flows.migrations.move_steps import State
+from flows.migrations.recovery import recover_all
 from flows.sessions.lifecycle import Sessions
 from tests.support.killing import BEFORE_AND_AFTER, NAME, Scene, check, home_of, move_until_killed, resume, told_of
 from tests.support.moving import check_nothing_is_left, manifest, to
@@ -77,7 +78,7 @@ def test_f07_a_run_that_stood_still_in_mid_move_wakes_up_and_does_nothing_more(
     process = in_a_process(work)
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
     carrier = MoveExecutor.open(settings)
-    wait_until(lambda: carrier.recover_all() or not later.journal.unfinished())
+    wait_until(lambda: recover_all(carrier) or not later.journal.unfinished())
     lines = later.journal.entries(later.journal.latest()[NAME])
     wait_until(lambda: monotonic() > began + slept)
     assert process.pid

@@ -18,6 +18,7 @@ import psutil
 from flows.core.errors import RefitError
 from flows.core.leases import LeaseLost
 from flows.migrations.move_steps import State
+from flows.migrations.recovery import recover_all
 from flows.sessions.history import History
 from tests.support.simulated.fleet import Fleet, fleet
 from tests.support.simulated.world import Point
@@ -75,7 +76,7 @@ def move_and_stand_still(mine: Fleet) -> None:
 
 def take_over(mine: Fleet) -> None:
     deadline = time.monotonic() + TAKEN_OVER
-    while not mine.carrier().recover_all() and time.monotonic() < deadline:
+    while not recover_all(mine.carrier()) and time.monotonic() < deadline:
         time.sleep(0.5)
 
 

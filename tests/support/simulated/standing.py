@@ -19,6 +19,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.move import Move
 from flows.migrations.move_steps import FINAL
 from flows.migrations.planning.rollout import Decision
+from flows.migrations.recovery import recover_all
 from tests.support.simulated.engine import SimulatedSessions
 from tests.support.simulated.fleet import Fleet, MortalJournal
 from tests.support.simulated.world import Point
@@ -131,7 +132,7 @@ def _take_over(fleet: Fleet, line: Decision) -> None:
         if moves and all(move.state in FINAL for move in moves):
             return True
         try:
-            carrier.recover_all() if moves else carrier.carry_out(line)
+            recover_all(carrier) if moves else carrier.carry_out(line)
         except RefitError as error:
             assert "lease" in str(error), error
         return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from flows.core.errors import RefitError
 from flows.migrations.move import Move, has_code
 from flows.migrations.move_steps import FINAL, Code, State
+from flows.migrations.recovery import recover_all, reopen
 from flows.sessions.model import Running, Session
 from tests.support.moving import check_no_gap
 from tests.support.simulated.fleet import ACCESS, LATE, OWN, SILENT, Fleet
@@ -136,7 +137,7 @@ def _live_on(fleet: Fleet, chance: random.Random, upsets: Upsets, begin: Callabl
         if fleet.world.alive and not fleet.journal.unfinished():
             return
         upsets.failing -= NEEDED
-        work = lambda: fleet.carrier().recover_all()  # noqa: E731
+        work = lambda: recover_all(fleet.carrier())  # noqa: E731
     raise AssertionError("the move has no end")
 
 
@@ -163,7 +164,7 @@ def _check(fleet: Fleet, session: Session, upsets: Upsets) -> str:
     if moves and moves[-1].state is State.held:
         _check_held(fleet, moves[-1])
         upsets.failing.clear()
-        fleet.carrier().reopen(session.name)
+        reopen(fleet.carrier(), session.name)
     ended = fleet.journal.history(session.name)[-1] if moves else None
     assert ended is None or ended.state is not State.held, f"held, and nothing fails any more: {ended.reason}"
     _check_home(fleet, session, ended)

@@ -19,6 +19,7 @@ from flows.migrations.failure_attribution import PUT_OFF
 from flows.migrations.move_steps import State
 from flows.migrations.planning.plan import plan
 from flows.migrations.planning.rollout import Action, Candidate, PlanInput, Reason
+from flows.migrations.recovery import recover_all
 from flows.migrations.session_planner import SessionPlanner
 from flows.migrations.steps.way_back import UNUSED_GRACE
 from flows.sessions.activity.evidence import Verdict
@@ -140,7 +141,7 @@ def test_f03_an_old_ide_that_cant_be_imported_before_is_started_when_the_home_is
     happening(sessions, "start", "after", lambda: happening(sessions, "warm", when, upset))  # the second time
     with suppress(Killed):
         move(sessions, bob, sessions.image("bad", IMAGES["writes into the home"]))
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     [done] = sessions.journal.history(bob.name)
     assert done.state is State.rolled_back and healthy(sessions, bob)
 

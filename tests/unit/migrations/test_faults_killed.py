@@ -14,6 +14,7 @@ from flows.migrations.executor import LOOK_AGE
 from flows.migrations.move import Entry
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
 from flows.migrations.orphaned_moves import PATIENCE, IngressReopener, end_abandoned
+from flows.migrations.recovery import recover_all, reopen
 from flows.sessions.model import Session
 from tests.support.simulated.faults import fail, happening, healthy, kill, move
 from tests.support.simulated.fleet import ACCESS, LATE, Fleet
@@ -36,7 +37,7 @@ def test_f01_killed_before_and_after_every_effect_it_arrives(
     happening(sessions, verb, when, kill(sessions))
     with pytest.raises(Killed):
         move(sessions, ada)
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     [done] = sessions.journal.history(ada.name)
     assert done.state is State.cleaned and healthy(sessions, ada)
 
@@ -67,7 +68,7 @@ def test_a_killed_run_leaves_no_session_with_a_higher_weight(
     happening(sessions, verb, when, kill(sessions))
     with pytest.raises(Killed):
         move(sessions, bob)
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     assert healthy(sessions, bob)  # which looks at the weight, too
 
 
@@ -80,7 +81,7 @@ def test_a_session_that_cant_have_a_higher_weight_is_moved_all_the_same(sessions
 def test_a_weight_that_cant_be_taken_back_is_left_to_a_recovery(sessions: Fleet, ada: Session) -> None:
     happening(sessions, "level", "before", fail("Podman took too long"))
     assert move(sessions, ada).state is State.held
-    assert sessions.carrier().reopen(ada.name)
+    assert reopen(sessions.carrier(), ada.name)
     assert healthy(sessions, ada)
 
 
@@ -106,7 +107,7 @@ def test_f01_a_session_that_a_killed_run_has_left_closed_is_opened_as_soon_as_it
     assert box.shut and doors.open(now()) == ()
     later = now() + 2 * LOOK_AGE
     assert (doors.open(later), doors.open(later)) == ((ada.name,), ()) and not box.shut
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     assert healthy(sessions, sessions.sessions.store.session(ada.name))
 
 
@@ -138,7 +139,7 @@ def test_f12_what_ends_without_a_result_is_looked_at_and_not_repeated(
     happening(sessions, verb, when, fail("it took longer than 60 s and was ended"))
     result = move(sessions, ada)
     if result.state is State.held:  # only the cleaning was left
-        assert sessions.carrier().reopen(ada.name)
+        assert reopen(sessions.carrier(), ada.name)
     assert healthy(sessions, ada)
 
 
@@ -161,7 +162,7 @@ def test_f13_after_a_reboot_everybody_has_their_session_again(sessions: Fleet, a
     with pytest.raises(Killed):
         move(sessions, ada)
     sessions.world.meanwhile = lambda _: None
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     with sessions.world.person():
         assert not sessions.sessions.up()
     assert healthy(sessions, ada)

@@ -18,6 +18,7 @@ from flows.migrations.move import Consent
 from flows.migrations.move_steps import State
 from flows.migrations.notifications.teller import Teller
 from flows.migrations.planning.rollout import Action, Reason
+from flows.migrations.recovery import recover_all, reopen
 from flows.migrations.session_planner import SessionPlanner
 from flows.sessions.events import Kind
 from flows.sessions.history import History
@@ -44,9 +45,9 @@ def test_f04_where_the_way_back_fails_nothing_more_happens_until_a_person_has_lo
     assert move(sessions, ada, new).state is State.held
     assert ada in [box.session for box in sessions.world.of(ada.name)] and sessions.world.snapshots
     started = sessions.world.effects["start"]
-    assert sessions.carrier().recover_all() == () and sessions.world.effects["start"] == started
+    assert recover_all(sessions.carrier()) == () and sessions.world.effects["start"] == started
     broken = False
-    mended = sessions.carrier().reopen(ada.name)
+    mended = reopen(sessions.carrier(), ada.name)
     assert mended and mended.state is State.rolled_back and healthy(sessions, ada)
 
 
@@ -59,7 +60,7 @@ def test_f05_who_stops_or_starts_a_session_while_nobody_looks_has_it_so(
         move(sessions, ada)
     with sessions.world.person():
         getattr(sessions.sessions, verb)(ada.name)
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     [box] = sessions.world.of(ada.name)
     assert (box.session, box.running) == (ada, state)
 
@@ -73,7 +74,7 @@ def test_f05_who_starts_a_session_after_a_stop_that_was_cut_short_is_not_stopped
     with sessions.world.person():
         sessions.sessions.start(ada.name)
     sessions.world.work(ada.name, "at once")
-    [result] = sessions.carrier().recover_all()
+    [result] = recover_all(sessions.carrier())
     assert result.state is State.rolled_back and "started by somebody else" in result.reason
     assert sessions.world.stops[ada.container] == 1 and healthy(sessions, ada)
 
@@ -90,10 +91,10 @@ def test_f05_what_somebody_did_while_nobody_watched_stays_whoever_ends_the_move(
     if again:  # one that goes on with the move sees the container run, and is killed as well
         happening(sessions, "compare", "before", kill(sessions))
         with pytest.raises(Killed):
-            sessions.carrier().recover_all()
+            recover_all(sessions.carrier())
     with sessions.world.person():
         sessions.sessions.stop(ada.name)
-    [result] = sessions.carrier().recover_all()
+    [result] = recover_all(sessions.carrier())
     assert result.state is State.skipped and result.damaged and "work-10-the thesis" in result.reason
     assert not sessions.world.lost(ada, OWN)
 
@@ -105,7 +106,7 @@ def test_f06_who_deletes_a_session_in_mid_move_never_sees_it_again(sessions: Fle
         move(sessions, ada)
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    [result] = sessions.carrier().recover_all()
+    [result] = recover_all(sessions.carrier())
     assert result.state is State.skipped and "deleted" in result.reason
     assert not sessions.world.of(ada.name) and not sessions.world.snapshots
     assert not sessions.world.lost(ada, OWN)
@@ -117,7 +118,7 @@ def test_f06_what_a_bad_image_did_to_the_home_of_a_deleted_session_can_be_undone
         move(sessions, ada, sessions.image("bad", IMAGES["writes into the home"]))
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
-    [result] = sessions.carrier().recover_all()
+    [result] = recover_all(sessions.carrier())
     [kept] = sessions.world.snapshots.values()
     assert not differing(sessions.world.owed[str(ada.home)], kept[""], OWN)
     assert str(sessions.sessions.homes.snapshot(ada.name, sessions.journal.history(ada.name)[-1].id)) in result.reason
@@ -132,9 +133,9 @@ def test_f06_what_is_forgotten_of_a_deleted_session_without_a_result_is_forgotte
     with sessions.world.person():
         sessions.sessions.remove(ada.name)
     happening(sessions, "forget", "after", fail("it took longer than 60 s and was ended"))
-    [held] = sessions.carrier().recover_all()
+    [held] = recover_all(sessions.carrier())
     assert held.state is State.held
-    ended = sessions.carrier().reopen(ada.name)
+    ended = reopen(sessions.carrier(), ada.name)
     assert ended and ended.state is State.skipped and not sessions.world.snapshots
 
 

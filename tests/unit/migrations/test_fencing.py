@@ -29,6 +29,7 @@ from flows.images.registry import Registry
 from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
+from flows.migrations.recovery import recover_all
 from flows.migrations.rehearsal import _named, sweep
 from flows.migrations.results import NotRecovered
 from flows.sessions.lifecycle import Sessions
@@ -125,7 +126,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
 
     sessions.world.stands = stands
     with ThreadPoolExecutor(1) as pool:
-        resumed = pool.submit(carrier.recover_all)
+        resumed = pool.submit(recover_all, carrier)
         wait_until(lambda: [move.before.name for move in journal.unfinished()] == ["s1", "s2"])
         goes_on.set()
         with pytest.raises(NotRecovered, match="running/session-s1") as caught:
@@ -133,7 +134,7 @@ def test_one_sessions_trouble_ends_nobody_elses_resume_and_one_that_hangs_holds_
     assert set(caught.value.problems) == {"s1"}
     assert [(one.session, one.moved) for one in caught.value.results] == [("s2", True), ("s3", True)]
     sessions.world.stands = lambda _: None
-    [result] = carrier.recover_all()
+    [result] = recover_all(carrier)
     assert result.moved
 
 

@@ -11,6 +11,7 @@ from flows.core.errors import RefitError, UnknownName
 from flows.core.policy import Mode
 from flows.migrations import snapshot_actions
 from flows.migrations.move_steps import State
+from flows.migrations.recovery import recover_all
 from flows.migrations.results import Result
 from flows.migrations.roll_back import InUse, foresee, roll_back
 from flows.sessions.model import Running, Session
@@ -200,7 +201,7 @@ def test_killed_before_and_after_every_effect_the_home_is_as_before_or_as_then(
     chosen = snapshot_actions.find(sessions.sessions, ada.name, THEN)
     with pytest.raises(Killed):
         carrier.carry_out(decision, back_to=chosen.id)
-    sessions.carrier().recover_all()
+    recover_all(sessions.carrier())
     assert not sessions.journal.unfinished() and healthy(sessions, ada)
     [done] = sessions.journal.history(ada.name)
     found = home(sessions, ada)

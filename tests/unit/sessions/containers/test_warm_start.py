@@ -20,7 +20,7 @@ from flows.catalog.model import Access
 from flows.core import command
 from flows.core.command import Completed
 from flows.core.settings import Settings
-from flows.migrations.steps.world import room_obstacle
+from flows.migrations.steps.move_context import room_obstacle
 from flows.sessions.containers import warm_start
 from flows.sessions.containers.warm_start import VARIABLE, Mounted, Slots, mounted, objection, with_warm
 from flows.sessions.model import Container, Running, Session, session_of

@@ -17,7 +17,7 @@ from flows.core.settings import Settings
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import callers
 from flows.web.my_sessions.callers import Callers
-from flows.web.my_sessions.look import Remembered
+from flows.web.my_sessions.overview import Remembered
 from flows.web.my_sessions.problems import Code, Problem
 from tests.support.waiting import PATIENCE, free_port, serving
 

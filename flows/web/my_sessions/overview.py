@@ -1,4 +1,4 @@
-"""Looks at sessions for their people. The answers of others are remembered for seconds: every page asks for it."""
+"""The overview of a person's sessions, for every page. Answers of others are remembered for seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A glance at Refit's database without SQLAlchemy, whose import takes longer than what commands that only look ask."""
+"""One query of Refit's database without SQLAlchemy, whose import takes longer than what commands that only look ask."""
 
 from __future__ import annotations
 

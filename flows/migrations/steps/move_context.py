@@ -25,8 +25,8 @@ from flows.sessions.snapshots.records import SnapshotRecords
 LISTED_AGAIN, LIST_PAUSE_SECONDS = 3, 1.0
 
 
-class World:
-    """The world of the steps forth and back.
+class MoveContext:
+    """The context of the steps forth and back.
 
     Attributes:
         settings: those in force.

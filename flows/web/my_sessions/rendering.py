@@ -1,4 +1,4 @@
-"""The looks of the pages: templates and what goes with every page. Pure but for reading them."""
+"""Renders the pages: templates, and the headers that go with every page. Pure but for reading them."""
 
 from __future__ import annotations
 
