@@ -43,6 +43,7 @@ def begins(recipe: str) -> str:
 
 
 RECIPE = "runtime-minimal-c9s-py39_2023c_20230925"
+STUDIO = RECIPE.replace("runtime", "studio")  # its IDE is none of Refit's
 Import = Callable[..., Adoption]
 
 

@@ -55,7 +55,7 @@ def _adopt(checkout: Checkout, target: Path, own: Catalog, cuda: str, made: Adop
         (target / part).mkdir()
     ides = dict(take_ides(checkout, made, own))
     bundles = dict(take_bundles(checkout, made))
-    while drop_refused(bundles, made):
+    while drop_refused(checkout, bundles, made):
         pass
     lend_python(checkout, bundles, made)
     ides = fitting(ides, bundles, made, own)

@@ -10,13 +10,13 @@ from pathlib import Path
 from flows.authoring.importing.bases import tell_of_instructions, tell_of_surroundings
 from flows.authoring.importing.checkout import Checkout, first_line, names_in, numbered, packages_among
 from flows.authoring.importing.containerfile import instructions
-from flows.authoring.importing.pipfiles import take_pipfile
+from flows.authoring.importing.pipfiles import leave_out, take_pipfile
 from flows.authoring.importing.report import Adoption
 from flows.authoring.importing.template import carried
 from flows.catalog import load, tag
 from flows.catalog.lineage import NUMBERED
 from flows.core.atomic_files import write_whole
-from flows.core.documents import Mistakes, bounds
+from flows.core.documents import Mistake, Mistakes, bounds
 from flows.core.formatting import on_a_line
 
 PYTHON = re.compile(r"py3[0-9]+")
@@ -129,24 +129,20 @@ def _leave_out(checkout: Checkout, place: str, files: Collection[str], what: str
     checkout.account(*files)
 
 
-def drop_refused(bundles: Mapping[str, str], made: Adoption) -> bool:
+def drop_refused(checkout: Checkout, bundles: Mapping[str, str], made: Adoption) -> bool:
     """Leave out the Pipfiles that a catalog refuses; whether there were any: one may hide the mistakes of another."""
-    theirs, gone = {name: theirs for theirs, name in bundles.items()}, set[Path]()
+    theirs, refused = {name: theirs for theirs, name in bundles.items()}, dict[Path, list[Mistake]]()
     try:
         load.load_catalog(made.catalog)
     except Mistakes as found:
         for mistake in found.mistakes:
-            folder = mistake.file.parent
-            if PYTHON.fullmatch(folder.name):
-                number, _, name = folder.parent.name.partition("-")
-                place = f"snippets/bundles/{number}-{theirs[name]}/{folder.name}"
-                made.note(f"{place}/{mistake.file.name}:{mistake.line}", f"was left out: {mistake.what}")
-                if folder not in gone:
-                    made.lacks(f"bundle/{theirs[name]}/{folder.name}", place)
-                gone.add(folder)
-    for folder in gone:
-        shutil.rmtree(folder)
-    return bool(gone)
+            if PYTHON.fullmatch(mistake.file.parent.name):
+                refused.setdefault(mistake.file.parent, []).append(mistake)
+    for folder, mistakes in refused.items():
+        number, _, name = folder.parent.name.partition("-")
+        place = f"snippets/bundles/{number}-{theirs[name]}/{folder.name}"
+        leave_out(checkout, place, folder, theirs[name], made, mistakes)
+    return bool(refused)
 
 
 def lend_python(checkout: Checkout, bundles: dict[str, str], made: Adoption) -> None:

@@ -69,11 +69,13 @@ class Originals:
         there = self._known(one, given)
         # The shared snippet has a label of each; those of an IDE or a bundle are told with these.
         beside = self._known(one, given, "snippets/bundles/", "snippets/ides/")
-        for step in instructions(self._checkout.text(path)):
+        steps = instructions(self._checkout.text(path))
+        alone = sum(step.name == "FROM" for step in steps) == 1  # then `why_another` says what is to be said of it
+        for step in steps:
             for line, part in step.parts():
                 if step.name == "LABEL" and _put_in(part, given) not in beside:
                     labels.append((line, part))
-                elif _put_in(part, given) not in there and not (one and step.name == "FROM"):
+                elif _put_in(part, given) not in there and not (one and alone and step.name == "FROM"):
                     changed += 1
                     self._made.note(f"{path}:{line}", f"was left out, for it is in none of the snippets: {part}")
         self._tell_labels(path, labels)

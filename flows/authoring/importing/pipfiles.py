@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from flows.authoring.importing.checkout import Checkout
 from flows.authoring.importing.report import Adoption
 from flows.catalog.model import python_version
 from flows.core.atomic_files import write_whole
-from flows.core.documents import Mistakes, bounds, parse_plain_json, parse_toml
+from flows.core.documents import Mistake, Mistakes, bounds, parse_plain_json, parse_toml
 from flows.core.errors import RefitError
 from flows.locks import python_lockfile
 from flows.locks.pipfile import as_text, digest, read_pipfile
@@ -21,6 +21,9 @@ from flows.locks.pipfile import as_text, digest, read_pipfile
 # pipenv takes `six = "1.16"` for `==1.16`.
 _BARE_VERSION = re.compile(r"""(^\s*+[^={#]++=\s*["']|[{,]\s*version\s*=\s*["'])(\d[^"',]*(?=["']))""")
 _SECTION = re.compile(r"\s*+(\[\[?)([^\]#]++)\]")
+_SAYS_NOTHING = re.compile(
+    r"\s*(?:#|\[\[?\s*(?:source|packages|dev-packages|requires|scripts|pipenv)\s*\]\]?\s*(?:#|$))"
+)
 _OTHER_SECTIONS = ("source", "requires", "pipenv", "scripts")
 
 
@@ -37,21 +40,32 @@ def take_pipfile(checkout: Checkout, place: str, target: Path, theirs: str, made
         write_whole(target / "Pipfile", _rewritten(text, accepted, version, path, made))
         pipfile = read_pipfile(target / "Pipfile")
     except Mistakes as mistakes:
-        for mistake in mistakes.mistakes if checkout.has(path) else ():
-            made.note(f"{path}:{mistake.line}", f"was left out: {mistake.what}")
-        _leave_out(checkout, place, target, theirs, made)
+        leave_out(checkout, place, target, theirs, made, mistakes.mistakes)
         return
     if not (text.strip() and checkout.readable(path)):
-        _leave_out(checkout, place, target, theirs, made)
+        leave_out(checkout, place, target, theirs, made)
     elif not checkout.has(f"{path}.lock"):
         made.note(place, "has to be locked: it has no lock")
     else:
         _take_lock(checkout, f"{path}.lock", data, pipfile.digest, target, made)
 
 
-def _leave_out(checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption) -> None:
-    if not checkout.text(f"{place}/Pipfile", bounds.TOML).strip():
+def leave_out(
+    checkout: Checkout, place: str, target: Path, theirs: str, made: Adoption, mistakes: Iterable[Mistake] = ()
+) -> None:
+    """Leave a Pipfile out, and note why, and each line of it that asks for something."""
+    path = f"{place}/Pipfile"
+    for file in (path, f"{path}.lock"):
+        made.forget(file)
+    if text := checkout.text(path, bounds.TOML).strip("\n"):
+        made.note(place, "was left out: its Pipfile can't be taken as it is, and nothing of it is in the catalog")
+    else:
         made.note(place, "was left out: it has no Pipfile, or one that says nothing")
+    for mistake in mistakes if text else ():
+        made.note(f"{place}/{mistake.file.name}:{mistake.line}", f"was left out: {mistake.what}")
+    for number, row in enumerate(checkout.text(path, bounds.TOML).split("\n"), 1):
+        if row.strip() and not _SAYS_NOTHING.match(row):
+            made.note(f"{path}:{number}", f"was left out with it: {row.strip()}")
     made.lacks(f"bundle/{theirs}/{target.name}", place)
     shutil.rmtree(target, ignore_errors=True)
 

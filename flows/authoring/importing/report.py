@@ -17,6 +17,7 @@ REPORT = "import-report.md"
 OF_A_FILE = 300  # lines about one file
 TOGETHER = 2_000_000  # characters of all of them
 _LINE = re.compile(r":\d+$")  # of a file, after its path
+_LOGIN = re.compile(r"://[^/\s@\"']+@")
 _PLACE, _TEXT = 300, 1_000  # characters of a line: of the place, and of what is said of it
 
 
@@ -75,6 +76,13 @@ class Adoption:
         self._room -= len(note)
         self.notes.append(note)
 
+    def forget(self, file: str) -> None:
+        """Take back what was noted of a file: it is not in the catalog after all."""
+        gone = {note for note in self.notes if _LINE.sub("", note.partition(": ")[0]) == file}
+        self.notes = [note for note in self.notes if note not in gone]
+        self._room += sum(map(len, gone))
+        del self._of_files[file], self.unlisted[file]
+
     def conclude(self, recipes: Iterable[Recipe]) -> None:
         """Add what became of recipes."""
         self.recipes += [replace(recipe, why=_shown(recipe.why, _TEXT)) for recipe in recipes]
@@ -129,8 +137,8 @@ class Adoption:
 
 
 def _shown(text: str, most: int) -> str:
-    """A text of others on a line, no longer than a line of the report may be."""
-    return on_a_line(clipped(text, most))
+    """A text of others on a line, no longer than a line of the report may be, and without passwords of addresses."""
+    return on_a_line(clipped(_LOGIN.sub("://***@", text), most))
 
 
 def _heading(note: str) -> str:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flows.authoring.importing.report import REPORT, Adoption
-from tests.support.checkout import DIGEST, LOCK, PIPFILE, RECIPE, Import, begins, write
-
-ITEM = re.compile(rb"item[a-z]+\d+")
-PARTS = ("base", "cuda-layer", "recipes", "snippets")
-STUDIO = RECIPE.replace("runtime", "studio")
+from flows.authoring.importing.report import REPORT
+from tests.support.accounts import lost
+from tests.support.checkout import DIGEST, LOCK, PIPFILE, RECIPE, STUDIO, Import, begins, write
 
 
 def windows(root: Path) -> None:
@@ -123,52 +119,6 @@ def builds(root: Path) -> None:
 
 
 UNLIKE: list[Callable[[Path], None]] = [windows, languages, links, nothing, large, many, builds]
-
-
-def files(root: Path) -> Iterator[Path]:
-    """All that a checkout has in the folders of its parts, links as they are; folders where they are empty."""
-    for part in PARTS:
-        for folder, names, inner in os.walk(root / part):
-            here = Path(folder)
-            yield from (here / name for name in inner)
-            yield from (here / name for name in names if (here / name).is_symlink())
-            if not names and not inner:
-                yield here
-
-
-def about(made: Adoption, path: str) -> list[tuple[int, str]]:
-    """The notes about a file or a folder above it: the line, or none of them, and all of the text."""
-    told = list[tuple[int, str]]()
-    for note in made.notes:
-        place, _, text = note.partition(": ")
-        where, _, line = place.rpartition(":")
-        exact = (where, int(line)) if where and line.isdecimal() else (place, 0)
-        if path == exact[0] or (exact[0].count("/") and path.startswith(f"{exact[0]}/")):
-            told.append((exact[1], text))
-    return told
-
-
-def lost(root: Path, made: Adoption) -> Iterator[str]:
-    """The items that neither came over nor stand in the report where they are."""
-    came = b"\n".join(file.read_bytes() for file in made.catalog.rglob("*") if file.is_file() and file.name != REPORT)
-    recipes = {recipe.name: recipe for recipe in made.recipes}
-    for file in files(root):
-        path = file.relative_to(root).as_posix()
-        notes = about(made, path)
-        whole = any(line == 0 for line, _ in notes) or (path.split("/")[1] in recipes and path.count("/") == 1)
-        if file.is_symlink() or not file.is_file():
-            if not whole:
-                yield path
-            continue
-        if file.stat().st_size > 1 << 20:
-            if not whole:
-                yield path
-            continue
-        for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
-            for item in ITEM.findall(line):
-                there = any(0 < at <= number and item.decode() in text for at, text in notes)
-                if not (there or whole or re.search(rb"\b%s\b" % item, came)):
-                    yield f"{path}:{number}: {item.decode()}"
 
 
 @pytest.mark.slow
