@@ -1,4 +1,4 @@
-"""What a checkout of workbench-images has, and what of it neither came over nor stands in the report."""
+"""Account for each item of a checkout of workbench-images: it came over, or it stands in the report."""
 
 from __future__ import annotations
 
