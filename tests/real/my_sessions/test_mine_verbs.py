@@ -65,8 +65,9 @@ def test_a_home_goes_back_as_a_whole_and_by_single_files(hub: Hub, ada: Person, 
     write("a-third")
     mine("rollback", "ada", "by-mine", "--yes", "--force")
     assert reads() == "one"
-    mine("clone", "ada", "by-laptop", "--snapshot", "by-mine")
-    assert Path(hub.sessions.homes.path("ada--by-laptop"), "mine.txt").read_text() == "one"
+    mine("clone", "ada", "try-it", "--snapshot", "by-mine")
+    [copy] = [one["name"] for one in mine("list") if one["owner"] == "ada" and "try-it" in one["name"]]
+    assert Path(hub.sessions.homes.path(copy), "mine.txt").read_text() == "one"
 
 
 def test_keys_are_added_and_removed(ada: Person, tmp_path: Path, mine: Mine) -> None:
