@@ -39,11 +39,11 @@ class Round:
 def run() -> list[Row]:
     """1,000 requests a second of 200 people through the gateway, with logins and without, in turns."""
     with ExitStack() as stack:
-        ide = stack.enter_context(_ide())
+        ides = stack.enter_context(_ide())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refit-door-")))
         people = stack.enter_context(people_alone(folder / "with"))
-        cookies = _logged_in(people, ide)
-        open_to_all = stack.enter_context(_without(folder / "without", ide))
+        cookies = _logged_in(people, ides)
+        open_to_all = stack.enter_context(_without(folder / "without", ides))
         ours, plain = list[Round](), list[Round]()
         for _ in range(ROUNDS):
             ours.append(_measured(people.hub.settings, cookies, ("gateway", "authorizer", "hub")))
@@ -61,24 +61,25 @@ def _row(what: str, ours: list[float], plain: list[float]) -> Row:
 
 
 @contextmanager
-def _ide() -> Iterator[str]:
+def _ide() -> Iterator[list[str]]:
+    """An IDE for each person, each at an address of its own."""
     port = free_port()
-    with subprocess.Popen([NODE, _REQUESTS, "serve", str(port)]) as ide:
+    with subprocess.Popen([NODE, _REQUESTS, "serve", str(port), str(PEOPLE)]) as ide:
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield [f"http://127.0.1.{number + 1}:{port}" for number in range(PEOPLE)]
         finally:
             ide.kill()
 
 
 @contextmanager
-def _without(folder: Path, ide: str) -> Iterator[Settings]:
+def _without(folder: Path, ides: list[str]) -> Iterator[Settings]:
     """The gateway of a home without a Hub."""
     ports = {"gateway_port": free_port(), "gateway_api_port": free_port()}
     with private_home(folder, free_port(), gateway=True, **ports) as settings:
         try:
             services.up(settings, only=("gateway", "waiting-page"))
             wait_until(lambda: routes.COMPLETE in (Gateway(settings).table() or {}))
-            for number in range(PEOPLE):
+            for number, ide in enumerate(ides):
                 Gateway(settings).lead(_session(number), ide)
             yield settings
         finally:
@@ -89,13 +90,13 @@ def _session(number: int) -> str:
     return f"p{number}"
 
 
-def _logged_in(people: People, ide: str) -> list[str]:
+def _logged_in(people: People, ides: list[str]) -> list[str]:
     """Cookies of people with a session each."""
     hub = people.hub
     admin = hub.person("root", "--admin")
     key = (hub.settings.home / "services/authorizer/key").read_text()
     cookies = []
-    for number in range(PEOPLE):
+    for number, ide in enumerate(ides):
         name = _session(number)
         admin.api("POST", f"/users/{name}")
         login = admin.api("POST", f"/users/{name}/tokens").json()["id"]

@@ -1,11 +1,13 @@
-// Asks for paths at a steady rate, as many people's browsers do, and answers such requests: `serve PORT` or `ask` with a
-// JSON document {url, cookies, rate, seconds} on its standard input, which prints {asked, failed, milliseconds}.
+// Asks for paths at a steady rate, as many people's browsers do, and answers such requests: `serve PORT COUNT`, at that many
+// addresses of loopback from 127.0.1.1 on, as the gateway leads two sessions to no single one; or `ask` with a JSON document
+// {urls, cookies, rate, seconds} on its standard input, which prints {asked, failed, milliseconds}.
 import http from "node:http";
 
-const [what, port] = process.argv.slice(2);
+const [what, port, count] = process.argv.slice(2);
 
 if (what === "serve") {
-  http.createServer((_, answer) => answer.end("this is a session\n")).listen(Number(port), "127.0.0.1");
+  for (let number = 1; number <= Number(count); number += 1)
+    http.createServer((_, answer) => answer.end("this is a session\n")).listen(Number(port), `127.0.1.${number}`);
 } else {
   let text = "";
   for await (const part of process.stdin) text += part;

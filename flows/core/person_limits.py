@@ -27,6 +27,13 @@ class PersonLimit(Document):
         allow_inf_nan=False,
         description="Cores that the sessions of a person may take that run; unset or 0: no limit.",
     )
+    home_gb: float | None = Field(
+        None,
+        ge=0,
+        allow_inf_nan=False,
+        description="GB that each home and volume of a person may take, in a pool; unset: as `session_home` says; "
+        "0: no limit.",
+    )
     gpus: int | None = Field(
         None, ge=0, description="GPUs that the sessions of a person may have that run; unset or 0: no limit."
     )
@@ -37,6 +44,6 @@ class PersonLimits(PersonLimit):
 
     groups: dict[GroupName, PersonLimit] = Field(
         {},
-        description="Group of the Hub → `sessions`, `memory_gb`, `cpus`, `gpus` of its members, in the place of those "
-        "above; of several groups, the most generous holds.",
+        description="Group of the Hub → `sessions`, `memory_gb`, `cpus`, `gpus`, `home_gb` of its members, in the "
+        "place of those above; of several groups, the most generous holds.",
     )

@@ -24,7 +24,7 @@ from flows.core.file_locks import one_at_a_time
 from flows.core.formatting import gigabytes, on_a_line, some
 from flows.core.settings import Settings
 from flows.host import mounts, tools
-from flows.sessions.homes import disk_quotas, subvolumes
+from flows.sessions.homes import disk_quotas, own_limits, subvolumes
 from flows.sessions.homes.btrfs_send import touched
 
 logger = logging.getLogger("refit.sessions")
@@ -146,14 +146,23 @@ class Pool:
         self._bound(home)
 
     def _bound(self, *folders: Path) -> None:
-        """Let homes and volumes have so many bytes each as the settings say, where this kernel can see to that."""
-        chosen = self._settings.session_home
-        most = round(chosen * 1e9) if not isinstance(chosen, str) else self._share(float(chosen.rstrip("%")) / 100)
+        """Let homes and volumes have so many bytes each as they may, where this kernel can see to that."""
         for folder in folders:
             try:
-                subvolumes.as_root("limit", folder, Path(str(most)))
+                subvolumes.as_root("limit", folder, Path(str(self._most(folder))))
             except (OSError, ProgramFailed) as error:
                 logger.warning("%s has no limit: %s", folder, error)
+
+    def _most(self, folder: Path) -> int:
+        """Bytes that a home, a volume or a copy for a rehearsal may take; 0: as many as there are."""
+        chosen = self._settings.session_home
+        general = round(chosen * 1e9) if not isinstance(chosen, str) else self._share(float(chosen.rstrip("%")) / 100)
+        kind, name, *_ = (*folder.relative_to(self.folder).parts, "")
+        if kind == self.rehearsals.name:
+            own = own_limits.largest(self._settings)
+            return 0 if 0 in (own, general) else max(own or 0, general)
+        own = own_limits.of(self._settings, name)
+        return general if own is None else own
 
     def _share(self, share: float) -> int:
         return int(shutil.disk_usage(self.folder).total * share)

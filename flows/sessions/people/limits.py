@@ -142,6 +142,15 @@ def allowed(limits: PersonLimits, groups: Collection[str]) -> Amounts:
     )
 
 
+def home(limits: PersonLimits, groups: Collection[str]) -> int | None:
+    """Bytes that each home of a member of these groups may take, 0: as many as there are; none: as of all sessions."""
+    of_groups = [one for group in groups if (one := limits.groups.get(group)) and one.home_gb is not None]
+    named = [one.home_gb for one in of_groups or [limits] if one.home_gb is not None]
+    if not named:
+        return None
+    return 0 if 0 in named else round(max(named) * 1e9)
+
+
 def _bytes(limit: PersonLimit) -> float | None:
     return None if limit.memory_gb is None else limit.memory_gb * 1e9
 

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.host import tools
+from flows.sessions.homes import own_limits
 from flows.sessions.people import limits, rights
 from flows.sessions.people.limits import NO_LIMITS, Account, Amounts
 from flows.sessions.store import Store
@@ -61,6 +62,12 @@ class Allowance:
         session = Store(self.database).session(name)
         return self.takes(session.memory, session.cpus, session.gpus)
 
+    def bound_home(self, person: str, session: str, groups: Collection[str] | None = None) -> None:
+        """Let the home of a person's session take as much as they may have, from its next start on."""
+        own_limits.choose(
+            self.settings, session, limits.home(self.settings.person_limits, self._groups(person, groups))
+        )
+
     def why_not_another(self, account: Account, offer: Offer) -> str:
         """Why somebody can't have another session of a profile; empty: they can."""
         refusal = account.refusal(self.takes(offer.memory, offer.cpus, offer.gpus))
@@ -99,7 +106,10 @@ class Allowance:
             yield
 
     def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:
-        if groups is None:
-            heard = (rights.last(self.settings).rights.accounts or {}).get(person)
-            groups = heard.groups if heard else ()
-        return limits.allowed(self.settings.person_limits, groups)
+        return limits.allowed(self.settings.person_limits, self._groups(person, groups))
+
+    def _groups(self, person: str, groups: Collection[str] | None) -> Collection[str]:
+        if groups is not None:
+            return groups
+        heard = (rights.last(self.settings).rights.accounts or {}).get(person)
+        return heard.groups if heard else ()

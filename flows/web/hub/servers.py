@@ -120,6 +120,7 @@ class Servers:
             if not self.is_up(session.name):
                 asked = self.allowance.of(session.name)
                 with self.allowance.within(person, asked, session.name, groups):
+                    self.allowance.bound_home(person, session.name, groups)
                     start_session(self._settings, session.name)
             return session.name
         finally:
@@ -186,6 +187,7 @@ class Servers:
         self.sessions.engine.pull(image)
         with self.allowance.within(person, asked, groups=groups):
             name, variables = self.free_name(person, server), names.environment(person, server)
+            self.allowance.bound_home(person, name, groups)
             session = make_session(self._settings, name, profile, image, volumes, variables, owner=person)
         PreferenceStore(self._database).change(name, person, owner=person)
         return session

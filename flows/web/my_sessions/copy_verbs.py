@@ -127,6 +127,7 @@ def _clone(desk: Desk, caller: Caller, name: str, asked: ToClone) -> MySession:
 
     def work() -> str:
         with desk.allowance.within(caller.person, takes):
+            desk.allowance.bound_home(caller.person, new)
             clone_session.clone(desk.settings, name, wish, caller.person)
         PreferenceStore(desk.database).change(new, caller.person, owner=caller.person)
         return f"{new} began with a copy of its home, and runs."

@@ -101,6 +101,7 @@ def _start(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
 
     def work() -> str:
         with desk.allowance.within(caller.person, asked, name):
+            desk.allowance.bound_home(caller.person, name)
             _, result = start_session(desk.settings, name)
         return "It runs on its new image." if result and result.moved else "It runs."
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flows.core.person_limits import PersonLimits
-from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, OverLimit, Resource, allowed, takes
+from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, OverLimit, Resource, allowed, home, takes
 
 GB = 10**9
 LIMITS = PersonLimits.model_validate(
@@ -68,6 +68,20 @@ def test_the_last_place_is_given_and_the_next_is_refused_with_words() -> None:
     assert str(told) == "You have 2 of 3 sessions. Those that run take 4 of 8 GB of memory and 1 of 2 cores."
     of_cores = Account(Amounts(math.inf, math.inf, 2, math.inf), used)
     assert str(of_cores) == "Your sessions that run take 1 of 2 cores."
+
+
+def test_homes_have_the_limit_of_the_most_generous_group() -> None:
+    limits = PersonLimits.model_validate(
+        {
+            "home_gb": 2,
+            "groups": {"staff": {"home_gb": 5}, "class": {"home_gb": 1}, "free": {"home_gb": 0}, "other": {}},
+        }
+    )
+    assert home(PersonLimits(), ("staff",)) is None
+    assert home(limits, ()) == home(limits, ("other", "strangers")) == 2 * GB
+    assert home(limits, ("class",)) == GB
+    assert home(limits, ("class", "staff")) == 5 * GB
+    assert home(limits, ("class", "free")) == 0
 
 
 def test_gpus_of_sessions_that_run_are_counted() -> None:
