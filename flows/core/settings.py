@@ -171,7 +171,9 @@ class Settings(documents.Document):
         "or a share of the machine's, like 50%; 0: as much as there is.",
     )
     session_cpu_shares: int = Field(
-        512, ge=0, description="Weight of a session where cores are short; other programs have 1024. 0: Podman's own."
+        512,
+        ge=0,
+        description="Weight of a session among containers where cores are short; others have 1024. 0: Podman's own.",
     )
     person_limits: PersonLimits = Field(PersonLimits(), description="The most that a person may have, at the Hub.")
     session_home: Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=r"^[1-9][0-9]?%$")] = Field(
