@@ -1,6 +1,6 @@
 // Asks for paths at a steady rate, as many people's browsers do, and answers such requests: `serve PORT COUNT`, at that many
 // addresses of loopback from 127.0.1.1 on, as the gateway leads two sessions to no single one; or `ask` with a JSON document
-// {urls, cookies, rate, seconds} on its standard input, which prints {asked, failed, milliseconds}.
+// {urls, cookies, rate, seconds} on its standard input, which prints {asked, failed, reasons, milliseconds}.
 import http from "node:http";
 
 const [what, port, count] = process.argv.slice(2);
@@ -16,15 +16,20 @@ if (what === "serve") {
   const milliseconds = [];
   const pending = new Set();
   let failed = 0;
+  const reasons = {};
+  const fail = (why) => ((failed += 1), (reasons[why] = (reasons[why] ?? 0) + 1));
   const ask = (number) =>
     new Promise((done) => {
       const begun = performance.now();
       const headers = { cookie: cookies[number % cookies.length], accept: "*/*" };
       const request = http.get(urls[number % urls.length], { agent, headers }, (answer) => {
-        if (answer.statusCode !== 200) failed += 1;
-        answer.resume().on("end", () => done(milliseconds.push(performance.now() - begun)));
+        let text = "";
+        answer.on("data", (part) => (text = `${text}${part}`.slice(0, 200)));
+        answer.on("end", () => answer.statusCode === 200 || fail(`${answer.statusCode} ${text.trim()}`));
+        answer.on("end", () => done(milliseconds.push(performance.now() - begun)));
       });
-      request.on("error", () => done((failed += 1)));
+      // As browsers do: a connection that was kept may be closed in the moment in which it is used again.
+      request.on("error", ({ code }) => done(request.reusedSocket && code === "ECONNRESET" ? ask(number) : fail(code)));
     });
   const begun = performance.now();
   for (let number = 0; number < rate * seconds; ) {
@@ -36,5 +41,5 @@ if (what === "serve") {
     await new Promise((done) => setTimeout(done, 2));
   }
   await Promise.all(pending);
-  console.log(JSON.stringify({ asked: rate * seconds, failed, milliseconds }));
+  console.log(JSON.stringify({ asked: rate * seconds, failed, reasons, milliseconds }));
 }

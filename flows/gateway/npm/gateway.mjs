@@ -216,7 +216,7 @@ class Gateway extends ConfigurableProxy {
       asked.on("timeout", () => asked.destroy(new Error("the authorizer doesn't answer")));
       asked.on("error", ({ code }) =>
         // It may have closed a kept connection in the moment in which it was asked by it; that has let nobody in.
-        asked.reusedSocket && code === "ECONNRESET"
+        asked.reusedSocket && ["ECONNRESET", "EPIPE"].includes(code)
           ? done(this.#askAuthorizer(kind, request, prefix))
           : done({ status: 503, headers: { "Retry-After": "1" }, body: "the authorizer is away\n" })
       );
