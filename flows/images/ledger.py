@@ -41,6 +41,7 @@ class StageRow(Table):
 
 # Made once: to make a statement takes longer than to execute it.
 _STAGES = cast(sqlalchemy.Table, StageRow.__table__)
+_DIGESTS = select(_STAGES.c.key, _STAGES.c.digest).where(_STAGES.c.key.in_(bindparam("of", expanding=True)))
 _DIGEST = select(_STAGES.c.digest).where(_STAGES.c.key == bindparam("of"))
 _NEWEST = select(func.max(_STAGES.c.built)).where(_STAGES.c.name == bindparam("of"))
 
@@ -107,11 +108,10 @@ class Ledger:
         """Key → the digest that counts for it, of those that were built with this database."""
         ordered = sorted(keys)
         digests: dict[str, str] = {}
-        with Session(self._database) as session:
+        with self._database.connect() as connection:
             for start in range(0, len(ordered), _AT_ONCE):
-                some = ordered[start : start + _AT_ONCE]
-                rows = session.execute(select(StageRow.key, StageRow.digest).where(StageRow.key.in_(some)))
-                digests |= dict(rows.tuples().all())
+                rows = connection.execute(_DIGESTS, {"of": ordered[start : start + _AT_ONCE]})
+                digests |= {str(key): str(digest) for key, digest in rows}
         return digests
 
     def latest(self, names: Collection[str]) -> dict[str, Entry]:
