@@ -1,4 +1,4 @@
-"""The engine that the settings name, and the keepers of homes and tokens that belong to it."""
+"""The engine that the settings name, the keepers of homes and tokens that belong to it, and where it tries images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 from flows.core.lazily import lazily
 from flows.core.settings import Settings
 from flows.sessions.engine import Engine, Homes, Tokens
+from flows.sessions.trial import Trials
 
 with lazily(globals()):
     from flows.gateway.proxy import Gateway
     from flows.images.registry import Registry
     from flows.sessions.containers.podman import Podman
+    from flows.sessions.containers.trials import PodmanTrials
     from flows.sessions.homes.home import LocalHomes
     from flows.sessions.kubernetes.cluster import Cluster  # 0.3 s
     from flows.sessions.kubernetes.engine import Kubernetes
@@ -44,3 +46,8 @@ def homes(settings: Settings) -> Homes:
 def tokens(settings: Settings) -> Tokens:
     """The keeper of the tokens of sessions."""
     return SecretTokens(Cluster(ClusterOptions.of(settings))) if settings.in_cluster else FileTokens()
+
+
+def trials(settings: Settings, homes: Homes) -> Trials:
+    """Where images are tried beside sessions."""
+    return PodmanTrials(settings, homes)

@@ -29,12 +29,14 @@ from flows.images.registry import Registry
 from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
+
 from flows.migrations.recovery import recover_all
-from flows.migrations.rehearsal import _named, sweep
+from flows.migrations.rehearsal import sweep
 from flows.migrations.results import NotRecovered
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.ssh.forwarder import Forwarder
+from flows.sessions.trial import named
 from tests.support.processes import in_a_process
 from tests.support.simulated.engine import SimulatedHomes
 from tests.support.simulated.fleet import ACCESS, LATE, Fleet, fleet
@@ -248,7 +250,7 @@ def test_locks_of_rehearsals_go_with_them(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
     homes, folder = SimulatedHomes(World(), tmp_path), settings.folder("rehearsals")
     (folder / "ada.lock").touch()
-    with _named(settings, "bob") as id:
+    with named(settings, "bob") as id:
         assert sweep(settings, homes) == () and [path.name for path in folder.iterdir()] == [f"{id}.lock"]
     assert not list(folder.iterdir())
 
