@@ -16,6 +16,7 @@ from flows.publishing import image_comparison
 from flows.sessions.engine import Engine
 from flows.sessions.inside import folder as inside
 from flows.sessions.model import Session
+from flows.sessions.podman_only import only_on_podman
 
 LOOK_SECONDS = 300.0
 # Paths that a container writes by itself, and those of package records: packages are told by name.
@@ -59,6 +60,7 @@ def hand_made(settings: Settings, engine: Engine, session: Session) -> HandMade:
     Raises:
         RefitError: the container doesn't run, or can't be looked at.
     """
+    only_on_podman(settings, "Looks for what was changed by hand")
     image, now = of_image(settings, session.image), in_container(engine, session)
     system = image_comparison.changes(image.system, now.system)
     python = image_comparison.changes(image.distributions, now.distributions)

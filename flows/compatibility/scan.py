@@ -21,6 +21,7 @@ from flows.core.settings import Settings
 from flows.host import containers
 from flows.sessions.engine import Engine
 from flows.sessions.model import Session
+from flows.sessions.podman_only import only_on_podman
 
 GRACE_SECONDS, LOOK_SECONDS = 30.0, 300.0
 MOST_TOLD = 64 << 20  # bytes that an image with very many packages says of itself
@@ -62,6 +63,7 @@ def scan(settings: Settings, session: Session, image: str, bounds: Bounds = BOUN
     Raises:
         RefitError: home, volumes or image can't be read.
     """
+    only_on_podman(settings, "Scans of homes")
     old, new = of_image(settings, session.image), of_image(settings, image)
     # Shared volumes belong to none of them, and to none of their users alone.
     own = [volume for volume in session.volumes if not volume.shared and volume.folder.exists()]

@@ -54,7 +54,6 @@ from flows.publishing.signatures import Publications
 from flows.sessions.gpus.gpu import NoGpu
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session
-from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import record
 from flows.sessions.wishes import caller
 
@@ -128,7 +127,6 @@ class MoveExecutor:
 
     def _moved(self, before: Session, image: str) -> Session:
         """The session in its next container; a rollback may leave it the image that it has, whatever counts now."""
-        only_on_podman(self._settings, "Moves onto other images")
         if image == before.image:
             return moved(before, image, None)
         self._publications.require(image)
@@ -273,10 +271,12 @@ class MoveExecutor:
         )
 
     def _advice(self, move: Move) -> str:
-        snapshot = self.sessions.homes.snapshot(move.before.name, move.id)
+        left = f"the containers {move.before.container} and {move.after.container}"
+        if self.sessions.homes.keeps_snapshots:
+            left += f" and the snapshot {self.sessions.homes.snapshot(move.before.name, move.id)}"
         return (
-            f"Nothing was removed: the containers {move.before.container} and {move.after.container} and the snapshot "
-            f"{snapshot} are as they were left. Mend the cause, then `refit migrate recover {move.before.name}`."
+            f"Nothing was removed: {left} are as they were left. "
+            f"Mend the cause, then `refit migrate recover {move.before.name}`."
         )
 
     def _decide(self, move: Move, recorded: tuple[bool, bool]) -> Next:

@@ -27,7 +27,12 @@ class ImagePulls:
         self._sizes: TTLCache[str, int] = TTLCache(1000, settings.migration.poll_minutes * 60)
 
     def sizes(self, images: Collection[str]) -> dict[str, int]:
-        """Image → bytes that have to be pulled before anybody can move to it, as far as the registry tells."""
+        """Image → bytes that have to be pulled before anybody can move to it, as far as the registry tells.
+
+        Where sessions run elsewhere, nobody knows: a move pulls its image before anybody waits.
+        """
+        if not self._engine.on_this_machine:
+            return {}
         if unknown := images - self._sizes.keys():
             with suppress(RefitError):
                 self._sizes.update(dict.fromkeys(unknown, 0) | to_pull(self._settings, unknown))

@@ -43,6 +43,8 @@ def plan_migration(names: Sequence[str], to: str, settings: Settings, origin: st
     Each says how much of its image has to be pulled first.
     """
     planned = SessionPlanner(settings).plan(names, to, origin)
+    if settings.in_cluster:  # nodes have their images, and a move pulls its own before anybody waits
+        return planned
     pulls = to_pull(settings, {line.new for line in planned if line.new not in ("", line.old)})
     return tuple(replace(line, pull=pulls.get(line.new, 0)) for line in planned)
 

@@ -18,6 +18,9 @@ class Engine(Protocol):
     Failures that a person can mend are `RefitError`.
     """
 
+    on_this_machine: bool
+    """Whether containers run here: they take this machine's memory and disk, and their files can be read here."""
+
     at_once: int
     """How many sessions are moved at the same time at most: more would only make each of them wait longer."""
 
@@ -119,6 +122,9 @@ class Homes(Protocol):
     Every verb can be repeated. Failures that a person can mend are `RefitError`; a copy for which there is no room is
     `homes.room.NoRoom`.
     """
+
+    keeps_snapshots: bool
+    """Whether snapshots are taken. Where none are, moves do without, and all verbs of snapshots refuse."""
 
     def path(self, name: str) -> Path:
         """Where the home of the session `name` is, there or not.

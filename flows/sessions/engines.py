@@ -22,6 +22,7 @@ with lazily(globals()):
     from flows.sessions.kubernetes.homes import ClusterHomes
     from flows.sessions.kubernetes.manifests import ClusterOptions
     from flows.sessions.kubernetes.tokens import SecretTokens
+    from flows.sessions.kubernetes.trials import ClusterTrials
     from flows.sessions.tokens import FileTokens
 
 
@@ -50,4 +51,6 @@ def tokens(settings: Settings) -> Tokens:
 
 def trials(settings: Settings, homes: Homes) -> Trials:
     """Where images are tried beside sessions."""
+    if settings.in_cluster:
+        return ClusterTrials(settings, partial(_configuration, settings))
     return PodmanTrials(settings, homes)

@@ -27,7 +27,7 @@ from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
-from flows.migrations.steps.move_context import MoveContext, says_used, stays_cold
+from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
 from flows.migrations.steps.way_back import forget
 from flows.sessions.activity import hook
 from flows.sessions.activity.probes import Watch
@@ -67,7 +67,8 @@ class Forward:
         elif move.consent is not Consent.starts:
             self._sessions.wait_ready(move.before)
             self._ask_hook(move)
-        self._sessions.homes.check_room(move.before)
+        if self._context.keeps_snapshots:
+            self._sessions.homes.check_room(move.before)
         return NOTHING
 
     def _check_rollback(self, move: Move) -> None:
@@ -107,10 +108,11 @@ class Forward:
             raise Deferred(f"{error.what} {error.why}") from error
         if rehearsed.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
-            raise Unproven(f"The new image didn't pass its rehearsal on a copy of the home. {seen}")
-        return Outcome(
-            f"not rehearsed: {rehearsed.skipped}" if rehearsed.skipped else f"rehearsed in {rehearsed.seconds:g} s"
-        )
+            beside = " on a copy of the home" if rehearsed.with_home else ""
+            raise Unproven(f"The new image didn't pass its rehearsal{beside}. {seen}")
+        if rehearsed.skipped:
+            return Outcome(f"not rehearsed: {rehearsed.skipped}")
+        return Outcome(f"rehearsed in {rehearsed.seconds:g} s{'' if rehearsed.with_home else ', without its home'}")
 
     def create(self, move: Move) -> Outcome:
         """Create the new container, or take one that the session has had and that fits."""
@@ -125,6 +127,8 @@ class Forward:
         """Packages that were installed by hand come along if its owner wants it; nobody waits for that yet."""
         if not self._wish(move.before.name).replay:
             return NOTHING
+        if not self._sessions.engine.on_this_machine:
+            return Outcome("packages that were installed by hand don't come along: they can't be read here")
         made = hand_made(self._settings, self._sessions.engine, move.before)
         return Outcome(replay(self._settings, made, move.after.container))
 
@@ -150,6 +154,8 @@ class Forward:
 
     def copy(self, move: Move) -> Outcome:
         """Copy the home while people work in it."""
+        if not self._context.keeps_snapshots:
+            return Outcome(NO_SNAPSHOT)
         self._sessions.homes.copy(move.before, move.id)
         return NOTHING
 
@@ -206,6 +212,8 @@ class Forward:
 
     def snapshot(self, move: Move) -> Outcome:
         """Bring what has changed since the copy into the snapshot."""
+        if not self._context.keeps_snapshots:
+            return NOTHING
         self._sessions.homes.delta(move.before, move.id)
         return NOTHING
 
@@ -281,6 +289,8 @@ class Forward:
 
     def _part_with_snapshot(self, move: Move) -> Outcome:
         """The home as it was before stays after a rollback, and if the settings say so."""
+        if not self._context.keeps_snapshots:
+            return NOTHING
         kept = has_code(self._context.journal.entries(move), Code.home_kept)  # until a person removes it
         if not move.back_to and (kept or not self._settings.migration.keep_hours):
             return forget(self._context, move)

@@ -51,6 +51,11 @@ class MoveContext:
             lambda: self.sessions.engine.containers(session), RefitError, attempts=LISTED_AGAIN + 1, pause=pause
         )
 
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether a home can be compared with what it was, and brought back."""
+        return self.sessions.homes.keeps_snapshots
+
     def runs(self, session: Session) -> bool:
         """Whether it runs, and has its home."""
         container = next((each for each in self.containers(session.name) if each.name == session.container), None)
@@ -61,6 +66,8 @@ class MoveContext:
 
         It found the home of the snapshot to which a rollback goes back, else that of the stop.
         """
+        if not self.keeps_snapshots:  # nobody can tell: see `NO_SNAPSHOT`
+            return ()
         own, snapshot = move.after.access.own_paths, move.back_to or move.id
         return self.sessions.homes.differences(move.before, snapshot, own, at_a_glance=at_a_glance)
 
@@ -98,12 +105,17 @@ class MoveContext:
 
     def no_room(self, waiting: int) -> str:
         """Why no further container may wait for its home beside so many; empty: one may."""
+        if not self.sessions.engine.on_this_machine:  # what a Pod asks for includes both
+            return ""
         most, needed = self.settings.warm_containers, self.settings.warm_memory
         return room_obstacle(waiting, most, psutil.virtual_memory().available / 1e9, needed)
 
     def ended(self, move: Move) -> Opened:
         """The documents, kernels and terminals that the stop has ended."""
         return shutdown_notice.ended_by(self.journal.entries(move))
+
+
+NO_SNAPSHOT = "no snapshot of the home: there are none here, so a change of the home by the new image isn't undone"
 
 
 def says_used(session: Session) -> bool:

@@ -13,7 +13,7 @@ from flows.migrations import previous_containers, shutdown_notice, unattended
 from flows.migrations.move import Entry, Move, Phase, has_code
 from flows.migrations.move_steps import Code, StepName
 from flows.migrations.results import NOTHING, Outcome
-from flows.migrations.steps.move_context import MoveContext, stays_cold
+from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, stays_cold
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running
 from flows.sessions.snapshots.model import Kind
@@ -51,6 +51,8 @@ class WayBack:
 
     def restore(self, move: Move) -> Outcome:
         """Undo what the new image did to the home; what a person may have done there is never undone."""
+        if not self._context.keeps_snapshots:
+            return Outcome(NO_SNAPSHOT)
         try:
             changed = self._context.changes(move)
         except NobodyKnows as error:  # somebody waits, and to bring it back doesn't take that long

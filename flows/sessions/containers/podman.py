@@ -63,6 +63,7 @@ class _Waiting:
 class Podman:
     """Implements `engine.Engine`; each container says by its labels what it is and how to make it anew."""
 
+    on_this_machine = True
     # A move works for two thirds of its time, and waits for the rest: so all cores have work. More would only make
     # those wait longer that are away; of more than may wait for their homes (`warm_containers`), some would start cold.
     at_once = min(8, math.ceil(1.5 * len(os.sched_getaffinity(0))))

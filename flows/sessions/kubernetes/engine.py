@@ -24,8 +24,9 @@ from flows.sessions.kubernetes.cluster import (
     ProgramEnded,
     StillWaiting,
 )
-from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED
+from flows.sessions.kubernetes.manifests import ENDED, KIND, OPENED, PLACED, SESSION, STARTED, entered
 from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.kubernetes.programs import output_of
 from flows.sessions.kubernetes.records import SessionPod, Slot
 from flows.sessions.model import Container, Running, Session, session_of
 
@@ -51,6 +52,7 @@ class Door(Protocol):
 class Kubernetes:
     """Implements `engine.Engine` in one namespace of a cluster."""
 
+    on_this_machine = False
     # Each move is a few calls and waits for kubelets; the API server takes hundreds at a time.
     at_once = 32
 
@@ -246,19 +248,17 @@ class Kubernetes:
     ) -> str:
         """Run a program beside a running generation, as its user; returns its standard output."""
         pod, slot = self._running(container)
-        return self._execute(pod.name, slot.name, argv, stdin.encode(), limit, most).decode(errors="replace")
+        return output_of(self._cluster, pod.name, slot.name, entered(slot.name, argv), stdin, limit=limit, most=most)
 
-    def _execute(
-        self, pod: str, slot: str, argv: Sequence[str], stdin: bytes, limit: float, most: int = FOREIGN_OUTPUT
-    ) -> bytes:
+    def _execute(self, pod: str, slot: str, argv: Sequence[str], stdin: bytes, limit: float) -> bytes:
         with self._cluster.program(pod, slot, argv, stdin) as program:
-            return b"".join(program.output(limit, most))
+            return b"".join(program.output(limit, FOREIGN_OUTPUT))
 
     @contextmanager
     def dialogue(self, container: str, argv: Sequence[str], limit: float = 600.0) -> Iterator[Callable[[str], str]]:
         """Let a program beside a running generation answer lines with lines, as its user, `limit` seconds at most."""
         pod, slot = self._running(container)
-        with self._cluster.program(pod.name, slot.name, argv, None) as program:
+        with self._cluster.program(pod.name, slot.name, entered(slot.name, argv), None) as program:
             lines = _lines(program.output(limit, 4 * FOREIGN_OUTPUT))
 
             def ask(line: str) -> str:
@@ -303,7 +303,10 @@ class Kubernetes:
         options = ["--namespace", self._options.namespace, "--container", slot.name, "--stdin"]
         options += ["--context", self._options.context] if self._options.context else []
         fence.check()
-        os.execv(kubectl, ["kubectl", "exec", pod.name, *options, *(["--tty"] if terminal else []), "--", *argv])
+        os.execv(
+            kubectl,
+            ["kubectl", "exec", pod.name, *options, *(["--tty"] if terminal else []), "--", *entered(slot.name, argv)],
+        )
 
     def logs(self, container: str, lines: int = 100) -> str:
         """The last lines that a generation's slot wrote; of a program that has ended by itself, what it left."""

@@ -24,6 +24,8 @@ _CLAIMS = "persistentvolumeclaims"
 class ClusterHomes:
     """Implements `engine.Homes` in one namespace of a cluster, without snapshots and copies."""
 
+    keeps_snapshots = False
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

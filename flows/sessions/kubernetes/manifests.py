@@ -290,12 +290,23 @@ def _volume_name(volume: Volume) -> str:
 
 
 def program(session: Session, argv: Sequence[str]) -> str:
-    """The shell script that a slot runs: the variables of the session, then its program, which takes its place."""
+    """The shell script that a slot runs: the variables of the session, then its program, which takes its place.
+
+    Called with `enter` and another program, it runs that one, which comes beside the session's; see `entered`.
+    """
     variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": _TOKEN, "USER": "dev"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     late = 'if [ "${REFIT_LATE:-}" = late ]; then export REFIT_LATE_HOME=1 HOME="/run/refit/slots/$REFIT_SLOT/home"'
     now = f"else export HOME={HOME}; cd {HOME}"
-    return "\n".join([*exports, f"{late}; {now}; fi", "unset REFIT_LATE REFIT_SLOT", f"exec {shlex.join(argv)}", ""])
+    enter = f'if [ "${{1:-}}" = enter ]; then shift; export HOME={HOME}; cd {HOME} || cd /; exec "$@"; fi'
+    return "\n".join(
+        [*exports, enter, f"{late}; {now}; fi", "unset REFIT_LATE REFIT_SLOT", f"exec {shlex.join(argv)}", ""]
+    )
+
+
+def entered(slot: str, argv: Sequence[str]) -> list[str]:
+    """The call that runs a program beside the one of a slot, with the same variables, in the home."""
+    return ["/bin/sh", f"{_SLOT_FILES}/{slot}/program", "enter", *argv]
 
 
 def image_program(config: Mapping[str, Any]) -> list[str]:

@@ -115,7 +115,9 @@ def _has_image(slot: str, session: Session, told: Mapping[str, Any] | None) -> b
         return False
     pod = records.pod(told)
     seen = next(each for each in pod.slots if each.name == slot)
-    if seen.trouble:
+    # Until kubelet has seen that a slot has another image, it tells how the one before has ended.
+    of_another = seen.trouble.startswith(records.ENDS_AGAIN) and seen.tried != session.image
+    if seen.trouble and not of_another:
         raise ClusterError(
             f"The Pod of {session.name} can't run.", why=seen.trouble, hint=f"see `kubectl describe pod {pod.name}`."
         )

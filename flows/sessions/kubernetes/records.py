@@ -32,6 +32,7 @@ class Slot:
         late: that program waits for its home.
         container: the id of the container, which is another one after each restart; empty: there is none yet.
         image: digest of the image that it really runs; empty: it doesn't.
+        tried: digest of the image of its last container, whether or not that runs.
         trouble: why the container can't run, in Kubernetes' words; empty: nothing is wrong.
     """
 
@@ -41,6 +42,7 @@ class Slot:
     late: bool = False
     container: str = ""
     image: str = ""
+    tried: str = ""
     trouble: str = ""
 
 
@@ -97,6 +99,7 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any]) ->
     runs = "running" in state
     container = seen.get("containerID", "") if runs else ""
     opened = json.loads(annotations.get(f"{OPENED}{name}", "{}"))
+    tried = seen.get("imageID", "").rpartition("@")[2]
     is_open = bool(container) and opened.get("container") == container
     return Slot(
         name=name,
@@ -104,19 +107,22 @@ def _slot(name: str, annotations: Mapping[str, str], seen: Mapping[str, Any]) ->
         opened=int(opened["generation"]) if is_open else 0,
         late=bool(is_open and opened.get("late")),
         container=container,
-        image=seen.get("imageID", "").rpartition("@")[2] if runs else "",
-        trouble=_trouble(state),
+        image=tried if runs else "",
+        tried=tried,
+        trouble=trouble(state),
     )
 
 
+ENDS_AGAIN = "CrashLoopBackOff"
 # Kubernetes' own reasons of a container that waits and will go on waiting.
 _TROUBLES = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
-    *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
+    *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", ENDS_AGAIN),
 )
 
 
-def _trouble(state: Mapping[str, Any]) -> str:
+def trouble(state: Mapping[str, Any]) -> str:
+    """Why a container waits that will go on waiting, in Kubernetes' words; empty: it doesn't."""
     waiting = state.get("waiting") or {}
     return f"{waiting['reason']}: {waiting.get('message', '')}" if waiting.get("reason") in _TROUBLES else ""
 

@@ -6,6 +6,24 @@ set -u
 slot=/run/refit/slots/$REFIT_SLOT
 umask 077
 
+# When process 1 was started: another time in each container that this slot has, whose files stay.
+born() {
+    read -r line </proc/1/stat
+    # The name of a program stands in brackets, and may have blanks and brackets in it.
+    # shellcheck disable=SC2086 # fields
+    set -- ${line##*)}
+    echo "${20}"
+}
+
+# What an earlier container has left means nothing: wait until process 1 of this one has put it away.
+awake() {
+    mine=$(born) tries=3000
+    until [ "$(cat "$slot/awake" 2>/dev/null)" = "$mine" ]; do
+        tries=$((tries - 1)); [ $tries -gt 0 ] || { echo "its process 1 does not begin" >&2; exit 75; }
+        sleep 0.01
+    done
+}
+
 # A number of a lease that is lower than one that was here before belongs to a Refit that was taken for dead.
 fence() {
     before=$(cat "$slot/number" 2>/dev/null || echo 0)
@@ -46,6 +64,7 @@ run() {
     mkdir -p "$slot"
     rm -f "$slot/gate" "$slot/running" "$slot/stopping"
     mkfifo "$slot/gate"
+    born >"$slot/awake"
     trap 'echo 1 >"$slot/stopping"; kill -TERM -1; wait; exit 0' TERM
     while :; do
         generation='' late=''
@@ -92,6 +111,10 @@ childless() { # whether nothing runs but the program itself, and what was let in
 
 verb=${1:-run}
 [ $# -eq 0 ] || shift
+case $verb in
+run | write) ;;
+*) awake ;;
+esac
 case $verb in
 run) run ;;
 write) head -c "$1" >"$slot/program.new" && mv "$slot/program.new" "$slot/program" ;;

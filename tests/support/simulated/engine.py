@@ -25,6 +25,7 @@ from tests.support.simulated.world import Box, Content, World, differing, nothin
 class SimulatedEngine:
     """Implements `engine.Engine`."""
 
+    on_this_machine = True
     at_once = 600
 
     def __init__(self, world: World) -> None:
@@ -135,6 +136,8 @@ class SimulatedEngine:
 
 class SimulatedHomes:
     """Implements `engine.Homes`. A copy has a middle, in which it may be cut off."""
+
+    keeps_snapshots = True
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world, self._folder = world, folder

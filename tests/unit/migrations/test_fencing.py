@@ -29,7 +29,6 @@ from flows.images.registry import Registry
 from flows.migrations.executor import LEFT
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import OF_EVERY_MOVE, State
-
 from flows.migrations.recovery import recover_all
 from flows.migrations.rehearsal import sweep
 from flows.migrations.results import NotRecovered

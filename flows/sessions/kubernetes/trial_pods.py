@@ -1,0 +1,132 @@
+"""The Pods of trials, and how they are. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from flows.core.settings import Settings
+from flows.sessions.kubernetes import manifests
+from flows.sessions.kubernetes.manifests import KIND, LABEL, SESSION, ClusterOptions
+from flows.sessions.kubernetes.records import trouble
+from flows.sessions.kubernetes.refusals import ClusterError
+from flows.sessions.model import HOME, Session
+from flows.sessions.trial import REHEARSAL, NoTrial
+
+TRIAL = "trial"
+NAME = f"{LABEL}{TRIAL}"  # annotation: the name that is locked
+_TOKEN_FOLDER = "/run/refit/trial"
+# Kubernetes ends a Pod that nobody has removed.
+_DEADLINE_SECONDS = 3600
+_CORES_ASKED = "100m"
+_AS_SESSIONS = (
+    *("automountServiceAccountToken", "enableServiceLinks", "hostname", "securityContext"),
+    *("imagePullSecrets", "nodeSelector", "tolerations"),
+)
+# The token is made there: nobody but the trial's own checks needs it, and it stands in no manifest.
+_BEGIN = (
+    'umask 77; read -r token </proc/sys/kernel/random/uuid; echo "$token" >"$REFIT_TOKEN_FILE"; unset token; umask 22'
+)
+
+
+def pod(
+    session: Session,
+    id: str,
+    node: str,
+    configuration: Mapping[str, Any],
+    options: ClusterOptions,
+    settings: Settings,
+) -> dict[str, Any]:
+    """The Pod of a trial.
+
+    Args:
+        session: as it shall be, on its new image.
+        id: the name of the trial.
+        node: on which it is to run; empty: on any.
+        configuration: of the image.
+        options: where sessions run.
+        settings: bounds in CPU and memory.
+    """
+    own = manifests.pod_spec(session, options, "")
+    folders = {"home": HOME.rpartition("/")[0], "token": _TOKEN_FOLDER}
+    folders |= {f"volume-{volume.name}": volume.path for volume in session.volumes}
+    spec = {
+        **{key: own[key] for key in _AS_SESSIONS if key in own},
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": _DEADLINE_SECONDS,
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [{"name": name, "emptyDir": {}} for name in folders],
+        "containers": [_container(session, configuration, options, settings, folders)],
+    }
+    if node:
+        on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+        spec["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}
+        }
+    metadata = {
+        "name": f"refit-{TRIAL}-{id.rpartition('.')[2]}",
+        "namespace": options.namespace,
+        "labels": {SESSION: session.name, KIND: TRIAL},
+        "annotations": {NAME: id},
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _container(
+    session: Session,
+    configuration: Mapping[str, Any],
+    options: ClusterOptions,
+    settings: Settings,
+    folders: Mapping[str, str],
+) -> dict[str, Any]:
+    token = f"{_TOKEN_FOLDER}/token"
+    own = {"REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": token, REHEARSAL: "1", "HOME": HOME, "USER": "dev"}
+    program = shlex.join(manifests.image_program(configuration))
+    memory = round(settings.rehearsal_memory * 1e9)
+    return {
+        "name": TRIAL,
+        "image": options.reference(session.image),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", "-c", f"{_BEGIN}; mkdir -p {HOME} && cd {HOME} && exec {program}"],
+        "workingDir": "/",
+        "env": [{"name": name, "value": value} for name, value in {**session.environment, **own}.items()],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": {
+            "limits": {"memory": str(memory), "cpu": f"{settings.rehearsal_cpus:g}"},
+            "requests": {"memory": str(memory // 2), "cpu": _CORES_ASKED},
+        },
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in folders.items()],
+    }
+
+
+def has_begun(told: Mapping[str, Any] | None) -> bool:
+    """Whether the container of a trial runs, or has run.
+
+    Raises:
+        NoTrial: its node doesn't take it, or somebody has removed it.
+        ClusterError: it will never run.
+    """
+    if told is None:
+        raise NoTrial("the Pod of the rehearsal was removed by somebody else")
+    status = told.get("status") or {}
+    for seen in status.get("containerStatuses") or ():
+        state = seen.get("state") or {}
+        if "running" in state or "terminated" in state:
+            return True
+        if why := trouble(state):
+            raise ClusterError("The new image doesn't start in its Pod.", why=why)
+    if status.get("phase") == "Failed":
+        raise NoTrial(f"{told['spec'].get('nodeName', 'its node')}: {status.get('reason')}: {status.get('message')}")
+    return False
+
+
+def end_of(told: Mapping[str, Any] | None) -> str:
+    """Why the container of a trial doesn't run any more; empty: it does."""
+    if told is None:
+        return "Its Pod was removed by somebody else."
+    status = told.get("status") or {}
+    for seen in status.get("containerStatuses") or ():
+        if ended := (seen.get("state") or {}).get("terminated"):
+            return f"It has ended: {ended.get('reason', '')}, exit code {ended.get('exitCode')}."
+    return "" if status.get("phase") == "Running" else f"Its Pod is {status.get('phase')}: {status.get('reason', '')}."

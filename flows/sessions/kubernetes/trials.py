@@ -1,0 +1,112 @@
+"""Trials in a cluster: a Pod of a session's next image on the session's node, with an empty home.
+
+The home itself stays out of it: its claim has one writer. The Pod bears a name of its own, which is locked for as long
+as its process lives; the next trial removes what a killed one has left, and Kubernetes ends what nobody removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flows.core import fence
+from flows.core.errors import RefitError
+from flows.core.file_locks import if_alone
+from flows.core.settings import Settings
+from flows.sessions.kubernetes import records, trial_pods
+from flows.sessions.kubernetes.cluster import Cluster, ClusterOptions, StillWaiting
+from flows.sessions.kubernetes.manifests import KIND, SESSION
+from flows.sessions.kubernetes.placement import Placement
+from flows.sessions.kubernetes.programs import output_of
+from flows.sessions.kubernetes.trial_pods import NAME, TRIAL
+from flows.sessions.model import Session
+from flows.sessions.trial import QUICK, NoTrial, lock, named, names
+
+LAST_LINES = 15
+
+
+class ClusterTrials:
+    """Implements `trial.Trials` in one namespace of a cluster."""
+
+    with_home = False
+
+    def __init__(self, settings: Settings, configuration: Callable[[str], Mapping[str, Any]]) -> None:
+        """Nothing is asked of the cluster yet; `configuration` as for `engine.Kubernetes`."""
+        self._settings, self._configuration = settings, configuration
+        self._options = ClusterOptions.of(settings)
+        self._cluster = Cluster(self._options)
+
+    @contextmanager
+    def begin(self, session: Session) -> Iterator[ClusterTrial]:
+        """A Pod for a session's next image, which is gone when the `with` block is left.
+
+        Raises:
+            RefitError: the image can't be had.
+        """
+        configuration = self._configuration(session.image)
+        self.sweep()
+        with named(self._settings, session.name) as id:
+            node = self._node_of(session.name)
+            manifest = trial_pods.pod(session, id, node, configuration, self._options, self._settings)
+            try:
+                yield ClusterTrial(self._cluster, manifest)
+            finally:
+                with fence.lifted():  # nobody else's bears this name
+                    self._cluster.delete("pods", manifest["metadata"]["name"], grace=0)
+
+    def _node_of(self, session: str) -> str:
+        """The node on which a session is; empty: on none."""
+        pods = Placement(self._cluster, self._options).pods(session)
+        return next((pod.node for pod in pods if pod.node and not pod.ending), "")
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove the Pods of killed trials; returns the names of their sessions. Those of another Refit are its own."""
+        pods = self._cluster.list("pods", **{KIND: TRIAL})
+        ours = {pod["metadata"]["annotations"][NAME]: pod["metadata"] for pod in pods}
+        leftovers = []
+        for id in sorted(names(self._settings)):
+            with if_alone(own := lock(self._settings, id)) as alone, fence.lifted():
+                if alone:
+                    if id in ours:
+                        self._cluster.delete("pods", ours[id]["name"], grace=0)
+                        leftovers.append(ours[id]["labels"][SESSION])
+                    own.unlink(missing_ok=True)
+        return tuple(leftovers)
+
+
+class ClusterTrial:
+    """Implements `trial.Trial` by a Pod with one container."""
+
+    def __init__(self, cluster: Cluster, manifest: Mapping[str, Any]) -> None:
+        self._cluster, self._manifest = cluster, manifest
+        self._name = manifest["metadata"]["name"]
+
+    def start(self) -> None:
+        """Let the Pod be made, and wait until it runs.
+
+        Raises:
+            NoTrial: no node takes it in time.
+            ClusterError: the image can't be pulled or started there.
+        """
+        seconds = self._cluster.options.start_seconds
+        self._cluster.create("pods", self._manifest)
+        try:
+            self._cluster.wait("pods", self._name, trial_pods.has_begun, seconds, f"{self._name} doesn't run")
+        except StillWaiting as error:
+            raise NoTrial(records.waits_for(self._cluster.find("pods", self._name) or {}) or error.what) from error
+
+    def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK) -> str:
+        """Run a program in it, as the session's user; returns its output."""
+        return output_of(self._cluster, self._name, TRIAL, argv, stdin, limit=limit)
+
+    def ended(self) -> str:
+        """Why it doesn't run any more; empty: it does."""
+        return trial_pods.end_of(self._cluster.find("pods", self._name))
+
+    def last_words(self) -> str:
+        """The last lines that it wrote; empty: nobody can tell."""
+        try:
+            return self._cluster.logs(self._name, TRIAL, LAST_LINES)
+        except RefitError:  # its Pod is gone, and says why elsewhere
+            return ""

@@ -1,0 +1,134 @@
+"""A session in a cluster that moves between images with a small web server, and what must hold of it afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.core.cluster_settings import ClusterSettings
+from flows.core.database import open_database
+from flows.core.policy import RolloutPolicy
+from flows.core.settings import Settings
+from flows.images.registry import Registry
+from flows.migrations.executor import MoveExecutor
+from flows.migrations.journal import Journal
+from flows.migrations.move import Phase
+from flows.migrations.move_steps import FINAL, State
+from flows.sessions.lifecycle import Sessions
+from flows.sessions.model import Running
+from tests.support import cluster_images, variants
+from tests.support.cluster import NAMESPACE, REGISTRY, kubectl
+from tests.support.moving import check_no_gap
+from tests.support.processes import in_a_process
+
+NAME = "ada"
+_PROFILE, _RELEASE = "light-minimal-deb12-py311", "2026a"
+_FURNISH = 'mkdir -p "a folder" && echo data >"a folder/data.csv" && echo "x = 1" >work.py && ln -s ../work.py link'
+_FILES = """
+import hashlib, json, os
+there = {}
+for folder, _, names in os.walk("/home/dev"):
+    for name in names:
+        path = os.path.join(folder, name)
+        link = os.path.islink(path)
+        text = os.readlink(path).encode() if link else open(path, "rb").read()
+        status = os.lstat(path)
+        there[path] = [oct(status.st_mode), status.st_uid, hashlib.sha256(text).hexdigest()]
+print(json.dumps(there, sort_keys=True))
+"""
+
+
+@dataclass(frozen=True)
+class ClusterScene:
+    """The session `ada` on one of two images that work; `bad` is one whose server ends at once."""
+
+    settings: Settings
+    sessions: Sessions
+    journal: Journal
+    good: tuple[str, str]
+    bad: str
+
+    @property
+    def other(self) -> str:
+        """The good image that the session is not on."""
+        (image,) = {*self.good} - {self.sessions.store.session(NAME).image}
+        return image
+
+    def files(self) -> object:
+        """Every file of the home with what must survive."""
+        return json.loads(self.sessions.execute(NAME, ["python3", "-c", _FILES]))
+
+    def pods(self, kind: str = "session") -> list[str]:
+        """The Pods of a kind, by name."""
+        return kubectl("get", "pods", "-l", f"io.refit.kind={kind}", "-o", "name").split()
+
+    def check(self, state: State, image: str, files: object) -> None:
+        """One generation runs, the recorded one, ready, with the home; of its last move only the history is left."""
+        move = self.journal.latest()[NAME]
+        assert move.state is state, move.reason
+        session = self.sessions.store.session(NAME)
+        assert session.image == image
+        (container,) = self.sessions.engine.containers(NAME)
+        assert container.made_from == session and container.running is Running.running and not container.warm
+        self.sessions.wait_ready(session)
+        assert self.files() == files
+        assert len(self.pods()) == 1 and not self.pods("trial") and not self.pods("pull")
+        assert not self.journal.unfinished()
+        for each in self.journal.history(NAME):
+            assert each.state in FINAL
+            check_no_gap(self.journal.entries(each))
+
+    def was_interrupted(self) -> bool:
+        """Whether its last move was."""
+        entries = self.journal.entries(self.journal.latest()[NAME])
+        return Phase.interrupted in {entry.phase for entry in entries}
+
+    def resume(self) -> None:
+        """Bring all moves to their ends, in a process of its own, as the next run does."""
+        process = in_a_process(lambda: MoveExecutor.open(self.settings).recover_all())
+        process.join()
+        assert process.exitcode == 0
+
+
+def settings_for_cluster(home: Path, **more: object) -> Settings:
+    """Settings of a Refit whose sessions run in the cluster of these tests."""
+    home.mkdir(mode=0o700, exist_ok=True)
+    chosen = {
+        "engine": "kubernetes",
+        "kubernetes": ClusterSettings(namespace=NAMESPACE, home_gb=1),
+        "registry": REGISTRY,
+        "registry_tls": False,
+        "gateway": False,
+        "migration": RolloutPolicy(rehearse=False, keep_hours=0),
+        "stop_grace_seconds": 5.0,
+        "ready_timeout_seconds": 30.0,
+        "rehearsal_memory": 0.5,
+        **more,
+    }
+    return Settings(home=home, **chosen)  # type: ignore[arg-type]
+
+
+@contextmanager
+def cluster_scene(folder: Path, *, late: bool) -> Iterator[ClusterScene]:
+    """Such a session in the cluster that runs."""
+    settings = settings_for_cluster(folder / "refit")
+    kind = "late-" if late else ""
+    ends = "exit 3"
+    one, two, bad = (
+        cluster_images.push(f"{kind}{name}", then, folder, late=late)
+        for name, then in {"server-one": ":", "server-two": ":", "server-bad": ends}.items()
+    )
+    registry = Registry(settings)
+    for digest in (one, two, bad):
+        variants.sign(settings, registry, registry.manifest(settings.repository, digest), {})
+    sessions, journal = Sessions.open(settings), Journal(open_database(settings.database))
+    access = cluster_images.LATE_SERVER if late else cluster_images.SERVER
+    sessions.create(NAME, _PROFILE, _RELEASE, one, access)
+    try:
+        sessions.execute(NAME, ["sh", "-euc", f"cd /home/dev; {_FURNISH}"])
+        yield ClusterScene(settings, sessions, journal, (one, two), bad)
+    finally:
+        sessions.remove(NAME, purge=True)
