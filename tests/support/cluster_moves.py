@@ -17,6 +17,7 @@ from flows.migrations.executor import MoveExecutor
 from flows.migrations.journal import Journal
 from flows.migrations.move import Phase
 from flows.migrations.move_steps import FINAL, State
+from flows.migrations.recovery import recover_all
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running
 from tests.support import cluster_images, variants
@@ -88,7 +89,7 @@ class ClusterScene:
 
     def resume(self) -> None:
         """Bring all moves to their ends, in a process of its own, as the next run does."""
-        process = in_a_process(lambda: MoveExecutor.open(self.settings).recover_all())
+        process = in_a_process(lambda: recover_all(MoveExecutor.open(self.settings)))
         process.join()
         assert process.exitcode == 0
 

@@ -58,12 +58,8 @@ def pod(
         "terminationGracePeriodSeconds": 1,
         "volumes": [{"name": name, "emptyDir": {}} for name in folders],
         "containers": [_container(session, configuration, options, settings, folders)],
+        **({"affinity": _affinity(node)} if node else {}),
     }
-    if node:
-        on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        spec["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}
-        }
     metadata = {
         "name": f"refit-{TRIAL}-{id.rpartition('.')[2]}",
         "namespace": options.namespace,
@@ -71,6 +67,12 @@ def pod(
         "annotations": {NAME: id},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _affinity(node: str) -> dict[str, Any]:
+    """What lets the scheduler take this node alone, if it has room."""
+    on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}}
 
 
 def _container(
