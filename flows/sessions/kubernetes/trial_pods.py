@@ -70,7 +70,7 @@ def pod(
 
 
 def _affinity(node: str) -> dict[str, Any]:
-    """What lets the scheduler take this node alone, if it has room."""
+    """The scheduler takes this node alone, and only if it has room."""
     on = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [on]}}}
 
