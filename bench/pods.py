@@ -197,7 +197,8 @@ def _pod(site: Site, session: Session) -> dict[str, Any]:
     token_file = next(mount["mountPath"] for mount in slot["volumeMounts"] if mount["name"] == "token")
     variables = {**session.environment, "REFIT_TOKEN_FILE": token_file, "HOME": "/home/dev", "USER": "dev"}
     program = manifests.image_program(site.configuration(session.image))
-    mounts = [mount for mount in slot["volumeMounts"] if mount["name"] in ("home", "token")]
+    mounts = [mount for mount in slot["volumeMounts"] if mount["name"] == "token"]
+    mounts.append({"name": "home", "mountPath": "/home"})
     container = {
         **{key: value for key, value in slot.items() if key != "resources"},
         "name": "ide",

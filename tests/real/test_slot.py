@@ -64,6 +64,7 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
         "for at in /home /dev/shm; do mount -t tmpfs -o mode=1777 none $at; done; "
         f"cp {SCRIPT} /dev/shm/slot; mkdir /dev/shm/programs; mount --bind {programs} /dev/shm/programs; "
         "mount -t tmpfs -o mode=1777 none /run; mv /dev/shm/slot /run/slot; chmod 644 /run/slot; "
+        "install -d -m 1777 /run/refit /run/refit/home; "
         f"export REFIT_SLOT=a PATH=/dev/shm/programs:$PATH; exec {' '.join(USER)} sh /run/slot run"
     )
     spaces = ("unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child")

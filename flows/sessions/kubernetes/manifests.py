@@ -29,6 +29,7 @@ UID, VOLUME = f"{LABEL}uid", f"{LABEL}volume"
 SCRIPTS, SCRIPT = "refit-slot", "slot"
 _TOKEN = "/run/refit/token"
 _SLOT_FILES = "/run/refit/slots"
+_HOMES = "/run/refit/home"
 _TOOLS = "/run/refit/bin"
 # Bytes: programs and variables of two slots, and what says which of them runs.
 _SLOT_ROOM = "1Mi"
@@ -195,6 +196,7 @@ def pod_spec(session: Session, options: ClusterOptions, script: str) -> dict[str
         "containers": [_slot(slot, session, options) for slot in SLOTS],
         "volumes": [
             {"name": "home", "persistentVolumeClaim": {"claimName": session.home.name}},
+            *({"name": f"home-{slot}", "emptyDir": {"sizeLimit": _SLOT_ROOM}} for slot in SLOTS),
             {"name": "slots", "emptyDir": {"medium": "Memory", "sizeLimit": _SLOT_ROOM}},
             {"name": "bin", "configMap": {"name": script, "defaultMode": 0o555}},
             {"name": "token", "secret": {"secretName": secret(session.name), "defaultMode": 0o440}},
@@ -249,7 +251,9 @@ def puller(image: str, node: str, options: ClusterOptions) -> dict[str, Any]:
 
 def _slot(slot: str, session: Session, options: ClusterOptions) -> dict[str, Any]:
     mounts = [
-        {"name": "home", "mountPath": HOME.rpartition("/")[0]},
+        {"name": "home", "mountPath": _HOMES},
+        # In it is the way to the home, which each slot has for itself: so it is the same path all the time.
+        {"name": f"home-{slot}", "mountPath": HOME.rpartition("/")[0]},
         {"name": "slots", "mountPath": _SLOT_FILES},
         {"name": "bin", "mountPath": _TOOLS, "readOnly": True},
         {"name": "token", "mountPath": _TOKEN, "subPath": "token", "readOnly": True},
@@ -296,12 +300,9 @@ def program(session: Session, argv: Sequence[str]) -> str:
     """
     variables = {**session.environment, "REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": _TOKEN, "USER": "dev"}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    late = 'if [ "${REFIT_LATE:-}" = late ]; then export REFIT_LATE_HOME=1 HOME="/run/refit/slots/$REFIT_SLOT/home"'
-    now = f"else export HOME={HOME}; cd {HOME}"
+    late = f'export HOME={HOME}; if [ "${{REFIT_LATE:-}}" = late ]; then export REFIT_LATE_HOME=1; else cd; fi'
     enter = f'if [ "${{1:-}}" = enter ]; then shift; export HOME={HOME}; cd {HOME} || cd /; exec "$@"; fi'
-    return "\n".join(
-        [*exports, enter, f"{late}; {now}; fi", "unset REFIT_LATE REFIT_SLOT", f"exec {shlex.join(argv)}", ""]
-    )
+    return "\n".join([*exports, enter, late, "unset REFIT_LATE REFIT_SLOT", f"exec {shlex.join(argv)}", ""])
 
 
 def entered(slot: str, argv: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@
 # what Refit calls beside it, as the same user.
 set -u
 slot=/run/refit/slots/$REFIT_SLOT
+home=/run/refit/home/dev
 umask 077
 
 # When process 1 was started: another time in each container that this slot has, whose files stay.
@@ -44,8 +45,8 @@ others() {
     done
 }
 
-lead() { # where the home is for the program: nowhere yet, or in its place
-    ln -sfn "$1" "$slot/home.new" && mv -fT "$slot/home.new" "$slot/home"
+lead() { # where /home/dev, which each slot has for itself, leads: nowhere yet, or to the home
+    ln -sfn "$1" /home/.dev && mv -fT /home/.dev /home/dev
 }
 
 begin() { # generation number late
@@ -69,7 +70,7 @@ run() {
     while :; do
         generation='' late=''
         read -r generation late <"$slot/gate" || continue
-        if [ "$late" = late ]; then lead /; else mkdir -p /home/dev || exit 73; lead /home/dev; fi
+        if [ "$late" = late ]; then lead /; else mkdir -p $home || exit 73; lead $home; fi
         REFIT_LATE=$late sh "$slot/program" </dev/null &
         child=$!
         # From here on no program, but what the shell does itself: `stop` kills all that process 1 has started.
@@ -131,7 +132,7 @@ wait) # until what begins here waits for nothing but its home
 open)
     fence "$2"
     [ "$(cat "$slot/running" 2>/dev/null)" = "$1" ] || { echo "generation $1 does not wait here" >&2; exit 75; }
-    mkdir -p /home/dev && lead /home/dev
+    mkdir -p $home && lead $home
     ;;
 stop) stop "$1" "$2" ;;
 state) cat "$slot/running" 2>/dev/null || true ;;
