@@ -25,8 +25,8 @@ from tests.support.waiting import free_port, wait_until
 
 PEOPLE, RATE, SECONDS, ROUNDS = 200, 1000, 5, 6
 MOST = 1.1
-# Where other programs have the cores, one answer in thousands takes longer than the gateway waits for.
-MOST_FAILED = 0.001
+# Where other programs have the cores, the waiting page answers some in the place of the IDE.
+MOST_FAILED = 0.01
 _REQUESTS = str(Path(__file__).with_name("requests.mjs"))
 
 

@@ -24,7 +24,7 @@ if (what === "serve") {
       const headers = { cookie: cookies[number % cookies.length], accept: "*/*" };
       const request = http.get(urls[number % urls.length], { agent, headers }, (answer) => {
         let text = "";
-        answer.on("data", (part) => (text = `${text}${part}`.slice(0, 200)));
+        answer.on("data", (part) => (text = `${text}${part}`.slice(0, 24)));
         answer.on("end", () => answer.statusCode === 200 || fail(`${answer.statusCode} ${text.trim()}`));
         answer.on("end", () => done(milliseconds.push(performance.now() - begun)));
       });

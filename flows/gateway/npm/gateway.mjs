@@ -41,6 +41,21 @@ function keepWorkersInside(headers, url) {
   if (!path.startsWith(`${inside}/`)) delete headers["service-worker-allowed"];
 }
 
+/** An IDE sets cookies for its own session: none that Refit or the Hub reads, for no other host, and below its path. */
+function keepCookiesInside(headers, url) {
+  const [inside] = url.match(/^\/session\/[^/?#]+/) ?? [];
+  if (!headers["set-cookie"] || !inside) return;
+  const own = headers["set-cookie"].filter((cookie) => !OWN_COOKIE.test(cookie.trim()));
+  headers["set-cookie"] = own.map((cookie) => {
+    const [value, ...attributes] = cookie.split(";").map((part) => part.trim());
+    const said = attributes.map((part) => part.split("=", 2)).filter(([name]) => name.toLowerCase() === "path");
+    const path = said.at(-1)?.[1] ?? ""; // of several, the last counts
+    const others = attributes.filter((part) => !/^(path|domain)\b/i.test(part));
+    const isInside = path === inside || (path.startsWith(`${inside}/`) && !/[/\\]\.|%/.test(path));
+    return [value, ...others, `Path=${isInside ? path : `${inside}/`}`].join("; ");
+  });
+}
+
 /** Follows the frames that a server sends, whose payloads are never masked. */
 class Frames {
   #head = Buffer.alloc(0);
@@ -116,6 +131,7 @@ class Gateway extends ConfigurableProxy {
     // A browser would wait for ever for the rest of an answer whose sender is gone.
     this.proxy.on("proxyRes", (told, request, answer) => {
       keepWorkersInside(told.headers, request.url);
+      keepCookiesInside(told.headers, request.url);
       told.on("close", () => told.complete || answer.destroy());
     });
   }

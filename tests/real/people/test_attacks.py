@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,7 +20,7 @@ from flows import services
 from flows.sessions.people.grants import Grants
 from tests.support.hub import Hub, Person
 from tests.support.people import People, come_in, cookies, status
-from tests.support.waiting import PATIENCE, PATIENTLY, wait_until
+from tests.support.waiting import PATIENCE, PATIENTLY, serving, wait_until
 
 CONNECTIONS = 150
 PIECE, MOST = b"x" * (1 << 16), 1 << 26  # bytes
@@ -36,6 +37,35 @@ ENDLESS = (
     "/authorizer/guest?to=x",
     "/session/papers/api",
 )
+
+
+COOKIES = {
+    "refit-pass=of-an-attacker; Path=/": "",
+    " refit-pass=of-an-attacker; Path=/session/": "",
+    "__Host-refit-pass=x; Secure; Path=/": "",
+    "jupyterhub-session-id=fixed; Path=/; HttpOnly": "",
+    "_xsrf=fixed; path=/hub/": "_xsrf=fixed; Path=/session/harmful/",
+    "a=1": "a=1; Path=/session/harmful/",
+    "b=1; Path=/session/harmful2": "b=1; Path=/session/harmful/",
+    "c=1; Path=/session/harmful/; PATH=/": "c=1; Path=/session/harmful/",
+    "d=1; Domain=localhost; Max-Age=9": "d=1; Max-Age=9; Path=/session/harmful/",
+    "e=1; Path=/session/harmful/lab; SameSite=Lax": "e=1; SameSite=Lax; Path=/session/harmful/lab",
+    "f=1;Path=/session/harmful/../papers": "f=1; Path=/session/harmful/",
+}
+
+
+class Harmful(BaseHTTPRequestHandler):
+    """An IDE that sets cookies for everybody else's paths."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        for cookie in COOKIES:
+            self.send_header("Set-Cookie", cookie)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def connected(hub: Hub) -> socket.socket:
@@ -110,6 +140,15 @@ def test_a_code_that_many_send_at_once_makes_one_guest(hub: Hub, lin: Person) ->
     wait_until(lambda: inside() == shared)
     hub.refit("session", "unshare", "papers", "--with", shared.pop())
     wait_until(lambda: not inside())
+
+
+def test_an_ide_sets_cookies_for_its_own_session_alone(hub: Hub, people: People, lin: Person) -> None:
+    come_in(lin, "papers")
+    with serving(Harmful) as port:
+        people.session("harmful", "lin", url=f"http://127.0.0.1:{port}")
+        answer = httpx.get(f"{hub.settings.gateway_url}/session/harmful/api", headers=cookies(lin), **PATIENTLY)
+    assert answer.status_code == HTTPStatus.OK
+    assert answer.headers.get_list("set-cookie") == [cookie for cookie in COOKIES.values() if cookie]
 
 
 def test_a_page_elsewhere_accepts_no_share_in_a_visitors_name(hub: Hub, lin: Person) -> None:
