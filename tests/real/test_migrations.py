@@ -134,9 +134,10 @@ def test_an_image_whose_access_cant_be_understood_is_not_moved_to(scene: Scene, 
     ("name", "before", "why"),
     [
         ("silent", "sleep 60", "ready"),
-        ("ends", "exit 3", "ended"),
+        # The next one ends as well, and another test deletes: a move takes seven seconds of CPU.
+        pytest.param("ends", "exit 3", "ended", marks=pytest.mark.long),
         ("spoils", "echo spoiled >>project/work.py; exit 3", "ended"),
-        ("deletes", "rm -rf project; exit 3", "ended"),
+        pytest.param("deletes", "rm -rf project; exit 3", "ended", marks=pytest.mark.long),
     ],
 )
 def test_f03_an_image_that_does_not_prove_itself_is_rolled_back(scene: Scene, name: str, before: str, why: str) -> None:

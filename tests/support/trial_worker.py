@@ -20,9 +20,12 @@ def install() -> None:
 
 
 def with_the_trial(settings: Settings) -> Service:
-    """The service; it asks more often than Refit's own, so that tests needn't wait for it."""
+    """The service; it asks more often than Refit's own, so that tests needn't wait for it.
+
+    Not every second: for each poll of each pool the server writes twice.
+    """
     made = _worker(settings)
-    often = {"PREFECT_WORKER_QUERY_SECONDS": "1", "PREFECT_WORKER_HEARTBEAT_SECONDS": "2"}
+    often = {"PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_WORKER_HEARTBEAT_SECONDS": "5"}
     environment = {**made.environment, **often}
     return replace(made, argv=(sys.executable, "-m", __name__), environment=environment)
 

@@ -38,8 +38,8 @@ from tests.support.waiting import PATIENTLY, some_long
 
 @pytest.fixture(scope="module")
 def prefect(settings: Settings) -> Iterator[httpx.Client]:
-    """The server's API, with the flow `trial` deployed twice: the second time changes nothing."""
-    assert deploy(settings) == deploy(settings) == TRIAL
+    """The server's API, with the flow `trial` deployed."""
+    assert deploy(settings) == TRIAL
     with prefect_client(settings) as client:
         yield client
 
@@ -181,8 +181,10 @@ def test_down_ends_the_programs_of_runs_and_deploying_settles_what_became_of_the
     assert services.down(settings) == ("Prefect worker", "Prefect server", "Image registry")
     assert not [pid for pid in started if process_records.ProcessId.of(pid)]
     services.up(settings)
-    deploy(settings)
+    before = prefect.get(f"/deployments/name/{TRIAL}").json()
+    assert deploy(settings) == TRIAL
     assert run.state() == "CRASHED"
+    assert prefect.get(f"/deployments/name/{TRIAL}").json()["id"] == before["id"]  # a second time makes no other
 
 
 def test_a_taken_port_names_its_holder_and_the_setting_and_nothing_starts(tmp_path: Path) -> None:
