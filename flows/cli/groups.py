@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
 from typer import Typer
 from typer.core import TyperGroup
-from typer.main import get_group_from_info
-from typer.models import TyperInfo
+from typer.main import get_command_name, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
 
 from flows.core.lazily import lazily_in
 
@@ -46,18 +47,21 @@ class Group(_Verbs):
     @cached_property
     def whole(self) -> TyperGroup:
         """The group with its verbs."""
+        return self._made(self._verbs())
+
+    def make_context(self, info_name: str | None, args: list[str], *words: Any, **more: Any) -> Any:
+        """The context of a call or a completion: that of the group with the verb that is called, or with all."""
+        verbs = _only(self._verbs(), args[0]) if args else None
+        group = self._made(verbs) if verbs else self.whole
+        return group.make_context(info_name, args, *words, **more)
+
+    def _made(self, verbs: Typer) -> TyperGroup:
         return get_group_from_info(
-            TyperInfo(
-                self._verbs(), cls=_Verbs, name=self.name, help=self.help or "", rich_help_panel=self.rich_help_panel
-            ),
+            TyperInfo(verbs, cls=_Verbs, name=self.name, help=self.help or "", rich_help_panel=self.rich_help_panel),
             pretty_exceptions_short=False,
             rich_markup_mode=self.rich_markup_mode,
             suggest_commands=True,
         )
-
-    def make_context(self, *words: Any, **more: Any) -> Any:
-        """The context of a call or a completion: that of the whole group."""
-        return self.whole.make_context(*words, **more)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of its verbs, in the order of its help."""
@@ -66,6 +70,20 @@ class Group(_Verbs):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The verb of that name; none: there is none."""
         return self.whole.get_command(ctx, cmd_name)
+
+
+def _only(verbs: Typer, name: str) -> Typer | None:
+    """These verbs without all but one, as Typer takes milliseconds to read the parameters of each; none: not there."""
+    called = [one for one in verbs.registered_commands if _name(one) == name]
+    if not called:
+        return None
+    alone = copy(verbs)
+    alone.registered_commands, alone.registered_groups = called, []
+    return alone
+
+
+def _name(verb: CommandInfo) -> str:
+    return verb.name or get_command_name(verb.callback.__name__ if verb.callback else "")
 
 
 def with_groups(*groups: Group) -> type[TyperGroup]:

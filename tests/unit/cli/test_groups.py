@@ -1,0 +1,39 @@
+"""Groups read the parameters of the verb that is called alone; help and mistakes know all verbs."""
+
+from __future__ import annotations
+
+import pytest
+from typer import Typer
+from typer._click.exceptions import UsageError
+
+from flows.cli.groups import Group
+
+VERBS = ("list", "show", "rm")
+
+
+@pytest.fixture
+def group() -> Group:
+    verbs = Typer()
+    for name in VERBS:
+
+        def verb(chosen: str = "") -> None:
+            """Do nothing."""
+
+        verbs.command(name)(verb)
+    return Group("things", "Things", lambda: verbs, "Things.")
+
+
+def test_a_call_makes_the_verb_that_is_called_and_no_other(group: Group) -> None:
+    context = group.make_context("things", ["show", "--chosen", "one"])
+    assert list(context.command.commands) == ["show"]
+    assert list(group.whole.commands) == list(VERBS)  # what others of this process are shown
+
+
+def test_help_knows_all_verbs(group: Group) -> None:
+    with group.make_context("things", ["--help"], resilient_parsing=True) as context:
+        assert list(context.command.commands) == list(VERBS)
+
+
+def test_a_mistake_is_held_against_all_verbs(group: Group) -> None:
+    with group.make_context("things", ["shw"]) as context, pytest.raises(UsageError, match="show"):
+        context.command.resolve_command(context, ["shw"])
