@@ -213,6 +213,7 @@ class Bundle:
     `lineage` their folders, farthest first and its own last. `pythons` maps `py311` to the folder with its Pipfile and
     exports, `categories` to the sections of that Pipfile and of the others'. `compilers` are the system packages with
     which those of its Python packages are made that have no wheel; they are in no image. `only` says what it goes with.
+    `owner` is the person whose own it is, and for which nobody vouches; empty: it is of the catalog.
     """
 
     name: str
@@ -224,6 +225,7 @@ class Bundle:
     lineage: tuple[Path, ...] = ()
     compilers: tuple[str, ...] = ()
     only: tuple[Only, ...] = ()
+    owner: str = ""
 
 
 class IdeConfig(Document):

@@ -29,6 +29,7 @@ with lazily(globals()):
         laptop_access,
         metrics,
         migrate,
+        own_profiles,
         queue,
         services,
         session,
@@ -54,6 +55,12 @@ GROUPS = (
         "Catalog",
         lambda: catalog.import_app,
         "Make a catalog from recipes that were written for other tools.",
+    ),
+    Group(
+        "profile",
+        "Catalog",
+        lambda: own_profiles.app,
+        "Profiles of people's own: built behind walls, offered to groups (experimental).",
     ),
     Group(
         "session",

@@ -20,7 +20,7 @@ with lazily(globals()):
 _UPGRADE_KEY = 0x5EF17
 
 
-NEWEST = "snapshot_rules"  # version of the schema
+NEWEST = "own_profiles"
 
 
 _SCHEMA = Path(__file__).parent / "schema"

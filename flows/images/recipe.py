@@ -30,7 +30,7 @@ from flows.images.recipe_variables import (
     with_python,
 )
 from flows.images.rendering.templates import Templates, read_templates
-from flows.images.stages import CUDA, IDE, Kind, Stage
+from flows.images.stages import CUDA, IDE, Kind, Stage, of_a_person
 from flows.locks import python_lockfile as python_locks
 from flows.locks import system as system_locks
 from flows.locks.pipfile import FIRST_CATEGORY, read_pipfile
@@ -101,7 +101,7 @@ class Assembler:
         for step in steps:
             if stage := step(profile, stages[-1]):
                 stages.append(stage)
-        return tuple(stages)
+        return of_a_person(stages, profile.bundle.owner)
 
     def system_sets(self, profile: Profile) -> Iterator[tuple[str, Base]]:
         """The sets of system packages that a profile's stages are made of, by stage; each is one more base.

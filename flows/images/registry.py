@@ -66,11 +66,12 @@ class Registry(Blobs):
     Args:
         settings: where it is, and who we are there.
         seconds: what a question may take as a whole; what carries a blob may take longer.
+        repository: the one of a person's own images; empty: that of the settings. The stages are those of all.
     """
 
-    def __init__(self, settings: Settings, *, seconds: float = QUESTION_SECONDS) -> None:
+    def __init__(self, settings: Settings, *, seconds: float = QUESTION_SECONDS, repository: str = "") -> None:
         super().__init__(settings, seconds=seconds)
-        self.repository, self.stages = settings.repository, f"{settings.repository}/stages"
+        self.repository, self.stages = repository or settings.repository, f"{settings.repository}/stages"
         self._manifests, self._configs = _Memory[Manifest](), _Memory[Mapping[str, Any]]()
         self._tags, self._with_empty = dict[str, frozenset[str]](), set[str]()
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -60,7 +60,8 @@ class Stage:
         writes: the folders that a closed stage's programs may write to.
         wheels: the stage of those of its Python packages that have no wheel, made on the base, and only where this one
             has to be made.
-        confined: it has something of a recipe that nobody vouches for in it or below it, and is made behind walls.
+        confined: the person whose recipe it has in it or below it, which nobody vouches for: it is made behind walls,
+            and its layers are never those of somebody else. Empty: it is an operator's.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Stage:
     abi: Mapping[str, str] = field(default_factory=dict)
     writes: tuple[str, ...] = ()
     wheels: Stage | None = None
-    confined: bool = False
+    confined: str = ""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -137,6 +138,25 @@ def join(chains: Mapping[str, Iterable[Stage]]) -> Graph:
     return Graph(stages, tops)
 
 
+def of_a_person(stages: Sequence[Stage], owner: str) -> tuple[Stage, ...]:
+    """The stages of a profile, base first, of a person's own bundle: all above the base are confined.
+
+    A wheel of the lowest layer runs its code (`.pth`) in the steps of all that stand on it.
+
+    Args:
+        stages: of one profile.
+        owner: the person; empty: the bundle is an operator's.
+    """
+    base, *above = stages
+    if not owner:
+        return tuple(stages)
+    return (base, *(replace(one, confined=owner, wheels=one.wheels and _confined(one.wheels, owner)) for one in above))
+
+
+def _confined(stage: Stage, owner: str) -> Stage:
+    return replace(stage, confined=owner)
+
+
 def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) -> Inputs:
     """Everything that goes into a stage: what its key is the hash of, and what a changed key is explained by.
 
@@ -149,7 +169,7 @@ def inputs(stage: Stage, parent_digest: str | None, tools: Mapping[str, str]) ->
     writes = " ".join(stage.writes)
     origin = {"suite": stage.suite, "image": stage.image}
     instructions = {"text": stage.text, "kind": stage.kind, **origin, "writes": writes}
-    instructions |= {"confined": "yes"} if stage.confined else {}
+    instructions |= {"confined": stage.confined} if stage.confined else {}
     given = {
         "parent": {"digest": parent_digest} if parent_digest and stage.kind is not Kind.wheels else {},
         "instructions": {name: value for name, value in instructions.items() if value},

@@ -91,7 +91,15 @@ class ChecksFailed(RefitError):
         )
 
 
-def run(image: str, content: str, access: Access, distributions: Sequence[str], settings: Settings) -> Report:
+def run(
+    image: str,
+    content: str,
+    access: Access,
+    distributions: Sequence[str],
+    settings: Settings,
+    *,
+    vouched: bool = True,
+) -> Report:
     """Start an image as a session would, and look at it.
 
     Args:
@@ -100,12 +108,14 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
         access: how its IDE is reached.
         distributions: what people ask of it by name, and have to be able to import.
         settings: limits, storage, runtime, and the secrets that may not be inside.
+        vouched: an operator's recipe made it. An image of a person's own has no network here, so that its IDE isn't
+            asked for its page, and it is told no secret to look for: its own programs would hear it.
 
     Raises:
         RefitError: the image can't be pulled.
     """
     rules = f"{_PIP_CHECK} {_PRIVATE.pattern} {_PROBE.read_text()}"
-    asked = f"{content} {access.as_label()} {sorted(distributions)} {rules}"
+    asked = f"{content} {access.as_label()} {sorted(distributions)} {rules}{'' if vouched else ' unvouched'}"
     note = settings.folder("cache", "checks") / f"{sha256(asked.encode()).hexdigest()[:32]}.json"
     if note.exists():
         kept = json.loads(note.read_text())
@@ -113,7 +123,7 @@ def run(image: str, content: str, access: Access, distributions: Sequence[str], 
     containers.remove_orphans(settings)
     local = containers.pull(settings, image)
     try:
-        report = _look(local, access, distributions, settings)
+        report = _look(local, access, distributions, settings, vouched)
     except command.ProgramFailed as error:
         report = Report((Finding("container", False, error.tail),))
     if report.passed:
@@ -188,22 +198,23 @@ def secret_values(settings: Settings) -> dict[str, str]:
     return {what: value for what, value in secrets.items() if len(value) >= SHORTEST_SECRET}
 
 
-def _look(image: str, access: Access, distributions: Sequence[str], settings: Settings) -> Report:
-    with _container(image, access, settings) as name:
-        first = _answers if access.port else _stays_up
-        alive = _timed("ide" if access.port else "steady", lambda: first(name, access, settings))
+def _look(image: str, access: Access, distributions: Sequence[str], settings: Settings, vouched: bool) -> Report:
+    asked = access.port and vouched
+    with _container(image, access, settings, "" if asked else "none") as name:
+        first = _answers if asked else _stays_up
+        alive = _timed("ide" if asked else "steady", lambda: first(name, access, settings))
         if not alive.passed:
             return Report((alive,))
         inside = (
             _timed("pip", lambda: _pip(name, settings)),
             _timed("imports", lambda: _imports(name, distributions, settings)),
         )
-    return _look_at_files(image, (alive, *inside), settings)
+    return _look_at_files(image, (alive, *inside), settings, secret_values(settings) if vouched else {})
 
 
-def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings) -> Report:
+def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings, values: Mapping[str, str]) -> Report:
     """In a container that does nothing else, because one that was used has files that aren't the image's."""
-    started, values = time.monotonic(), secret_values(settings)
+    started = time.monotonic()
     done = containers.run_once(
         settings,
         image,
@@ -227,7 +238,7 @@ def _none_of(check: str, wrong: Sequence[str], seconds: float = 0.0) -> Finding:
 
 
 @contextmanager
-def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
+def _container(image: str, access: Access, settings: Settings, network: str) -> Iterator[str]:
     podman = tools.podman(settings)
     name = f"refit-check-{secrets.token_hex(6)}"
     folder = Path(tempfile.mkdtemp(prefix="refit-check-"))
@@ -247,7 +258,7 @@ def _container(image: str, access: Access, settings: Settings) -> Iterator[str]:
         *("--volume", f"{looks}:{_PROBE_INSIDE}:ro"),
         *("--volume", f"{token}:/run/refit/token:ro", "--env", "REFIT_TOKEN_FILE=/run/refit/token"),
         *("--env", f"REFIT_SESSION={name}"),
-        *(("--publish", f"127.0.0.1::{access.port}") if access.port else ("--network", "none")),
+        *(("--network", network) if network else ("--publish", f"127.0.0.1::{access.port}")),
     ]
     try:
         command.run([*podman, "run", *options, image], root=True, limit=120)

@@ -19,6 +19,7 @@ from flows.core import progress
 from flows.core.errors import RefitError
 from flows.core.leases import lease
 from flows.core.progress import State
+from flows.core.settings import Settings
 from flows.core.threads import at_once
 from flows.images.build import Built
 from flows.images.manifests import CONFIG, MANIFEST, Manifest, canonical, descriptor, digest_of
@@ -60,7 +61,7 @@ def publish(
         image = push_labelled(registry, profile, top)
         reference = f"docker://{registry.host}/{registry.repository}@{image.digest}"
         progress.report(tag.alias, State.running, "checking")
-        report = checks.run(reference, top.digest, profile.ide.config.access, _asked(profile), settings)
+        report = _checked(reference, top, profile, settings)
         size = _size(registry, profile, image, report.sizes, _before(registry, publications, tag))
         packages = installed.finding(files, report.packages)
         report = replace(report, findings=(*report.findings, packages, size))
@@ -75,6 +76,11 @@ def publish(
             given = _give_date_tag(registry, tag, image)
             moved = _point(registry, tag.alias, image)
     return Published(profile.stem, given, image.digest, top.digest, image.size, moved, report.seconds)
+
+
+def _checked(reference: str, top: Built, profile: Profile, settings: Settings) -> checks.Report:
+    access, vouched = profile.ide.config.access, not profile.bundle.owner
+    return checks.run(reference, top.digest, access, _asked(profile), settings, vouched=vouched)
 
 
 def _provenance(registry: Registry, image: Manifest, predicate: Mapping[str, object]) -> bytes:

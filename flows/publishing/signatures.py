@@ -24,6 +24,8 @@ from flows.core.threads import each
 from flows.images.manifests import Manifest
 from flows.images.registry import Registry
 from flows.publishing import evidence, statements
+from flows.publishing.own_profiles import OwnProfiles
+from flows.publishing.own_profiles import repository as own_repository
 from flows.signing.trust import ENVELOPE, Distrusted, Doubt, Signed, Trust
 
 _MOST_LOOKED_AT = 8  # signatures of one image
@@ -188,12 +190,15 @@ class Publications:
 
         Those without an alias are missing.
         """
-        pointed = {key: digest for key in profiles if (digest := self._pointed(*key))}
+        owners = OwnProfiles(self._database).owners()
+        pointed = {key: digest for key in profiles if (digest := self._pointed(*key, owners.get(key[0], "")))}
         publications = self.find(pointed.values())
         return {key: _fitting(publications[digest], *key) for key, digest in pointed.items()}
 
-    def _pointed(self, profile: str, release: str) -> str | None:
-        return self._registry.digest(self._registry.repository, f"{profile}_{release}")
+    def _pointed(self, profile: str, release: str, owner: str) -> str | None:
+        """The digest that an alias points at; `owner` is the person whose own profile it is, if it is one."""
+        place = own_repository(self._settings.repository, owner) if owner else self._registry.repository
+        return self._registry.digest(place, f"{profile}_{release}")
 
     def newest(self, profile: str, release: str) -> str | None:
         """The newest tested image of a profile; none before there is one.

@@ -42,7 +42,7 @@ def own(shared: Settings) -> Iterator[Settings]:
 
 
 def stage(name: str, text: str) -> Stage:
-    return Stage(name, Kind.instructions, "base", text, suite="bookworm", confined=True)
+    return Stage(name, Kind.instructions, "base", text, suite="bookworm", confined="ada")
 
 
 def build(settings: Settings, registry: Registry, base: Built, text: str, folder: Path) -> str:

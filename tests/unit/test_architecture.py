@@ -25,7 +25,7 @@ LAYERS = (
     ("jump", "services", "waiting_page"),
     ("metrics", "orchestration"),
     ("approve_wave", "build_stages", "change_session", "create_session", "lock_requirements", "prune_images"),
-    ("build_profiles", "cut_release", "migrate_sessions"),
+    ("build_own_profile", "build_profiles", "cut_release", "migrate_sessions"),
     ("nightly", "prove_capture"),
     ("web",),
     ("cli",),

@@ -1,0 +1,96 @@
+"""Reads a person's folder: runs as a program of its own, with that person's rights, and prints JSON.
+
+It has nothing but the standard library, for it comes to its Python by standard input. No link is followed, on the way
+to the folder or below it; nothing but plain files is opened; files, bytes and depth are bounded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Refused(Exception):
+    """Something in the folder that is no part of a recipe: its path, and what is wrong with it."""
+
+
+def opened(path: str) -> int:
+    """The folder at an absolute path, opened one name after the other, so that nobody can put a link in between."""
+    here = os.open("/", FOLDER)
+    for name in filter(None, path.split("/")):
+        if name in (".", ".."):
+            raise Refused(path, "its path has . or .. in it")
+        try:
+            below = os.open(name, FOLDER, dir_fd=here)
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def read(folder: int, files: int, size: int, depth: int) -> dict[str, bytes]:
+    """Path → content of all files below an open folder.
+
+    Raises:
+        Refused: there are more, they are larger or deeper, or something isn't a plain file.
+        OSError: something can't be read.
+    """
+    contents: dict[str, bytes] = {}
+    pending = [("", folder)]
+    looked_at = 0
+    while pending:
+        above, here = pending.pop()
+        with os.scandir(here) as entries:
+            names = []
+            for entry in entries:
+                looked_at += 1
+                if looked_at > files:
+                    raise Refused(above or ".", f"there are more than {files} files and folders")
+                names.append(entry.name)
+        for name in sorted(name for name in names if not name.startswith(".")):
+            path = f"{above}{name}"
+            kind = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(kind):
+                if path.count("/") + 1 >= depth:
+                    raise Refused(path, f"it lies deeper than {depth} folders")
+                pending.append((f"{path}/", os.open(name, FOLDER, dir_fd=here)))
+            elif not stat.S_ISREG(kind):
+                raise Refused(path, "it is no plain file and no folder, but a link or something else")
+            else:
+                contents[path] = _content(name, path, here, size)
+                size -= len(contents[path])
+        os.close(here)
+    return contents
+
+
+def _content(name: str, path: str, folder: int, most: int) -> bytes:
+    with open(os.open(name, FILE, dir_fd=folder), "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise Refused(path, "it is no plain file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise Refused(path, "with it the files are larger than they may be together")
+    return content
+
+
+def main() -> None:
+    """Read what the first argument says, as JSON."""
+    asked = json.loads(sys.argv[1])
+    try:
+        contents = read(opened(asked["path"]), asked["files"], asked["size"], asked["depth"])
+    except Refused as refused:
+        print(json.dumps({"refused": list(refused.args)}))
+    except OSError as error:
+        print(json.dumps({"refused": [str(error.filename or asked["path"]), error.strerror]}))
+    else:
+        print(json.dumps({"files": {path: base64.b64encode(text).decode() for path, text in contents.items()}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Build a profile of a person's own: its recipe is nobody's word, so its stages are made behind walls."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+
+from prefect import flow, get_run_logger
+
+from flows.authoring.own.catalog import Wish, composed
+from flows.catalog.model import Catalog, Profile
+from flows.core import command
+from flows.core.database import now, open_database
+from flows.core.leases import LeaseTaken, lease
+from flows.core.settings import Settings
+from flows.core.settings import load as load_settings
+from flows.core.waiting import wait_until
+from flows.create_session import of
+from flows.images.builder import confined
+from flows.images.builder.build_lock import building
+from flows.images.builder.workspace import recover
+from flows.images.registry import Registry
+from flows.images.run import Run
+from flows.lock_requirements import carry_out, targets
+from flows.locks import freshness
+from flows.orchestration.admission import Share
+from flows.orchestration.builders import clear_away
+from flows.orchestration.release_build import THREADS, build_release, due_date
+from flows.publishing import own_images
+from flows.publishing.own_profiles import OwnProfile, OwnProfiles, check_owner, repository
+from flows.publishing.published import Published
+from flows.releases.report import BuildFailed, has_failed
+
+PATIENCE = 6 * 3600.0  # seconds that a build waits for others of people's own profiles
+_POLL_SECONDS = 2.0
+
+
+def give(wish: Wish, files: Mapping[str, bytes], settings: Settings) -> OwnProfile:
+    """Look at a person's recipe, and write it down as theirs: its name is taken then. Nothing is built.
+
+    Raises:
+        Mistakes: in the recipe, by its own paths.
+        NotYours: the name is another person's.
+        LimitReached: the person has as many as they may.
+    """
+    check_owner(wish.owner)
+    with composed(wish, files, settings) as (_, profile):
+        own = OwnProfile(wish.name, wish.owner, profile.stem, wish.release, dict(files), (), now())
+    OwnProfiles(open_database(settings.database)).take(own, settings.personal_builds)
+    return own
+
+
+@flow(
+    name="build-own-profile",
+    flow_run_name="build {name}",
+    on_cancellation=[clear_away],
+    on_crashed=[clear_away],
+    task_runner=THREADS,
+)
+def build_own_profile(name: str) -> tuple[Published, ...]:
+    """Lock, build and publish a profile of a person's own, in a repository of theirs.
+
+    Args:
+        name: Name of its bundle.
+    """
+    settings = load_settings().model_copy(update={"builders": 0})
+    if why := confined.obstacle(settings):
+        raise confined.Refused(why)
+    recover(settings)
+    records = OwnProfiles(open_database(settings.database))
+    own = records.get(name)
+    with composed(of(own), own.files, settings) as (recipes, profile), _turn(settings, records, own) as seconds:
+        limits = settings.personal_builds
+        minutes = min(limits.minutes, seconds / 60)
+        hurried = settings.model_copy(update={"personal_builds": limits.model_copy(update={"minutes": minutes})})
+        return _build(hurried, records, own, recipes, profile)
+
+
+@contextmanager
+def _turn(settings: Settings, records: OwnProfiles, own: OwnProfile) -> Iterator[float]:
+    """Wait for a place among the builds of people's own profiles, note the build, and give the seconds that are left.
+
+    A person has one build at a time, so that nobody takes all places.
+
+    Raises:
+        LimitReached: the person has used what their builds may take.
+        LeaseTaken: there was no place in `PATIENCE` seconds.
+    """
+    database, limits = records.database, settings.personal_builds
+    with lease(database, f"own-builds-of/{own.owner}", wait=PATIENCE), _place(settings, records):
+        build, left = records.begin(own.bundle, own.owner, limits)
+        problem = "It was ended."
+        try:
+            yield left
+            problem = ""
+        except Exception as error:
+            problem = str(error)
+            raise
+        finally:
+            records.end(build, problem)
+
+
+@contextmanager
+def _place(settings: Settings, records: OwnProfiles) -> Iterator[None]:
+    with ExitStack() as stack:
+
+        def claim() -> bool:
+            for number in range(settings.personal_builds.at_once):
+                with suppress(LeaseTaken):
+                    stack.enter_context(lease(records.database, f"own-build/{number}", wait=0))
+                    return True
+            return False
+
+        if not wait_until(claim, seconds=PATIENCE, pause=_POLL_SECONDS):
+            raise LeaseTaken("own-build", PATIENCE)
+        yield
+
+
+def _build(
+    settings: Settings, records: OwnProfiles, own: OwnProfile, recipes: Catalog, profile: Profile
+) -> tuple[Published, ...]:
+    date, mine = due_date(), repository(settings.repository, own.owner)
+    with (
+        Registry(settings, repository=mine) as registry,
+        Registry(settings) as everybodys,
+        building(records.database),
+        command.terminating_children(),
+    ):
+        _lock(settings, own.release, recipes)
+        run = Run(settings, registry, records.database, date)
+        report = build_release(own.release, Share((profile,)), recipes, run, show_unchanged=True).report
+        if has_failed(report, named=True):
+            raise BuildFailed(report)
+        for image in report.images:
+            own_images.carry(everybodys, registry, image.digest)
+            get_run_logger().info("%s is %s:%s", own.profile, mine, image.tag)
+        return report.images
+
+
+def _lock(settings: Settings, release: str, recipes: Catalog) -> None:
+    """Lock its packages, as wheels alone: nothing of them runs for that."""
+    asked = targets([recipes.releases[release]])
+    looks = freshness.look_at_locks({target.folder: target.terms for target in asked}, settings)
+    for outcome in carry_out(asked, looks, recipes, settings):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,158 @@
+"""The part of the `refit` command that is about profiles of people's own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.console import Json, OfRelease, Yes, out, running_flows, show_data, show_json
+from flows.core.formatting import on_a_line
+from flows.core.lazily import lazily
+
+with lazily(globals()):
+    from flows.authoring.own import catalog as own_catalog
+    from flows.authoring.own import reading
+    from flows.cli import tables
+    from flows.core.database import open_database
+    from flows.core.documents import Mistakes
+    from flows.core.settings import load
+    from flows.publishing import own_profiles
+
+# As in `main`: the verbs import Prefect, so they are imported where they are run.
+# ruff: noqa: PLC0415
+
+app = typer.Typer(no_args_is_help=True)
+SHOWN = 80
+
+
+def _caller() -> str:
+    return os.environ.get("SUDO_USER") or getpass.getuser()
+
+
+Folder = Annotated[
+    str, typer.Argument(metavar="FOLDER", help="The bundle's folder; `-`: a tar archive of it from standard input.")
+]
+Owner = Annotated[
+    str, typer.Option("--for", metavar="PERSON", help="The person whose profile it is.", default_factory=_caller)
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the bundle, or of its profile.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Name of the bundle; empty: that of the folder.")]
+Ide = Annotated[str, typer.Option(help="IDE that opens.")]
+System = Annotated[str, typer.Option("--os", metavar="OS", help="Operating system of the catalog.")]
+
+
+@app.command("lint")
+def lint(
+    folder: Folder,
+    release: OfRelease,
+    owner: Owner,
+    name: As = "",
+    ide: Ide = "jupyter",
+    system: System = "deb12",
+    as_json: Json = False,
+) -> None:
+    """Look at a bundle of one's own: what it may not have, and every mistake, with file and line. Nothing is built."""
+    settings, wish = load(), _wish(folder, name, owner, ide, system, release)
+    mistakes = []
+    try:
+        with own_catalog.composed(wish, _files(folder, owner), settings):
+            pass
+    except Mistakes as error:
+        if not as_json:
+            raise
+        mistakes = [{"file": one.file, "line": one.line, "what": one.what, "hint": one.hint} for one in error.mistakes]
+    if as_json:
+        show_json({"bundle": wish.name, "mistakes": mistakes})
+        raise typer.Exit(1 if mistakes else 0)
+    out.print(f"The bundle {wish.name} has no mistakes.")
+
+
+@app.command("build")
+def build(
+    folder: Folder,
+    release: OfRelease,
+    owner: Owner,
+    name: As = "",
+    ide: Ide = "jupyter",
+    system: System = "deb12",
+    as_json: Json = False,
+) -> None:
+    """Build a profile of one's own from a folder with a bundle that extends one of the catalog.
+
+    Its name is taken from then on. Its steps run in a user namespace, without a network but the mirrors, and with the
+    limits of `personal_builds` in settings.yaml. Its images lie in a repository of the person's own.
+    """
+    files, wish = _files(folder, owner), _wish(folder, name, owner, ide, system, release)
+    with running_flows(quiet=as_json) as settings:
+        from flows.build_own_profile import build_own_profile, give
+
+        own = give(wish, files, settings)
+        images = build_own_profile(own.bundle)
+    if as_json:
+        show_json({"profile": own.profile, "owner": owner, "images": images})
+        return
+    for image in images:
+        out.print(f"{image.tag} {'is new' if image.new else 'is as it was'}.", highlight=False)
+    out.print(f"  refit session create NAME {own.profile}", highlight=False)
+
+
+@app.command("list")
+def list_profiles(
+    owner: Annotated[str, typer.Option("--for", metavar="PERSON", help="Only those of this person.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the profiles of people's own: whose they are, who else may start them, and how their last builds went."""
+    records = own_profiles.OwnProfiles(open_database(load().database))
+    builds, rows, cells = records.last_builds(), [], []
+    for own in records.all(owner):
+        last = builds.get(own.bundle)
+        built, problem = (last.ended, last.problem) if last else (None, "")
+        told = {"profile": own.profile, "owner": own.owner, "release": own.release, "offered": own.offered}
+        rows.append({**told, "given": own.at, "built": built, "problem": problem})
+        shown = str(built.date()) if built else ""
+        cells.append((own.profile, own.owner, ", ".join(own.offered), shown, on_a_line(problem)[:SHOWN]))
+    show_data(as_json, rows, tables.table("Profiles of people's own", ("profile", "of", "for", "built", ""), cells))
+
+
+@app.command("offer")
+def offer(
+    name: Name,
+    owner: Owner,
+    groups: Annotated[list[str], typer.Option("--to", metavar="GROUP", help="Group whose members may start it, too.")],
+) -> None:
+    """Let the members of groups start sessions from a profile of one's own. Its programs are its owner's word alone."""
+    own = own_profiles.OwnProfiles(open_database(load().database)).offer(name, owner, tuple(groups))
+    out.print(f"{own.profile} is offered to {', '.join(own.offered)}.")
+
+
+@app.command("withdraw")
+def withdraw(name: Name, owner: Owner) -> None:
+    """Offer a profile of one's own to nobody any more; sessions that others have on it go on."""
+    own = own_profiles.OwnProfiles(open_database(load().database)).offer(name, owner, ())
+    out.print(f"{own.profile} is offered to nobody any more.")
+
+
+@app.command("rm")
+def remove(name: Name, owner: Owner, yes: Yes = False) -> None:
+    """Give the name of a profile of one's own back; its images stay, and sessions on them go on."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"Remove the recipe of {on_a_line(name)}?", abort=True)
+    own_profiles.OwnProfiles(open_database(load().database)).forget(name, owner)
+    out.print(f"{name} is nobody's any more.")
+
+
+def _files(folder: str, owner: str) -> dict[str, bytes]:
+    if folder == "-":
+        return reading.from_archive(sys.stdin.buffer)
+    return reading.from_folder(Path(folder), reading.uid_of(owner))
+
+
+def _wish(folder: str, name: str, owner: str, ide: str, system: str, release: str) -> own_catalog.Wish:
+    """The wish of a command; a folder is called as bundles are, with a number or without."""
+    plain = Path(folder).absolute().name.lstrip("0123456789").lstrip("-")
+    return own_catalog.Wish(name or plain, owner, ide, system, release)

@@ -1,0 +1,241 @@
+"""Profiles of people's own, as the database has them: whose each name is, its recipe, and who else may start it.
+
+A name is taken by a row, so that of two people who want one, one gets it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from sqlalchemy import Engine, delete, func, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from flows.core.database import Instant, Table, now, write_rows
+from flows.core.errors import RefitError, UnknownName
+from flows.core.personal_builds import PersonalBuilds
+
+_DAY = timedelta(hours=24)
+_OWNER = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")  # a part of a repository's name
+_LONGEST_OWNER = 64
+
+
+class OwnBundleRow(Table):
+    """A bundle of a person's own, with the profile that stands on it."""
+
+    __tablename__ = "own_bundles"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str] = mapped_column(index=True)
+    profile: Mapped[str] = mapped_column(unique=True)
+    release: Mapped[str]
+    recipe: Mapped[str]
+    offered: Mapped[str]
+    at: Mapped[datetime] = mapped_column(Instant)
+
+
+class OwnBuildRow(Table):
+    """A build of such a bundle, for the limits of its owner."""
+
+    __tablename__ = "own_builds"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    bundle: Mapped[str]
+    owner: Mapped[str] = mapped_column(index=True)
+    began: Mapped[datetime] = mapped_column(Instant)
+    ended: Mapped[datetime | None] = mapped_column(Instant)
+    problem: Mapped[str]
+
+
+@dataclass(frozen=True)
+class OwnProfile:
+    """A profile of a person's own.
+
+    Attributes:
+        bundle: the name that is taken.
+        owner: the person.
+        profile: the stem of its tags.
+        release: the one whose base and bundle it stands on.
+        files: path below the bundle's folder → content.
+        offered: groups whose members may start it, too.
+        at: when its recipe was last given (UTC).
+    """
+
+    bundle: str
+    owner: str
+    profile: str
+    release: str
+    files: Mapping[str, bytes]
+    offered: tuple[str, ...]
+    at: datetime
+
+
+@dataclass(frozen=True)
+class LastBuild:
+    """The last build of a bundle: when it began and ended (UTC), and why it failed; empty: it didn't."""
+
+    began: datetime
+    ended: datetime | None
+    problem: str
+
+
+class NotYours(RefitError):
+    """A name is another person's."""
+
+    exit_code = 3
+
+
+class LimitReached(RefitError):
+    """A person has used what their builds may take."""
+
+    exit_code = 4
+
+
+def check_owner(owner: str) -> str:
+    """`owner`, if a repository of images can be called so.
+
+    Raises:
+        RefitError: it can't.
+    """
+    if not _OWNER.fullmatch(owner) or len(owner) > _LONGEST_OWNER:
+        raise RefitError(
+            f"{owner!r} can have no profiles of their own.",
+            why=f"Images lie in a repository of that name: small letters and digits, with single dots, hyphens and "
+            f"underscores between them, {_LONGEST_OWNER} characters at most.",
+            hint="name another account.",
+        )
+    return owner
+
+
+def repository(settings_repository: str, owner: str) -> str:
+    """The repository of a person's own images. Pure."""
+    return f"{settings_repository}/people/{check_owner(owner)}"
+
+
+class OwnProfiles:
+    """The profiles of people's own that are on record."""
+
+    def __init__(self, database: Engine) -> None:
+        self.database = database
+
+    def all(self, owner: str = "") -> tuple[OwnProfile, ...]:
+        """All, or those of one person, by name."""
+        chosen = select(OwnBundleRow).order_by(OwnBundleRow.name)
+        with Session(self.database) as rows:
+            found = rows.scalars(chosen.where(OwnBundleRow.owner == owner) if owner else chosen)
+            return tuple(_read(row) for row in found)
+
+    def owners(self) -> dict[str, str]:
+        """Stem of each profile → whose it is."""
+        with Session(self.database) as rows:
+            return {row.profile: row.owner for row in rows.execute(select(OwnBundleRow.profile, OwnBundleRow.owner))}
+
+    def find(self, name: str) -> OwnProfile | None:
+        """The one of this name, or with this stem; none: there is none."""
+        either = (OwnBundleRow.name == name) | (OwnBundleRow.profile == name)
+        with Session(self.database) as rows:
+            row = rows.scalars(select(OwnBundleRow).where(either)).first()
+            return _read(row) if row else None
+
+    def get(self, name: str, owner: str = "") -> OwnProfile:
+        """The same.
+
+        Raises:
+            UnknownName: there is none.
+            NotYours: it isn't the owner's that is named.
+        """
+        if (own := self.find(name)) is None:
+            raise UnknownName("profile of a person's own", name, [one.bundle for one in self.all(owner)])
+        if owner and own.owner != owner:
+            raise NotYours(f"The profile {name!r} is not {owner}'s.", hint="`refit profile list` says whose it is.")
+        return own
+
+    def take(self, own: OwnProfile, limits: PersonalBuilds) -> None:
+        """Write down a profile: its name is its owner's from now on.
+
+        Raises:
+            NotYours: the name is another person's.
+            LimitReached: its owner has as many as they may.
+        """
+
+        def put(rows: Session) -> None:
+            there = rows.get(OwnBundleRow, own.bundle)
+            if there and there.owner != own.owner:
+                raise NotYours(f"The name {own.bundle!r} is taken.", hint="choose another one: `--as NAME`.")
+            of_owner = select(func.count()).select_from(OwnBundleRow).where(OwnBundleRow.owner == own.owner)
+            if not there and (rows.scalar(of_owner) or 0) >= limits.profiles:
+                raise LimitReached(
+                    f"{own.owner} has {limits.profiles} profiles of their own, and may have no more.",
+                    hint="`refit profile rm NAME` removes one; `personal_builds.profiles` is the limit.",
+                )
+            offered = there.offered if there else json.dumps(list(own.offered))
+            recipe = json.dumps({path: base64.b64encode(text).decode() for path, text in own.files.items()})
+            values = {"profile": own.profile, "release": own.release, "recipe": recipe, "at": own.at}
+            rows.merge(OwnBundleRow(name=own.bundle, owner=own.owner, offered=offered, **values))
+
+        write_rows(self.database, put)
+
+    def offer(self, name: str, owner: str, groups: tuple[str, ...]) -> OwnProfile:
+        """Let the members of these groups start it, and no others beside its owner; raises as `get`."""
+        self.get(name, owner)
+
+        def put(rows: Session) -> None:
+            if row := rows.get(OwnBundleRow, self.get(name, owner).bundle):
+                row.offered = json.dumps(sorted(set(groups)))
+
+        write_rows(self.database, put)
+        return self.get(name, owner)
+
+    def forget(self, name: str, owner: str) -> None:
+        """Give the name back; sessions on its images go on. Raises as `get`."""
+        bundle = self.get(name, owner).bundle
+        write_rows(self.database, lambda rows: rows.execute(delete(OwnBundleRow).where(OwnBundleRow.name == bundle)))
+
+    def begin(self, bundle: str, owner: str, limits: PersonalBuilds) -> tuple[str, float]:
+        """Note the begin of a build; returns its id, and the seconds that its owner has left.
+
+        Raises:
+            LimitReached: they have none, or have begun as many builds as they may.
+        """
+        build, moment = uuid4().hex, now()
+
+        def put(rows: Session) -> float:
+            recent = select(OwnBuildRow).where(OwnBuildRow.owner == owner, OwnBuildRow.began > moment - _DAY)
+            builds = list(rows.scalars(recent))
+            used = sum(((one.ended or moment) - one.began).total_seconds() for one in builds)
+            left = 3600.0 * limits.hours_a_day - used
+            if left <= 0 or len(builds) >= limits.builds_a_day:
+                raise LimitReached(
+                    f"{owner} has built {len(builds)} times in 24 hours, {used / 3600:.1f} h together.",
+                    why=f"{limits.builds_a_day} builds and {limits.hours_a_day:g} hours are the limit.",
+                    hint="wait, or ask for more: `personal_builds` in settings.yaml.",
+                )
+            rows.add(OwnBuildRow(id=build, bundle=bundle, owner=owner, began=moment, ended=None, problem=""))
+            return left
+
+        return build, write_rows(self.database, put)
+
+    def end(self, build: str, problem: str = "") -> None:
+        """Note the end of a build, and why it failed."""
+
+        def put(rows: Session) -> None:
+            if row := rows.get(OwnBuildRow, build):
+                row.ended, row.problem = now(), problem
+
+        write_rows(self.database, put)
+
+    def last_builds(self) -> dict[str, LastBuild]:
+        """Bundle → its last build."""
+        with Session(self.database) as rows:
+            every = rows.scalars(select(OwnBuildRow).order_by(OwnBuildRow.began))
+            return {row.bundle: LastBuild(row.began, row.ended, row.problem) for row in every}
+
+
+def _read(row: OwnBundleRow) -> OwnProfile:
+    files = {path: base64.b64decode(text) for path, text in json.loads(row.recipe).items()}
+    return OwnProfile(row.name, row.owner, row.profile, row.release, files, tuple(json.loads(row.offered)), row.at)

@@ -1,0 +1,90 @@
+"""Records of people's own profiles: names, limits, offers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from flows.core.database import now, open_database
+from flows.core.errors import RefitError
+from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings import Settings
+from flows.publishing.own_profiles import LimitReached, NotYours, OwnProfile, OwnProfiles, repository
+
+LIMITS = PersonalBuilds(profiles=2, builds_a_day=2)
+MINE = OwnProfile("mine", "ada", "runtime-mine-deb12-py311", "2026a", {"display.txt": b"x"}, (), now())
+
+
+@pytest.fixture
+def records(settings: Settings) -> OwnProfiles:
+    return OwnProfiles(open_database(settings.database))
+
+
+def another(name: str, owner: str = "ada") -> OwnProfile:
+    return replace(MINE, bundle=name, owner=owner, profile=f"runtime-{name}-deb12-py311")
+
+
+def test_a_name_is_one_persons(records: OwnProfiles) -> None:
+    records.take(MINE, LIMITS)
+    with pytest.raises(NotYours, match="is taken"):
+        records.take(another("mine", "bob"), LIMITS)
+    records.take(replace(MINE, files={"display.txt": b"y"}), LIMITS)
+    assert records.get("mine").files == {"display.txt": b"y"}
+    assert records.get(MINE.profile).owner == "ada" and records.owners() == {MINE.profile: "ada"}
+
+
+def test_of_many_who_want_a_name_at_once_one_gets_it(records: OwnProfiles) -> None:
+    def take(number: int) -> bool:
+        try:
+            records.take(another("wanted", f"person{number}"), LIMITS)
+        except NotYours:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(take, range(8))) == 1
+
+
+def test_a_person_has_so_many_and_no_more(records: OwnProfiles) -> None:
+    for name in ("one", "two"):
+        records.take(another(name), LIMITS)
+    with pytest.raises(LimitReached):
+        records.take(another("three"), LIMITS)
+    records.forget("one", "ada")
+    records.take(another("three"), LIMITS)
+    assert [own.bundle for own in records.all("ada")] == ["three", "two"] and records.all("bob") == ()
+
+
+def test_an_offer_is_its_owners_word_and_outlives_a_change(records: OwnProfiles) -> None:
+    records.take(MINE, LIMITS)
+    with pytest.raises(NotYours):
+        records.offer("mine", "bob", ("staff",))
+    assert records.offer("mine", "ada", ("staff", "lab")).offered == ("lab", "staff")
+    records.take(replace(MINE, files={}), LIMITS)
+    assert records.get("mine").offered == ("lab", "staff")
+    assert records.offer("mine", "ada", ()).offered == ()
+
+
+def test_builds_of_a_day_are_counted(records: OwnProfiles) -> None:
+    for _ in range(2):
+        build, left = records.begin("mine", "ada", LIMITS)
+        assert 0 < left <= 7200
+        records.end(build, "it failed")
+    with pytest.raises(LimitReached):
+        records.begin("mine", "ada", LIMITS)
+    records.begin("other", "bob", LIMITS)
+    assert records.last_builds()["mine"].problem == "it failed" and records.last_builds()["other"].ended is None
+
+
+def test_hours_of_a_day_are_counted(records: OwnProfiles) -> None:
+    with pytest.raises(LimitReached):
+        records.begin("mine", "ada", PersonalBuilds(hours_a_day=0))
+
+
+@pytest.mark.parametrize("owner", ["../x", "Ada", "a/b", "", "a" * 65, "stages/x", "a..b", "-a"])
+def test_no_owner_leads_out_of_their_repository(owner: str) -> None:
+    with pytest.raises(RefitError, match="no profiles of their own"):
+        repository("images", owner)
+    assert repository("images", "ada.l-x_y") == "images/people/ada.l-x_y"
