@@ -38,7 +38,9 @@ from flows.orchestration.admission import Request, admit
 from flows.orchestration.builders import clear_away
 from flows.orchestration.release_build import THREADS, build_release, due_date
 from flows.publishing import evidence, image_comparison
+from flows.publishing.own_profiles import OwnProfiles
 from flows.publishing.published import Published
+from flows.rebuild_own_profiles import rebuild_own_profiles
 from flows.releases import branches
 from flows.releases.branches import ReleaseBranch
 from flows.releases.night_report import (
@@ -101,6 +103,8 @@ def nightly(
     day = date or due_date()
     with opened(settings, day, graft=graft) as run, building(run.database), command.terminating_children():
         night = spend(releases or (), catalog or settings.catalog, run)
+    if OwnProfiles(run.database).all():  # those come last, and a failure of one is its owner's alone
+        rebuild_own_profiles()
     create_markdown_artifact(markdown(night), key="-".join(("nightly", *(releases or ()))), description=night.headline)
     if night.failures:
         raise NightFailed(night)

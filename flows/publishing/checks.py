@@ -34,6 +34,7 @@ STEADY_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 MOST_GROWTH = 0.05  # of the image before
 MOST_NAMED = 8
+MOST_TOLD = 64 << 20  # bytes that a program in an image may print: it may be anybody's
 SHORTEST_SECRET = 8
 _PIP_CHECK = (
     "test -e /opt/app-root/pyvenv.cfg || exit 0; "
@@ -223,8 +224,9 @@ def _look_at_files(image: str, before: tuple[Finding, ...], settings: Settings, 
         user="0:0",
         capabilities=["dac_read_search"],
         stdin=json.dumps(values),
+        most=MOST_TOLD,
     )
-    report = json.loads(done.stdout)
+    report = _told(done)
     config = json.loads(command.run([*tools.podman(settings), "image", "inspect", image], root=True).stdout)[0]
     leaks = [*in_config({"config": config["Config"], "history": config["History"]}, values), *report["secrets"]]
     seconds = round(time.monotonic() - started, 2)
@@ -316,7 +318,8 @@ def _stays_up(name: str, access: Access, settings: Settings) -> tuple[bool, str]
 
 def _pip(name: str, settings: Settings) -> tuple[bool, str]:
     try:
-        done = command.run([*tools.podman(settings), "exec", name, "sh", "-c", _PIP_CHECK], root=True, limit=120)
+        call = [*tools.podman(settings), "exec", name, "sh", "-c", _PIP_CHECK]
+        done = command.run(call, root=True, limit=120, most=MOST_TOLD)
     except command.ProgramFailed as error:
         return False, error.tail
     return True, done.stdout.strip()
@@ -326,9 +329,29 @@ def _imports(name: str, distributions: Sequence[str], settings: Settings) -> tup
     inside = ["python3", "-B", _PROBE_INSIDE, "modules"]
     argv = [*tools.podman(settings), "exec", "--interactive", name, *inside]
     limit = probe.IMPORT_SECONDS * (len(distributions) + 1)
-    failures = json.loads(command.run(argv, root=True, stdin=json.dumps(list(distributions)), limit=limit).stdout)
+    asked = json.dumps(list(distributions))
+    failures = _told(command.run(argv, root=True, stdin=asked, limit=limit, most=MOST_TOLD))
     problems = [f"{distribution}: {problem}" for distribution, problem in failures.items()]
     return not problems, "\n".join(problems) or f"{len(distributions)} packages"
+
+
+def _told(done: command.Completed) -> dict[str, Any]:
+    """The object that a probe has printed.
+
+    Raises:
+        RefitError: a program in the image has printed something else in its place.
+    """
+    try:
+        told = json.loads(done.stdout)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise RefitError(
+            "The Python of the image doesn't run the probe of its checks.",
+            why=f"It printed {done.stdout[:200]!r}.",
+            hint="look for a `python3` in the image that is something else.",
+        )
+    return told
 
 
 def _running(name: str, settings: Settings) -> bool:

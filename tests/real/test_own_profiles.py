@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from flows.authoring.own import reading
 from flows.authoring.own.catalog import Wish
 from flows.build_own_profile import build_own_profile, give
+from flows.core.errors import RefitError
 from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
 from flows.create_session import create_session
@@ -21,6 +23,7 @@ from tests.real.test_prove_capture import write_catalog
 from tests.support.machine import RegistryServer, private_home
 
 LIMITS = PersonalBuilds(disk_gb=3.0, memory_gb=1.0, processes=256, minutes=20.0)
+SECRET = "a-secret-that-nobody-hears"
 NAME, PROFILE = "mine", "runtime-mine-deb12-py311"
 FILES = {
     "display.txt": "Ada's own\n",
@@ -36,7 +39,8 @@ FILES = {
 @pytest.fixture
 def own(registry_server: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
     catalog = write_catalog(tmp_path / "catalog")
-    with private_home(tmp_path / "home", registry_server.port, catalog=catalog, personal_builds=LIMITS) as settings:
+    more = {"catalog": catalog, "personal_builds": LIMITS, "metrics_token": SecretStr(SECRET)}
+    with private_home(tmp_path / "home", registry_server.port, **more) as settings:
         if why := confined.obstacle(settings):
             pytest.skip(why)
         for module in ("build_own_profile", "create_session"):
@@ -73,3 +77,16 @@ def test_a_folder_of_ones_own_becomes_a_session(own: Settings, tmp_path: Path) -
         sessions.remove("ada", purge=True)
     [again] = build_own_profile(NAME)
     assert again.digest == image.digest and not again.new
+
+
+@pytest.mark.long
+def test_a_hostile_image_hears_no_secret_when_it_is_checked(own: Settings, tmp_path: Path) -> None:
+    """Its Python prints all that it is given: the checks fail, and no secret is in what they say."""
+    tells = "RUN printf '#!/bin/sh\\nenv; cat; exit 7\\n' >/usr/local/bin/python3 && chmod 755 /usr/local/bin/python3\n"
+    files = {path: text.encode() for path, text in {**FILES, "custom/custom.snippet.j2": tells}.items()}
+    give(Wish("tells", "eve", "runtime", "deb12", "2026a"), files, own)
+    with pytest.raises(RefitError) as error:
+        build_own_profile("tells")
+    assert "fails the check" in str(error.value) and SECRET not in str(error.value)
+    assert not Registry(own).tags(f"{own.repository}/people/eve")
+    assert OwnProfiles(Sessions.open(own).store.database).last_builds()["tells"].problem
