@@ -77,8 +77,8 @@ def test_a_snippet_of_the_catalog_brings_no_instruction_that_is_none_of_its_own(
 
 
 def test_all_stages_above_the_base_are_confined_and_its_owners(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.locks.python.verify", lambda folder: None)
-    monkeypatch.setattr("flows.locks.python.read", lambda folder, categories: ())
+    monkeypatch.setattr("flows.locks.python_lockfile.verify", lambda folder: None)
+    monkeypatch.setattr("flows.locks.python_lockfile.read", lambda folder, categories: ())
     with composed(WISH, FILES, own) as (catalog, profile):
         base, *above = Assembler(catalog, lambda base: ()).chain(profile)
     assert above and not base.confined and {stage.confined for stage in above} == {"ada"}
