@@ -15,6 +15,7 @@ from flows.core.formatting import on_a_line
 from flows.core.lazily import lazily
 
 with lazily(globals()):
+    from flows.authoring.own import adopt as adopting
     from flows.authoring.own import catalog as own_catalog
     from flows.authoring.own import reading
     from flows.cli import tables
@@ -135,6 +136,26 @@ def withdraw(name: Name, owner: Owner) -> None:
     """Offer a profile of one's own to nobody any more; sessions that others have on it go on."""
     own = own_profiles.OwnProfiles(open_database(load().database)).offer(name, owner, ())
     out.print(f"{own.profile} is offered to nobody any more.")
+
+
+@app.command("adopt")
+def adopt_profile(
+    name: Name, release: Annotated[str, typer.Option(help="Release that ships it; empty: that of its builds.")] = ""
+) -> None:
+    """Take a person's own bundle into the catalog: an operator vouches for it from then on. Nothing is committed.
+
+    Its steps run as those of all recipes then, so read it before. Its name stays the person's no longer.
+    """
+    settings = load()
+    records = own_profiles.OwnProfiles(open_database(settings.database))
+    own = records.get(name)
+    ide, _, system, _ = own.profile.split("-")
+    wish = own_catalog.Wish(own.bundle, own.owner, ide, system, release or own.release)
+    folder = adopting.adopt(wish, own.files, settings.catalog)
+    records.forget(own.bundle, own.owner)
+    out.print(f"{folder} is a bundle of the catalog, and {own.profile} a profile of {wish.release}.", highlight=False)
+    out.print(f"  refit lock {wish.release} --bundle {own.bundle}", highlight=False)
+    out.print(f"  refit build {wish.release} --profile {own.profile}", highlight=False)
 
 
 @app.command("rm")

@@ -127,8 +127,8 @@ class OwnProfiles:
         """All, or those of one person, by name."""
         chosen = select(OwnBundleRow).order_by(OwnBundleRow.name)
         with Session(self.database) as rows:
-            found = rows.scalars(chosen.where(OwnBundleRow.owner == owner) if owner else chosen)
-            return tuple(_read(row) for row in found)
+            records = rows.scalars(chosen.where(OwnBundleRow.owner == owner) if owner else chosen)
+            return tuple(_read(row) for row in records)
 
     def owners(self) -> dict[str, str]:
         """Stem of each profile → whose it is."""

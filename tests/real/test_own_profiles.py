@@ -19,8 +19,8 @@ from flows.images.builder import confined
 from flows.images.registry import Registry
 from flows.publishing.own_profiles import OwnProfiles
 from flows.sessions.lifecycle import Sessions
-from tests.real.test_prove_capture import write_catalog
 from tests.support.machine import RegistryServer, private_home
+from tests.support.page_catalog import write_catalog
 
 LIMITS = PersonalBuilds(disk_gb=3.0, memory_gb=1.0, processes=256, minutes=20.0)
 SECRET = "a-secret-that-nobody-hears"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from flows.authoring.capture.facts import Left, Reason, Source
-from flows.catalog import load, skeletons
+from flows.catalog import load
 from flows.compatibility.capture import Wish, capture, write
 from flows.core import command
 from flows.core.settings import Settings
@@ -16,45 +15,17 @@ from flows.host import tools
 from flows.images.build import Built
 from flows.images.registry import Registry
 from flows.prove_capture import prove_capture
-from tests.support.machine import ROOT, RegistryServer, private_home
+from tests.support.machine import RegistryServer, private_home
 from tests.support.moving import opened
+from tests.support.page_catalog import write_catalog
 from tests.support.variants import LIGHT, light
 
 NAME, OLD, NEW = "pro", "page-small-deb12-py311", "page-mine-deb12-py311"
-PIPFILE = """\
-[[source]]
-name = "pypi"
-url = "https://pypi.org/simple"
-verify_ssl = true
-
-[packages]
-six = "~=1.17"
-
-[requires]
-python_version = "3.11"
-"""
-RELEASE = "release: 2026a\nprofiles:\n  - {ide: page, bundle: small, os: deb12, python: py311}\n"
 BY_HAND = """
 site=work/.venv/lib/python3.11/site-packages
 python3 -m venv --without-pip work/.venv && mkdir $site/iniconfig-2.1.0.dist-info && cd $site/iniconfig-2.1.0.dist-info
 printf 'Metadata-Version: 2.1\\nName: iniconfig\\nVersion: 2.1.0\\n' >METADATA && touch REQUESTED
 """
-
-
-def write_catalog(root: Path) -> Path:
-    for part in ("base/deb12", "ides/2-runtime", "snippets"):
-        shutil.copytree(ROOT / part, root / part)
-    for name in ("bundles", "releases"):
-        (root / name).mkdir()
-    for path, text in skeletons.skeleton("ide", "page", load.load_catalog(root)).items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    bundle = root / "bundles" / "1-small"
-    files = {bundle / "display.txt": "Small\n", bundle / "py311" / "Pipfile": PIPFILE}
-    for file, text in {**files, root / "releases" / "2026a.yaml": RELEASE}.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return root
 
 
 @pytest.mark.long
