@@ -1,4 +1,4 @@
-"""A profile of a person's own: from their folder over a confined build to a session, and hostile ones on that way."""
+"""A profile of a person's own: from their folder over a confined build to a session, and built again unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import SecretStr
 from flows.authoring.own import reading
 from flows.authoring.own.catalog import Wish
 from flows.build_own_profile import build_own_profile, give
-from flows.core.errors import RefitError
 from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
 from flows.create_session import create_session
@@ -77,16 +76,3 @@ def test_a_folder_of_ones_own_becomes_a_session(own: Settings, tmp_path: Path) -
         sessions.remove("ada", purge=True)
     [again] = build_own_profile(NAME)
     assert again.digest == image.digest and not again.new
-
-
-@pytest.mark.long
-def test_a_hostile_image_hears_no_secret_when_it_is_checked(own: Settings, tmp_path: Path) -> None:
-    """Its Python prints all that it is given: the checks fail, and no secret is in what they say."""
-    tells = "RUN printf '#!/bin/sh\\nenv; cat; exit 7\\n' >/usr/local/bin/python3 && chmod 755 /usr/local/bin/python3\n"
-    files = {path: text.encode() for path, text in {**FILES, "custom/custom.snippet.j2": tells}.items()}
-    give(Wish("tells", "eve", "runtime", "deb12", "2026a"), files, own)
-    with pytest.raises(RefitError) as error:
-        build_own_profile("tells")
-    assert "fails the check" in str(error.value) and SECRET not in str(error.value)
-    assert not Registry(own).tags(f"{own.repository}/people/eve")
-    assert OwnProfiles(Sessions.open(own).store.database).last_builds()["tells"].problem
