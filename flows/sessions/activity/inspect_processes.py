@@ -57,40 +57,23 @@ _WAITS_FOR = {
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _MULTIPLEX = ("do_select", "do_sys_poll", "do_poll", "ep_poll", "poll_schedule_timeout")
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity. A line
-# without a type is a group: of special ones and functions, which every kernel has, or of classes.
-_ASK_VARIABLES = """
-import json, sys
-from jupyter_client import BlockingKernelClient
-client = BlockingKernelClient(connection_file=sys.argv[1])
-client.load_connection_file()
-client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
-asked = client.session.msg(
-    "debug_request", {"seq": 1, "type": "request", "command": "inspectVariables", "arguments": {}}
-)
-client.control_channel.send(asked)
-while (answer := client.get_control_msg(timeout=3))["parent_header"].get("msg_id") != asked["header"]["msg_id"]:
-    pass
-found = answer["content"]["body"]["variables"]
-print(json.dumps([f"{one['name']} ({one['type']})" for one in found if one["type"] or "class" in one["name"]]))
-client.stop_channels()
-"""
+_PAUSE = 0.005  # seconds between two looks at a thread that waits for a core
 
 
 def look(asked: Row) -> Row:
     """Everything that can be seen: twice, `seconds` apart, because work shows in what changes."""
     started = time.monotonic()
     problems: list[str] = []
-    before, received = _processes(), _network()
+    before, received = _processes(asked["seconds"]), _network()
     time.sleep(asked["seconds"])
-    after = _processes()
+    after = _processes(asked["seconds"])
     seconds = time.monotonic() - started
     processes = [_compared(before.get(pid), process, seconds) for pid, process in after.items()]
     server = _attempt(problems, "Jupyter", _jupyter, asked) if asked["protocol"] == "jupyter" else None
     with ThreadPoolExecutor(AT_ONCE) as pool:
         sessions_of_kernels = (server or {}).get("kernels", [])
         kernels = [
-            *pool.map(lambda kernel: {**kernel, "variables": _variables(kernel, processes)}, sessions_of_kernels)
+            *pool.map(lambda one: {**one, "variables": _variables(one, processes, asked["ask"])}, sessions_of_kernels)
         ]
     return {
         "at": time.time(),
@@ -127,18 +110,18 @@ def _others_who_look(processes: Iterable[Row]) -> Iterator[int]:
                 yield pid
 
 
-def _processes() -> dict[int, Row]:
-    processes = {}
+def _processes(settles: float) -> dict[int, Row]:
+    processes, until = {}, time.monotonic() + settles
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                processes[int(folder.name)] = _process(folder)
+                processes[int(folder.name)] = _process(folder, until)
             except (FileNotFoundError, ProcessLookupError):  # it has ended
                 continue
     return processes
 
 
-def _process(folder: Path) -> Row:
+def _process(folder: Path, until: float) -> Row:
     text = (folder / "stat").read_text(errors="replace")
     name, rest = text[text.index("(") + 1 :].rsplit(")", 1)
     state, parent, group, session, terminal, foreground, *more = rest.split()
@@ -155,9 +138,8 @@ def _process(folder: Path) -> Row:
         "foregrounds": [int(foreground)],
         # utime, stime and those of children that it has waited for
         "cpu": sum(map(int, more[5:9])) / _TICKS,
-        "scheduled": (scheduled := _scheduled(folder / "task")),
-        "waited": sum(waited for _, waited in scheduled.values()),
-        "seen": time.monotonic(),
+        "scheduled": (scheduled := _scheduled(folder / "task", until)),
+        "waited": sum(waited for _, waited, _ in scheduled.values()),
         "started": _boot() + int(more[13]) / _TICKS,
         "moved": _moved(folder),
         "stdin": _link(folder / "fd" / "0"),
@@ -239,7 +221,7 @@ def _compared(before: Row | None, after: Row, seconds: float) -> Row:
         before = {**after, **dict.fromkeys(_COUNTED, 0)}
     changed = {what: max(0, after[what] - before[what]) / seconds for what in _COUNTED}
     changed["restless"] = _restless(before, after)
-    after = {name: value for name, value in after.items() if name not in ("scheduled", "seen")}
+    after = {name: value for name, value in after.items() if name != "scheduled"}
     return {**after, **changed, "foregrounds": sorted({*before["foregrounds"], *after["foregrounds"]})}
 
 
@@ -259,23 +241,41 @@ def _terminals(processes: Iterable[Row]) -> set[str]:
     return {name for process in processes if (name := process["terminal"]) and Path(name).exists()}
 
 
-def _scheduled(folder: Path) -> dict[str, tuple[float, float]]:
-    """For how many seconds each thread ran, and for how many it would have run, had there been a free core."""
+def _scheduled(folder: Path, until: float) -> dict[str, tuple[float, float, float]]:
+    """For how many seconds each thread ran, and would have run, had there been a free core; and at what time."""
     threads = {}
     for thread in _files(folder):
         with contextlib.suppress(OSError):  # it has ended, or this kernel doesn't count
-            ran, waited, _ = (thread / "schedstat").read_text().split()
-            threads[thread.name] = int(ran) / 1e9, int(waited) / 1e9
+            threads[thread.name] = (*_settled(thread, until), time.monotonic())
     return threads
+
+
+def _settled(thread: Path, until: float) -> tuple[float, float]:
+    """As `_scheduled`: Linux adds a wait for a core when it ends, so a thread that waits is looked at until it runs."""
+    first = counts = _counts(thread)
+    while counts == first and _runs(thread) and time.monotonic() < until:
+        time.sleep(_PAUSE)
+        counts = _counts(thread)
+    return counts
+
+
+def _counts(thread: Path) -> tuple[float, float]:
+    ran, waited, _ = (thread / "schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
+
+
+def _runs(thread: Path) -> bool:
+    return (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "R"
 
 
 def _restless(before: Row, after: Row) -> float:
     """For what share of the time between two looks that thread ran or waited for a core that did so most."""
-    between, shares = after["seen"] - before["seen"], [0.0]
-    for name, (ran, waited) in after["scheduled"].items():
-        ran_then, waited_then = before["scheduled"].get(name, (ran, waited))
-        if ran > ran_then and between > 0:
-            shares.append((ran - ran_then + waited - waited_then) / between)
+    shares = [0.0]
+    for name, now in after["scheduled"].items():
+        then = before["scheduled"].get(name, now)
+        ran, waited, seconds = (now[which] - then[which] for which in range(3))
+        if ran > 0 and seconds > 0:
+            shares.append((ran + waited) / seconds)
     return max(shares)
 
 
@@ -377,14 +377,14 @@ def _get(port: int, path: str, token: str) -> Any:
     return json.loads(answer.read())
 
 
-def _variables(kernel: Row, processes: Iterable[Row]) -> Any:
-    """The variables of a kernel that waits; none: it can't be asked."""
+def _variables(kernel: Row, processes: Iterable[Row], ask: str) -> Any:
+    """The variables of a kernel that waits, as the program `ask` tells them; none: it can't be asked."""
     mine = [p for p in processes if any(kernel["id"] in word for word in p["argv"])]
     files = [word for process in mine for word in process["argv"] if kernel["id"] in word]
     if not files or kernel["execution_state"] == "busy":
         return None
     # The kernel's own Python: it is the one that surely has what speaks with kernels.
-    call = [mine[0]["argv"][0], "-c", _ASK_VARIABLES, files[0]]
+    call = [mine[0]["argv"][0], "-c", ask, files[0]]
     try:
         told = subprocess.run(call, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
         return json.loads(told)

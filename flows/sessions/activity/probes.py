@@ -27,6 +27,24 @@ from flows.sessions.model import Session, check_name
 
 _SCRIPT = Path(inspect_processes.__file__)
 _LOOK, _MEMORY = TypeAdapter(Look), TypeAdapter(Memory)
+# A kernel is asked on its control channel, where no cell is waited for; Jupyter doesn't count this message as activity.
+# A line without a type is a group: of special ones and functions, which every kernel has, or of classes.
+_ASK_VARIABLES = """
+import json, sys
+from jupyter_client import BlockingKernelClient
+client = BlockingKernelClient(connection_file=sys.argv[1])
+client.load_connection_file()
+client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
+asked = client.session.msg(
+    "debug_request", {"seq": 1, "type": "request", "command": "inspectVariables", "arguments": {}}
+)
+client.control_channel.send(asked)
+while (answer := client.get_control_msg(timeout=3))["parent_header"].get("msg_id") != asked["header"]["msg_id"]:
+    pass
+found = answer["content"]["body"]["variables"]
+print(json.dumps([f"{one['name']} ({one['type']})" for one in found if one["type"] or "class" in one["name"]]))
+client.stop_channels()
+"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,7 @@ def ready_to_look(engine: Engine, session: Session, manner: ProbeSpec = ProbeSpe
         "port": access.port,
         "protocol": access.protocol,
         "heartbeat": access.heartbeat,
+        "ask": _ASK_VARIABLES,
     }
     with engine.dialogue(session.container, PROBE, manner.limit) as ask:
         ask(f"exec({_SCRIPT.read_text(encoding='utf-8')!a})")

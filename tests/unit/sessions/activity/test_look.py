@@ -132,3 +132,20 @@ def test_a_thread_that_computes_never_rests_however_many_others_do(tmp_path: Pat
             each.kill()
             each.wait()
     assert min(seen[each.pid] for each in others if each is not resting) >= RESTLESS > seen[resting.pid]
+
+
+@pytest.mark.slow
+def test_a_wait_for_a_core_that_has_not_ended_counts_as_well(tmp_path: Path) -> None:
+    """A thread that gets a hundredth of a core is mostly seen while it waits, which Linux adds when it has waited."""
+    burn = "import threading\nthreading.Timer(900, print).start()\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(4 * (os.cpu_count() or 1))]
+    others.append(starved := subprocess.Popen(["nice", "-n", "12", sys.executable, "-c", burn]))
+    try:
+        looks = [looked(tmp_path, seconds=1.0) for _ in range(5)]
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    seen = [process for look in looks for process in look.processes if process.pid == starved.pid]
+    assert len(seen) == len(looks)
+    assert min(process.restless for process in seen) >= RESTLESS
