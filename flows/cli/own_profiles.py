@@ -19,8 +19,8 @@ with lazily(globals()):
     from flows.authoring.own import catalog as own_catalog
     from flows.authoring.own import reading
     from flows.cli import tables
+    from flows.core import documents
     from flows.core.database import open_database
-    from flows.core.documents import Mistakes
     from flows.core.settings import load
     from flows.publishing import own_profiles
 
@@ -63,7 +63,7 @@ def lint(
     try:
         with own_catalog.composed(wish, _files(folder, owner), settings):
             pass
-    except Mistakes as error:
+    except documents.Mistakes as error:
         if not as_json:
             raise
         mistakes = [{"file": one.file, "line": one.line, "what": one.what, "hint": one.hint} for one in error.mistakes]

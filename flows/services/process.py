@@ -31,6 +31,7 @@ from flows.services.supervision import NOTES, Supervisor
 START_SECONDS = 600.0
 ANSWER_SECONDS = 90.0  # for one that has started before
 END_SECONDS = 15.0
+LET_GO_SECONDS = 2.0
 INSTALL_SECONDS = 300.0
 REQUEST_SECONDS = 5.0
 _ANSWER_BYTES = 1 << 16
@@ -74,9 +75,12 @@ def age(process: psutil.Process) -> float:
 
 def refuse_taken_port(service: Service) -> None:
     """Raise RefitError if somebody else listens on the service's port."""
-    if service.port is None or _is_free(service.address, service.port):
+    if (port := service.port) is None:
         return
-    holder = _holder(service.port)
+    # A program that has just ended may hold it until the last of its threads has gone.
+    if wait_until(lambda: _is_free(service.address, port), seconds=LET_GO_SECONDS):
+        return
+    holder = _holder(port)
     raise RefitError(
         f"Port {service.port} is taken: the {service.title} can't start.",
         why=f"It is held by {holder}.",

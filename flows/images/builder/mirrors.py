@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import select
+import selectors
 import socket
 import socketserver
 import threading
@@ -139,9 +139,11 @@ def _direct(head: bytes, target: str) -> bytes:
 
 def _carry(one: socket.socket, other: socket.socket) -> None:
     """Carry bytes both ways until either side ends, or neither says anything."""
-    targets = {one: other, other: one}
-    while ready := select.select([*targets], [], [], _IDLE)[0]:
-        for source in ready:
-            if not (part := source.recv(_CHUNK)):
-                return
-            targets[source].sendall(part)
+    with selectors.DefaultSelector() as selector:
+        selector.register(one, selectors.EVENT_READ, other)
+        selector.register(other, selectors.EVENT_READ, one)
+        while ready := selector.select(_IDLE):
+            for source, _ in ready:
+                if not (part := source.fileobj.recv(_CHUNK)):  # type: ignore[union-attr]
+                    return
+                source.data.sendall(part)

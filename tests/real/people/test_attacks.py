@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -160,3 +161,6 @@ def test_a_page_elsewhere_accepts_no_share_in_a_visitors_name(hub: Hub, lin: Per
         sent = victim.client.post("/hub/accept-share", data=form, headers=headers, follow_redirects=False)
         assert sent.status_code == HTTPStatus.FORBIDDEN, headers
     assert status(hub, "papers", victim.token()) == HTTPStatus.FORBIDDEN
+    [code] = json.loads(hub.refit("session", "shares", "papers", "--json"))
+    hub.refit("session", "unshare", "papers", "--code", code["subject"])
+    wait_until(lambda: not Grants(hub.sessions.store.database).open())
