@@ -90,7 +90,7 @@ def test_others_come_in_by_a_share_alone_and_leave_with_it(other: OtherHub, ada:
     [link] = [word for word in hub.refit("session", "share", "ada", "--code").split() if word.startswith("http")]
     assert link.startswith(hub.settings.public_url)
     told = bob.send(link, "/hub/accept-share", code=link.partition("code=")[2])
-    assert told.url.path == "/authorizer/guest" and "ada" in told.text
+    assert told.url.path == "/authorizer/guest" and "ada" in told.text, (told.status_code, told.text[:1000])
     assert bob.client.post(str(told.url)).url.path.startswith("/session/ada")
     assert contents(bob) == HTTPStatus.OK
     hub.refit("session", "unshare", "ada", "--with", "bob")
