@@ -202,6 +202,8 @@ class _Writes:
 def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection], Any], Future[Any]]]) -> None:
     try:
         with engine.begin() as connection:
+            # Else the driver begins at the first change, and another process may write after what was read before it.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             results = [work(connection) for work, _ in writes]
     except BaseException as error:
         if len(writes) == 1:

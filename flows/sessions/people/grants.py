@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.orm import Session as Transaction
 
@@ -93,7 +93,10 @@ class Grants:
             row = rows.scalars(_row_of(code)).first()
             if row is None or (row.until is not None and row.until <= now()):
                 return False
-            row.ended = now()
+            # Another process may redeem it at the same moment: the database says which of them did.
+            held = update(GrantRow).where(GrantRow.number == row.number, GrantRow.ended.is_(None))
+            if not rows.connection().execute(held.values(ended=now())).rowcount:
+                return False
             share = Share(code.session, code.owner, Kind.person, person)
             if (made := rows.scalars(_row_of(share)).first()) is None:
                 same = {"session": row.session, "owner": row.owner, "server": row.server, "by": row.by}

@@ -10,10 +10,9 @@ from jupyterhub import orm
 from jupyterhub.handlers import BaseHandler
 from tornado import web  # type: ignore[attr-defined]
 
-from flows.core.database import open_database
 from flows.sessions.people.entitlements import Kind, Share
 from flows.sessions.people.grants import Grants
-from flows.web.hub.spawner import servers, settings
+from flows.web.hub.spawner import servers
 
 PATH = "/accept-share"
 # Of this and the other pages that Refit adds to the Hub.
@@ -70,7 +69,7 @@ class AcceptHandler(BaseHandler):
 
 
 def _grants() -> Grants:
-    return Grants(open_database(settings().database))
+    return Grants(servers().sessions.store.database)
 
 
 def _open_grants() -> Any:
