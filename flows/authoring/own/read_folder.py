@@ -7,6 +7,7 @@ to the folder or below it; nothing but plain files is opened; files, bytes and d
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -22,10 +23,11 @@ class Refused(Exception):
 
 def opened(path: str) -> int:
     """The folder at an absolute path, opened one name after the other, so that nobody can put a link in between."""
+    names = [name for name in path.split("/") if name]
+    if {".", ".."} & {*names}:
+        raise Refused(path, "its path has . or .. in it")
     here = os.open("/", FOLDER)
-    for name in filter(None, path.split("/")):
-        if name in (".", ".."):
-            raise Refused(path, "its path has . or .. in it")
+    for name in names:
         try:
             below = os.open(name, FOLDER, dir_fd=here)
         finally:
@@ -35,12 +37,19 @@ def opened(path: str) -> int:
 
 
 def read(folder: int, files: int, size: int, depth: int) -> dict[str, bytes]:
-    """Path → content of all files below an open folder.
+    """Path → content of all files below an open folder, which is closed in the end.
 
     Raises:
         Refused: there are more, they are larger or deeper, or something isn't a plain file.
         OSError: something can't be read.
     """
+    with contextlib.ExitStack() as folders:
+        folders.callback(os.close, folder)
+        return _read(folder, files, size, depth, folders)
+
+
+def _read(folder: int, files: int, size: int, depth: int, folders: contextlib.ExitStack) -> dict[str, bytes]:
+    """As `read`; `folders` closes those that are opened here."""
     contents: dict[str, bytes] = {}
     pending = [("", folder)]
     looked_at = 0
@@ -59,13 +68,14 @@ def read(folder: int, files: int, size: int, depth: int) -> dict[str, bytes]:
             if stat.S_ISDIR(kind):
                 if path.count("/") + 1 >= depth:
                     raise Refused(path, f"it lies deeper than {depth} folders")
-                pending.append((f"{path}/", os.open(name, FOLDER, dir_fd=here)))
+                below = os.open(name, FOLDER, dir_fd=here)
+                folders.callback(os.close, below)
+                pending.append((f"{path}/", below))
             elif not stat.S_ISREG(kind):
                 raise Refused(path, "it is no plain file and no folder, but a link or something else")
             else:
                 contents[path] = _content(name, path, here, size)
                 size -= len(contents[path])
-        os.close(here)
     return contents
 
 
