@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jupyterhub.handlers import default_handlers
 from traitlets.config import LazyConfigValue
 
 from flows.core.errors import RefitError
@@ -73,10 +74,17 @@ def configure(c: Any) -> None:
     own = [
         (rights_handler.PATH, rights_handler.RightsHandler),
         (rights_handler.ADMINS, rights_handler.AdminsHandler),
-        (accepting.PATH, accepting.AcceptHandler),
     ]
     c.JupyterHub.extra_handlers = [*_given(c.JupyterHub.extra_handlers, []), *own]
+    _accept_once()
     c.JupyterHub.template_paths = [*_given(c.JupyterHub.template_paths, []), str(accepting.TEMPLATES)]
+
+
+def _accept_once() -> None:
+    """Put Refit's page of codes before the Hub's own: there a code works for everybody who has it, until it expires."""
+    own = (accepting.PATH, accepting.AcceptHandler)
+    if own not in default_handlers:  # extra handlers come after the Hub's
+        default_handlers.insert(0, own)
 
 
 def _check(c: Any, chosen: Settings) -> None:

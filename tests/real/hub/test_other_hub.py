@@ -93,6 +93,7 @@ def test_others_come_in_by_a_share_alone_and_leave_with_it(other: OtherHub, ada:
     assert told.url.path == "/authorizer/guest" and "ada" in told.text, (told.status_code, told.text[:1000])
     assert bob.client.post(str(told.url)).url.path.startswith("/session/ada")
     assert contents(bob) == HTTPStatus.OK
+    assert other.person("dora").client.get(link).status_code == HTTPStatus.GONE  # a code works once
     hub.refit("session", "unshare", "ada", "--with", "bob")
     wait_until(lambda: contents(bob) == HTTPStatus.FORBIDDEN)
     assert contents(ada) == HTTPStatus.OK
