@@ -19,17 +19,17 @@ from flows.core.settings import Settings, load
 from flows.host.sockets import private_listener
 from flows.web.my_sessions import api
 from flows.web.my_sessions.callers import Callers
-from flows.web.my_sessions.desk import Desk
 from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.inside import InsideSockets
 from flows.web.my_sessions.login import Login
 from flows.web.my_sessions.pages import Pages
+from flows.web.my_sessions.verb_context import VerbContext
 
 # Requests that are answered at the same time; the others get 503.
 _AT_ONCE = 200
 
 
-def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
+def application(settings: Settings, context: VerbContext, callers: Callers) -> Starlette:
     """The application that answers at the socket."""
 
     def health(_: Request) -> Response:
@@ -37,12 +37,12 @@ def application(settings: Settings, desk: Desk, callers: Callers) -> Starlette:
 
     @asynccontextmanager
     async def listening_inside(_: Starlette) -> AsyncIterator[None]:
-        keeping = asyncio.create_task(InsideSockets(desk).keep())
+        keeping = asyncio.create_task(InsideSockets(context).keep())
         yield
         keeping.cancel()
 
-    pages = Pages(desk, Login(settings, callers), Devices(callers))
-    routes = [Route("/health", health), *api.routes(desk, callers), *pages.routes()]
+    pages = Pages(context, Login(settings, callers), Devices(callers))
+    routes = [Route("/health", health), *api.routes(context, callers), *pages.routes()]
     return Starlette(routes=routes, lifespan=listening_inside)
 
 
@@ -52,10 +52,10 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("refit.command").setLevel(logging.WARNING)
     settings = load()
-    desk = Desk(settings)
+    context = VerbContext(settings)
     # No log of accesses, for it is nobody else's business who looks at what.
     config = uvicorn.Config(
-        application(settings, desk, Callers(settings)),
+        application(settings, context, Callers(settings)),
         ws="none",
         access_log=False,
         log_level="error",
@@ -63,7 +63,7 @@ def main() -> None:
         limit_concurrency=_AT_ONCE,
     )
     uvicorn.Server(config).run(sockets=[private_listener(Path("socket"))])
-    desk.actions.close()
+    context.actions.close()
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from flows.sessions.ssh.keys import read_keys
 from flows.web.hub.scopes import Scope
 from flows.web.hub.sharing import Shared
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import EVERY, ONE, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verb_context import EVERY, ONE, Nothing, Parameters, Verb, VerbContext
 
 _LONGEST_SUBJECT = 255
 _KINDS: list[JsonValue] = [
@@ -100,20 +100,20 @@ class Key:
     added: datetime
 
 
-def _shares(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Shared, ...]:
-    desk.mine(caller, name)
-    return desk.sharing.shares(name)
+def _shares(context: VerbContext, caller: Caller, name: str, _: Nothing) -> tuple[Shared, ...]:
+    context.mine(caller, name)
+    return context.sharing.shares(name)
 
 
-def _share(desk: Desk, caller: Caller, name: str, given: ToShare) -> Given:
-    desk.mine(caller, name)
+def _share(context: VerbContext, caller: Caller, name: str, given: ToShare) -> Given:
+    context.mine(caller, name)
     until = now() + _length(given.duration) if given.duration else None
     if given.kind is Kind.code:
-        grant, link = desk.sharing.code(name, caller.person, until)
+        grant, link = context.sharing.code(name, caller.person, until)
         return Given(Kind.code, grant.subject, until, link)
     if not given.subject:
         raise Problem(Code.invalid, f"A {given.kind.value} has a name.", hint="say with whom the session is shared.")
-    grant = desk.sharing.share(name, given.kind, given.subject, caller.person, until)
+    grant = context.sharing.share(name, given.kind, given.subject, caller.person, until)
     return Given(given.kind, grant.subject, until)
 
 
@@ -121,21 +121,21 @@ def _length(duration: str) -> timedelta:
     return preferences.read_duration(duration)
 
 
-def _unshare(desk: Desk, caller: Caller, name: str, share: ToEnd) -> Ended:
-    desk.mine(caller, name)
-    return Ended(desk.sharing.unshare(name, share.kind, share.subject, caller.person))
+def _unshare(context: VerbContext, caller: Caller, name: str, share: ToEnd) -> Ended:
+    context.mine(caller, name)
+    return Ended(context.sharing.unshare(name, share.kind, share.subject, caller.person))
 
 
-def _keys(desk: Desk, caller: Caller, _: str, __: Nothing) -> tuple[Key, ...]:
-    return _shown(PersonKeys(desk.database).of(caller.person))
+def _keys(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Key, ...]:
+    return _shown(PersonKeys(context.database).of(caller.person))
 
 
-def _add_keys(desk: Desk, caller: Caller, _: str, new: NewKeys) -> tuple[Key, ...]:
-    return _shown(PersonKeys(desk.database).add(caller.person, read_keys(new.keys, "what was sent")))
+def _add_keys(context: VerbContext, caller: Caller, _: str, new: NewKeys) -> tuple[Key, ...]:
+    return _shown(PersonKeys(context.database).add(caller.person, read_keys(new.keys, "what was sent")))
 
 
-def _remove_key(desk: Desk, caller: Caller, _: str, old: OldKey) -> tuple[Key, ...]:
-    return _shown(PersonKeys(desk.database).remove(caller.person, [old.key]))
+def _remove_key(context: VerbContext, caller: Caller, _: str, old: OldKey) -> tuple[Key, ...]:
+    return _shown(PersonKeys(context.database).remove(caller.person, [old.key]))
 
 
 def _shown(keys: tuple[PersonKey, ...]) -> tuple[Key, ...]:

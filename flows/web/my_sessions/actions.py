@@ -16,7 +16,7 @@ from flows.core.errors import RefitError
 from flows.sessions import wishes
 from flows.web.my_sessions import problems
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import Doing
+from flows.web.my_sessions.session_view import Doing
 
 logger = logging.getLogger("refit.my-sessions")
 

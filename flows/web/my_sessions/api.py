@@ -16,10 +16,10 @@ from starlette.routing import Route
 from flows.core.errors import RefitError
 from flows.web.my_sessions import problems
 from flows.web.my_sessions.callers import Caller, Callers
-from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.openapi import description
 from flows.web.my_sessions.paths import API, BASE
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verb_context import Verb, VerbContext
 from flows.web.my_sessions.verbs import VERBS
 
 logger = logging.getLogger("refit.my-sessions")
@@ -32,7 +32,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 Identify = Callable[[Request], tuple[Caller, str]]
 
 
-def routes(desk: Desk, callers: Callers) -> list[Route]:
+def routes(context: VerbContext, callers: Callers) -> list[Route]:
     """The routes of all verbs, of the description, and of whatever else is asked for below the API."""
 
     async def describe(_: Request) -> Response:
@@ -44,7 +44,7 @@ def routes(desk: Desk, callers: Callers) -> list[Route]:
     def identify(request: Request) -> tuple[Caller, str]:
         return callers.of(bearer(request)), request.path_params.get("session", "")
 
-    made = [Route(f"{API}{verb.path}", handler(verb, desk, identify), methods=[verb.method]) for verb in VERBS]
+    made = [Route(f"{API}{verb.path}", handler(verb, context, identify), methods=[verb.method]) for verb in VERBS]
     every = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     return [*made, Route(f"{BASE}/openapi.json", describe), Route(f"{API}/{{rest:path}}", nothing, methods=every)]
 
@@ -62,12 +62,12 @@ def bearer(request: Request) -> str:
     return token.strip() if kind.lower() in ("bearer", "token") else ""
 
 
-def done(verb: Verb, desk: Desk, caller: Caller, name: str, given: Any) -> Any:
+def done(verb: Verb, context: VerbContext, caller: Caller, name: str, given: Any) -> Any:
     """Do what a verb does, for a caller whose token permits it.
 
     Args:
         verb: which.
-        desk: what verbs work with.
+        context: what verbs work with.
         caller: who asks.
         name: of the session; empty: none.
         given: the parameters, as they came.
@@ -77,7 +77,7 @@ def done(verb: Verb, desk: Desk, caller: Caller, name: str, given: Any) -> Any:
     """
     caller.require(verb.scope)
     try:
-        return verb.does(desk, caller, name, verb.takes.model_validate(given))
+        return verb.does(context, caller, name, verb.takes.model_validate(given))
     except ValidationError as error:
         raise _invalid(error) from None
     except RefitError as error:
@@ -102,19 +102,19 @@ async def body(request: Request) -> bytes:
     return bytes(received)
 
 
-def handler(verb: Verb, desk: Desk, identify: Identify) -> Handler:
+def handler(verb: Verb, context: VerbContext, identify: Identify) -> Handler:
     """Answers requests for a verb.
 
     Args:
         verb: which.
-        desk: what verbs work with.
+        context: what verbs work with.
         identify: says in a thread who asks, and for which session (empty: none), or raises `Problem`.
     """
     writes = TypeAdapter(verb.gives).dump_json
 
     def work(request: Request, given: Any) -> Any:
         caller, name = identify(request)
-        return done(verb, desk, caller, name, given)
+        return done(verb, context, caller, name, given)
 
     async def handle(request: Request) -> Response:
         try:

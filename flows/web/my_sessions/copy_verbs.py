@@ -16,10 +16,10 @@ from flows.web.hub.servers import Servers
 from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.create_verbs import SERVER_NAME
-from flows.web.my_sessions.desk import EVERY, ONE, Desk, Parameters, Verb
 from flows.web.my_sessions.own_verbs import Chosen, check_offered
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import MySession
+from flows.web.my_sessions.session_view import MySession
+from flows.web.my_sessions.verb_context import EVERY, ONE, Parameters, Verb, VerbContext
 
 _LONGEST, _LONGEST_PATHS = 200, 8000
 # Differences that are told, at most.
@@ -82,57 +82,57 @@ class Differences:
     more: int
 
 
-def _compare(desk: Desk, caller: Caller, name: str, asked: ToCompare) -> Differences:
-    desk.mine(caller, name)
-    if not desk.comparing.acquire(blocking=False):
+def _compare(context: VerbContext, caller: Caller, name: str, asked: ToCompare) -> Differences:
+    context.mine(caller, name)
+    if not context.comparing.acquire(blocking=False):
         raise Problem(Code.too_many, "Other sessions are compared just now.", hint="try again in a minute.")
     try:
-        chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
-        changes = snapshot_actions.diff(desk.lookout.sessions, name, chosen.id, contents=asked.contents)
+        chosen = snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
+        changes = snapshot_actions.diff(context.lookout.sessions, name, chosen.id, contents=asked.contents)
     finally:
-        desk.comparing.release()
+        context.comparing.release()
     return Differences(chosen.name, tuple(map(on_a_line, changes[:MOST])), max(0, len(changes) - MOST))
 
 
-def _bring_back(desk: Desk, caller: Caller, name: str, asked: ToBringBack) -> MySession:
-    desk.mine(caller, name)
-    chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
+def _bring_back(context: VerbContext, caller: Caller, name: str, asked: ToBringBack) -> MySession:
+    context.mine(caller, name)
+    chosen = snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
     paths = [path for line in asked.paths.splitlines() if (path := line.strip())]
     if not paths:
         raise Problem(Code.invalid, "No file is named.", hint="write one a line.")
 
     def work() -> str:
-        sessions = desk.lookout.sessions
+        sessions = context.lookout.sessions
         told = snapshot_actions.bring_back(sessions, name, chosen.id, paths, caller.person, to=asked.to)
         return f"The files of {chosen.name} are in {asked.to or 'place'}{f'; {told}' if told else ''}."
 
-    return desk.act(caller, name, "bring-back", work)
+    return context.act(caller, name, "bring-back", work)
 
 
-def _clone(desk: Desk, caller: Caller, name: str, asked: ToClone) -> MySession:
-    desk.mine(caller, name)
-    servers = Servers(desk.settings)
+def _clone(context: VerbContext, caller: Caller, name: str, asked: ToClone) -> MySession:
+    context.mine(caller, name)
+    servers = Servers(context.settings)
     if session := servers.session(caller.person, asked.server):
         raise Problem(Code.refused, f"You have that session already: {session.name}.", hint="choose another name.")
     if asked.snapshot:
-        snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
-    takes = desk.allowance.of(name)
+        snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
+    takes = context.allowance.of(name)
     if asked.profile:
-        offer = check_offered(desk, Chosen(profile=asked.profile, release=asked.release))
-        takes = desk.allowance.takes(offer.memory, offer.cpus, offer.gpus)
-    limit_verbs.check(desk, caller, takes)
+        offer = check_offered(context, Chosen(profile=asked.profile, release=asked.release))
+        takes = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
+    limit_verbs.check(context, caller, takes)
     new = servers.free_name(caller.person, asked.server)
     variables = names.environment(caller.person, asked.server)
     wish = Wish(new, asked.profile, asked.release, asked.snapshot, asked.force, variables)
 
     def work() -> str:
-        with desk.allowance.within(caller.person, takes):
-            desk.allowance.bound_home(caller.person, new)
-            clone_session.clone(desk.settings, name, wish, caller.person)
-        PreferenceStore(desk.database).change(new, caller.person, owner=caller.person)
+        with context.allowance.within(caller.person, takes):
+            context.allowance.bound_home(caller.person, new)
+            clone_session.clone(context.settings, name, wish, caller.person)
+        PreferenceStore(context.database).change(new, caller.person, owner=caller.person)
         return f"{new} began with a copy of its home, and runs."
 
-    return desk.act(caller, name, "clone", work)
+    return context.act(caller, name, "clone", work)
 
 
 VERBS = (

@@ -13,9 +13,9 @@ from flows.web.hub.scopes import Scope
 from flows.web.hub.servers import Servers
 from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.own_verbs import Chosen, check_offered
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verb_context import Verb, VerbContext
 
 # Of a person's sessions other than the first.
 SERVER_NAME = r"^([a-z][a-z0-9-]{0,29})?$"
@@ -45,15 +45,15 @@ class Begun:
     page: str
 
 
-def _create(desk: Desk, caller: Caller, _: str, asked: ToCreate) -> Begun:
-    offer = check_offered(desk, asked)
-    if session := Servers(desk.settings).session(caller.person, asked.server):
+def _create(context: VerbContext, caller: Caller, _: str, asked: ToCreate) -> Begun:
+    offer = check_offered(context, asked)
+    if session := Servers(context.settings).session(caller.person, asked.server):
         raise Problem(
             Code.refused, f"You have that session already: {session.name}.", hint="choose another name, or start it."
         )
-    limit_verbs.check(desk, caller, desk.allowance.takes(offer.memory, offer.cpus, offer.gpus))
+    limit_verbs.check(context, caller, context.allowance.takes(offer.memory, offer.cpus, offer.gpus))
     options = {"release": asked.release, "profile": asked.profile}
-    HubClient(desk.settings).note(caller.person, asked.server, options)
+    HubClient(context.settings).note(caller.person, asked.server, options)
     words = filter(None, (caller.person, asked.server))
     return Begun(asked.server, f"{routes.HUB}/spawn-pending/{'/'.join(quote(one, safe='') for one in words)}")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import Verb
-from flows.web.my_sessions.told import MySession
+from flows.web.my_sessions.session_view import MySession
+from flows.web.my_sessions.verb_context import Verb
 from flows.web.my_sessions.verbs import VERBS
 
 

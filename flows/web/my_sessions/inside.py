@@ -27,8 +27,8 @@ from flows.sessions.store import Store
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.api import handler
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import ONE, Desk
 from flows.web.my_sessions.problems import Code, Problem
+from flows.web.my_sessions.verb_context import ONE, VerbContext
 from flows.web.my_sessions.verbs import VERBS
 
 logger = logging.getLogger("refit.my-sessions")
@@ -53,9 +53,9 @@ class Place(NamedTuple):
 class InsideSockets:
     """Listens for all sessions that have a folder for that."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._store = Store(desk.database)
+    def __init__(self, context: VerbContext) -> None:
+        self._context = context
+        self._store = Store(context.database)
         self._servers: dict[Place, asyncio.AbstractServer] = {}
 
     async def keep(self) -> None:
@@ -78,7 +78,7 @@ class InsideSockets:
             self._servers.pop(place).close()
         for place in places - self._servers.keys():
             try:
-                self._servers[place] = await listening(self._desk, place)
+                self._servers[place] = await listening(self._context, place)
             except OSError as error:
                 logger.warning("%s can't ask from inside: %s", place.session, error)
 
@@ -87,14 +87,14 @@ class InsideSockets:
         return frozenset(Place(one.name, one.uid, one.api, one.api.stat().st_ino) for one in sessions)
 
 
-async def listening(desk: Desk, place: Place) -> asyncio.AbstractServer:
+async def listening(context: VerbContext, place: Place) -> asyncio.AbstractServer:
     """A server at the socket of one session.
 
     Raises:
         OSError: there can't be a socket.
     """
     config = uvicorn.Config(
-        _application(desk, place.session),
+        _application(context, place.session),
         http="h11",
         ws="none",
         lifespan="off",
@@ -152,23 +152,23 @@ def _listener(folder: Path) -> socket.socket:
     return listener
 
 
-def _application(desk: Desk, name: str) -> Starlette:
+def _application(context: VerbContext, name: str) -> Starlette:
     def identify(_: Request) -> tuple[Caller, str]:
-        return caller(desk, name), name
+        return caller(context, name), name
 
     verbs = [verb for verb in VERBS if verb.inside]
     path = {verb.name: verb.path.replace(ONE, "/session") for verb in verbs}
     return Starlette(
-        routes=[Route(path[verb.name], handler(verb, desk, identify), methods=[verb.method]) for verb in verbs]
+        routes=[Route(path[verb.name], handler(verb, context, identify), methods=[verb.method]) for verb in verbs]
     )
 
 
-def caller(desk: Desk, name: str) -> Caller:
+def caller(context: VerbContext, name: str) -> Caller:
     """The owner of a session, as somebody who asks from inside of it.
 
     Raises:
         Problem: it belongs to nobody.
     """
-    if not (owner := Store(desk.database).owners().get(name)):
+    if not (owner := Store(context.database).owners().get(name)):
         raise Problem(Code.refused, "This session belongs to nobody.", hint="the operator can give it to you.")
     return Caller(owner, _RIGHTS, session=name)

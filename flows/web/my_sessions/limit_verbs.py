@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from flows.sessions.people.limits import Account, Amounts, Resource
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import Desk, Nothing, Verb
+from flows.web.my_sessions.verb_context import Nothing, Verb, VerbContext
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ def told(account: Account) -> Limits:
     return Limits(str(account), tuple(each))
 
 
-def check(desk: Desk, caller: Caller, asked: Amounts, session: str = "") -> None:
+def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "") -> None:
     """Return if a session that takes so much is allowed as it looks now.
 
     The action itself looks once more, when no other of this person can come between.
 
     Args:
-        desk: the objects that verbs work with.
+        context: the objects that verbs work with.
         caller: whose session it is.
         asked: what it takes once it runs.
         session: its name; empty: it is a new one.
@@ -59,7 +59,7 @@ def check(desk: Desk, caller: Caller, asked: Amounts, session: str = "") -> None
     Raises:
         OverLimit: it isn't.
     """
-    if refusal := desk.allowance.account(caller.person).refusal(asked, session):
+    if refusal := context.allowance.account(caller.person).refusal(asked, session):
         raise refusal
 
 
@@ -67,8 +67,8 @@ def _finite(amount: float) -> float | None:
     return amount if math.isfinite(amount) else None
 
 
-def _limits(desk: Desk, caller: Caller, _: str, __: Nothing) -> Limits:
-    return told(desk.allowance.account(caller.person))
+def _limits(context: VerbContext, caller: Caller, _: str, __: Nothing) -> Limits:
+    return told(context.allowance.account(caller.person))
 
 
 VERBS = (

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
 from flows.web.hub.scopes import definitions
-from flows.web.my_sessions.desk import Nothing, Verb
 from flows.web.my_sessions.paths import API
 from flows.web.my_sessions.problems import MEDIA_TYPE, Code
+from flows.web.my_sessions.verb_context import Nothing, Verb
 from flows.web.my_sessions.verbs import VERBS
 
 _REFERENCE = "#/components/schemas/{model}"

@@ -13,7 +13,7 @@ from flows.migrations.planning.rollout import BLOCKING, RolloutStatus
 from flows.migrations.rollout_control import steer
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import Desk, Nothing, Parameters, Verb
+from flows.web.my_sessions.verb_context import Nothing, Parameters, Verb, VerbContext
 
 _MOST = 2000
 
@@ -141,16 +141,16 @@ def _placed(line: SessionLine, owner: str) -> Placed:
     return Placed(*words, line.at, line.deadline, line.why)
 
 
-def _overview(desk: Desk, _: Caller, __: str, ___: Nothing) -> Overview:
-    fleet, at = desk.lookout.fleet()
-    return overview(fleet, desk.lookout.sessions.store.owners(), at)
+def _overview(context: VerbContext, _: Caller, __: str, ___: Nothing) -> Overview:
+    fleet, at = context.lookout.fleet()
+    return overview(fleet, context.lookout.sessions.store.owners(), at)
 
 
-def _steer(desk: Desk, caller: Caller, _: str, steering: Steering) -> Overview:
+def _steer(context: VerbContext, caller: Caller, _: str, steering: Steering) -> Overview:
     image = f"sha256:{steering.image.removeprefix('sha256:')}" if len(steering.image) >= 64 else steering.image
-    steer(steering.step.value, image, desk.settings, caller.person)
-    desk.lookout.forget_fleet()
-    return _overview(desk, caller, "", Nothing())
+    steer(steering.step.value, image, context.settings, caller.person)
+    context.lookout.forget_fleet()
+    return _overview(context, caller, "", Nothing())
 
 
 VERBS = (

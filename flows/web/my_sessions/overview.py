@@ -38,9 +38,9 @@ from flows.sessions.people.entitlements import Access, Role
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub import names, offers
-from flows.web.my_sessions import told
+from flows.web.my_sessions import session_view
 from flows.web.my_sessions.problems import unknown_session
-from flows.web.my_sessions.told import Doing, MySession
+from flows.web.my_sessions.session_view import Doing, MySession
 
 logger = logging.getLogger("refit.my-sessions")
 
@@ -83,7 +83,7 @@ class Lookout:
         self._publications = Publications(settings, self.database, self._registry)
         self._engine, self._slow = Remembered(_ENGINE_SECONDS), Remembered(_REGISTRY_SECONDS)
         self._fleet = Remembered(_FLEET_SECONDS)
-        self._images: LRUCache[str, told.Image] = LRUCache(_MOST_IMAGES)
+        self._images: LRUCache[str, session_view.Image] = LRUCache(_MOST_IMAGES)
         self._changes: LRUCache[tuple[str, str], str] = LRUCache(_MOST_IMAGES)
         self._lock = RLock()
 
@@ -194,7 +194,7 @@ class Lookout:
             server=server,
             owner=owner,
             role=access.role,
-            state=told.state(status.running, doing, should_run=status.should_run, moving=moving, busy=busy),
+            state=session_view.state(status.running, doing, should_run=status.should_run, moving=moving, busy=busy),
             url=f"{session.path}/" if session.access.port else "",
             profile=session.profile,
             release=session.release,
@@ -209,11 +209,11 @@ class Lookout:
             doing=doing,
         )
 
-    def _update(self, session: Session, ahead: Outlook, wish: UpdatePreferences) -> told.Update:
-        return told.Update(
+    def _update(self, session: Session, ahead: Outlook, wish: UpdatePreferences) -> session_view.Update:
+        return session_view.Update(
             mode=ahead.mode,
             chosen=wish.mode is not None,
-            when=told.when(ahead, wish.snoozed_until, now()),
+            when=session_view.when(ahead, wish.snoozed_until, now()),
             image=self._image(ahead.newest) if ahead.newest else None,
             changes=self._changed(session.image, ahead.newest) if ahead.newest else "",
             until=str(wish.until or ""),
@@ -275,17 +275,17 @@ class Lookout:
 
         return self._slow.get("newest", lambda: self._or_nothing(ask))
 
-    def _image(self, digest: str) -> told.Image:
+    def _image(self, digest: str) -> session_view.Image:
         with self._lock:
             if image := self._images.get(digest):
                 return image
         try:
             manifest = self._registry.manifest(self._registry.repository, digest, recall=True)
             built = self._publications.dates([digest]).get(digest)
-            image = told.Image(digest, built, sum(int(layer["size"]) for layer in manifest.document["layers"]))
+            image = session_view.Image(digest, built, sum(int(layer["size"]) for layer in manifest.document["layers"]))
         except RefitError as error:
             logger.info("nothing is known of the image %s: %s", digest, error)
-            return told.Image(digest)
+            return session_view.Image(digest)
         with self._lock:
             self._images[digest] = image
         return image

@@ -18,9 +18,9 @@ from flows.web.hub import offers
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import DOWN, ONE, UP, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import MySession
+from flows.web.my_sessions.session_view import MySession
+from flows.web.my_sessions.verb_context import DOWN, ONE, UP, Nothing, Parameters, Verb, VerbContext
 
 _MOST_LINES, _MOST_TEXT = 1000, 1 << 18
 _MOST_HAPPENINGS = 200
@@ -86,45 +86,45 @@ class Chosen(Parameters):
     release: str = Field(max_length=20, description="E.g. 2026a.", title="Release")
 
 
-def _list(desk: Desk, caller: Caller, _: str, __: Nothing) -> tuple[MySession, ...]:
-    return desk.lookout.all(desk.lookout.usable(caller.person), desk.actions.all())
+def _list(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[MySession, ...]:
+    return context.lookout.all(context.lookout.usable(caller.person), context.actions.all())
 
 
-def _show(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
-    return desk.one(caller, name)
+def _show(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
+    return context.one(caller, name)
 
 
-def _start(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
-    desk.mine(caller, name)
-    asked = desk.allowance.of(name)
-    limit_verbs.check(desk, caller, asked, name)
+def _start(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
+    context.mine(caller, name)
+    asked = context.allowance.of(name)
+    limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
-        with desk.allowance.within(caller.person, asked, name):
-            desk.allowance.bound_home(caller.person, name)
-            _, result = start_session(desk.settings, name)
+        with context.allowance.within(caller.person, asked, name):
+            context.allowance.bound_home(caller.person, name)
+            _, result = start_session(context.settings, name)
         return "It runs on its new image." if result and result.moved else "It runs."
 
-    return desk.act(caller, name, "start", work)
+    return context.act(caller, name, "start", work)
 
 
-def _stop(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
-    desk.mine(caller, name)
+def _stop(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
+    context.mine(caller, name)
 
     def work() -> str:
-        desk.lookout.sessions.stop(name)
+        context.lookout.sessions.stop(name)
         return "It is stopped. Its home stays as it is."
 
-    return desk.act(caller, name, "stop", work)
+    return context.act(caller, name, "stop", work)
 
 
-def check_offered(desk: Desk, chosen: Chosen) -> offers.Offer:
+def check_offered(context: VerbContext, chosen: Chosen) -> offers.Offer:
     """Return the offer, if a profile can be had now.
 
     Raises:
         Problem: it can't.
     """
-    offered = {(one.profile, one.release): one for one in desk.lookout.offers()}
+    offered = {(one.profile, one.release): one for one in context.lookout.offers()}
     offer = offered.get((chosen.profile, chosen.release))
     if offer is None or offer.why_not:
         why = offer.why_not if offer else f"There is no profile {chosen.profile!r} in a release {chosen.release!r}."
@@ -132,38 +132,38 @@ def check_offered(desk: Desk, chosen: Chosen) -> offers.Offer:
     return offer
 
 
-def _change_profile(desk: Desk, caller: Caller, name: str, chosen: Chosen) -> MySession:
-    session = desk.mine(caller, name)
+def _change_profile(context: VerbContext, caller: Caller, name: str, chosen: Chosen) -> MySession:
+    session = context.mine(caller, name)
     if session.state not in UP:
         raise Problem(Code.refused, "The session doesn't run.", hint="start it first; then it can be moved.")
-    offer = check_offered(desk, chosen)
-    asked = desk.allowance.takes(offer.memory, offer.cpus, offer.gpus)
-    limit_verbs.check(desk, caller, asked, name)
+    offer = check_offered(context, chosen)
+    asked = context.allowance.takes(offer.memory, offer.cpus, offer.gpus)
+    limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
-        with desk.allowance.within(caller.person, asked, name):
-            result = switch_session(desk.settings, name, chosen.profile, chosen.release)
+        with context.allowance.within(caller.person, asked, name):
+            result = switch_session(context.settings, name, chosen.profile, chosen.release)
         if not result.moved:
             raise Problem(Code.refused, "The session has its old profile still.", why=result.reason)
         return f"It has the profile {chosen.profile} of release {chosen.release}."
 
-    return desk.act(caller, name, "change-profile", work)
+    return context.act(caller, name, "change-profile", work)
 
 
-def _logs(desk: Desk, caller: Caller, name: str, lines: Lines) -> Log:
-    desk.mine(caller, name)
-    return Log(printable(desk.lookout.sessions.logs(name, lines.lines)[-_MOST_TEXT:]))
+def _logs(context: VerbContext, caller: Caller, name: str, lines: Lines) -> Log:
+    context.mine(caller, name)
+    return Log(printable(context.lookout.sessions.logs(name, lines.lines)[-_MOST_TEXT:]))
 
 
-def _history(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Happening, ...]:
+def _history(context: VerbContext, caller: Caller, name: str, _: Nothing) -> tuple[Happening, ...]:
     """Newest first. Guests aren't told: it names people."""
-    if desk.one(caller, name).role not in (Role.owner, Role.admin):
+    if context.one(caller, name).role not in (Role.owner, Role.admin):
         raise Problem(Code.not_yours, "The history of a session is its owner's.")
     moves = [
         Happening(move.ended or move.created, f"move {move.state}", "", move.reason)
-        for move in Journal(desk.database).history(name)[-_MOST_HAPPENINGS:]
+        for move in Journal(context.database).history(name)[-_MOST_HAPPENINGS:]
     ]
-    events = History(desk.database).events(name)[-_MOST_HAPPENINGS:]
+    events = History(context.database).events(name)[-_MOST_HAPPENINGS:]
     others = [
         Happening(event.at, event.kind.value, event.by, event.what)
         for event in events
@@ -172,9 +172,9 @@ def _history(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Happeni
     return tuple(sorted((*moves, *others), key=lambda one: one.at, reverse=True)[:_MOST_HAPPENINGS])
 
 
-def _profiles(desk: Desk, caller: Caller, _: str, __: Nothing) -> tuple[Offered, ...]:
-    account = desk.allowance.account(caller.person)
-    return tuple(_offered(one, desk.allowance.why_not_another(account, one)) for one in desk.lookout.offers())
+def _profiles(context: VerbContext, caller: Caller, _: str, __: Nothing) -> tuple[Offered, ...]:
+    account = context.allowance.account(caller.person)
+    return tuple(_offered(one, context.allowance.why_not_another(account, one)) for one in context.lookout.offers())
 
 
 def _offered(offer: offers.Offer, over: str) -> Offered:

@@ -19,7 +19,6 @@ from flows.web.my_sessions.access_verbs import Given
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.copy_verbs import Differences
 from flows.web.my_sessions.create_verbs import Begun
-from flows.web.my_sessions.desk import Desk, Verb
 from flows.web.my_sessions.device_pages import DevicePages
 from flows.web.my_sessions.devices import Devices
 from flows.web.my_sessions.login import HEADERS, Login, is_navigation
@@ -27,6 +26,7 @@ from flows.web.my_sessions.own_verbs import Log
 from flows.web.my_sessions.paths import BASE
 from flows.web.my_sessions.problems import Code, Problem
 from flows.web.my_sessions.update_verbs import MODES
+from flows.web.my_sessions.verb_context import Verb, VerbContext
 from flows.web.my_sessions.verbs import BY_NAME
 
 logger = logging.getLogger("refit.my-sessions")
@@ -40,8 +40,8 @@ Work = Callable[[Request, Any], Response]
 class Pages:
     """The pages of people."""
 
-    def __init__(self, desk: Desk, login: Login, devices: Devices) -> None:
-        self._desk, self._login, self._devices = desk, login, DevicePages(devices, login)
+    def __init__(self, context: VerbContext, login: Login, devices: Devices) -> None:
+        self._context, self._login, self._devices = context, login, DevicePages(devices, login)
 
     def routes(self) -> list[Route]:
         """The routes of all pages and forms."""
@@ -64,7 +64,7 @@ class Pages:
         caller, name = self._login.caller(request), request.path_params["session"]
         since = request.query_params.get("since", "")
         try:
-            compared = api.done(BY_NAME["diff"], self._desk, caller, name, {"snapshot": since}) if since else None
+            compared = api.done(BY_NAME["diff"], self._context, caller, name, {"snapshot": since}) if since else None
         except Problem as problem:
             if problem.code in _GONE:
                 raise
@@ -86,7 +86,7 @@ class Pages:
         if verb.scope is Scope.operate:
             return self._operated(verb, caller, sent)
         try:
-            told = api.done(verb, self._desk, caller, name, forms.read(verb, sent))
+            told = api.done(verb, self._context, caller, name, forms.read(verb, sent))
         except Problem as problem:
             here = alone and problem.code not in _GONE
             return self._one(caller, name, problem) if here else self._mine(caller, problem)
@@ -102,7 +102,7 @@ class Pages:
         return self._login.welcome(request)
 
     def _mine(self, caller: Caller, problem: Problem | None = None) -> Response:
-        sessions = api.done(BY_NAME["list"], self._desk, caller, "", {})
+        sessions = api.done(BY_NAME["list"], self._context, caller, "", {})
         shown = {
             "sessions": [(one, forms.forms(one, caller)) for one in sessions if one.is_mine],
             "shared": [one for one in sessions if not one.is_mine],
@@ -116,7 +116,7 @@ class Pages:
 
     def _operated(self, verb: Verb, caller: Caller, sent: Any) -> Response:
         try:
-            api.done(verb, self._desk, caller, "", forms.read(verb, sent))
+            api.done(verb, self._context, caller, "", forms.read(verb, sent))
         except Problem as problem:
             if not caller.admin:
                 raise
@@ -124,7 +124,7 @@ class Pages:
         return RedirectResponse(f"{BASE}/all", 303, HEADERS)
 
     def _all(self, caller: Caller, problem: Problem | None = None) -> Response:
-        seen = api.done(BY_NAME["overview"], self._desk, caller, "", {})
+        seen = api.done(BY_NAME["overview"], self._context, caller, "", {})
         return self._page("overview.html", caller, problem, seen=seen, again=0)
 
     def _one(
@@ -135,7 +135,7 @@ class Pages:
         given: Given | None = None,
         compared: Differences | None = None,
     ) -> Response:
-        one = api.done(BY_NAME["show"], self._desk, caller, name, {})
+        one = api.done(BY_NAME["show"], self._context, caller, name, {})
         shown = {
             "one": one,
             "forms": forms.forms(one, caller),
@@ -155,7 +155,7 @@ class Pages:
     def _asked(self, verb: str, caller: Caller, name: str, otherwise: Any) -> Any:
         """The answer of a verb; where there is none, the rest of a page is shown without it."""
         try:
-            return api.done(BY_NAME[verb], self._desk, caller, name, {})
+            return api.done(BY_NAME[verb], self._context, caller, name, {})
         except Problem:
             return otherwise
 

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from flows.core.database import now
 from flows.core.formatting import short
 from flows.gateway import routes
-from flows.web.my_sessions import told
+from flows.web.my_sessions import session_view
 from flows.web.my_sessions.paths import BASE
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -32,8 +32,8 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.globals |= {"style": _STYLE, "base": BASE, "hub": routes.HUB, "now": now}
-    filters: dict[str, Callable[..., str]] = {"day": told.day, "amounts": told.amounts, "short": short}
-    made.filters |= {**filters, "age": lambda built: told.age(built, now())}
+    filters: dict[str, Callable[..., str]] = {"day": session_view.day, "amounts": session_view.amounts, "short": short}
+    made.filters |= {**filters, "age": lambda built: session_view.age(built, now())}
     return made
 
 

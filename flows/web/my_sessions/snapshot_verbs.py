@@ -12,9 +12,9 @@ from flows.migrations.roll_back import InUse, roll_back
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions import limit_verbs
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import EVERY, ONE, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import MySession
+from flows.web.my_sessions.session_view import MySession
+from flows.web.my_sessions.verb_context import EVERY, ONE, Nothing, Parameters, Verb, VerbContext
 
 _LONGEST = 200
 
@@ -65,29 +65,29 @@ class Kept:
     size: int | None
 
 
-def _snapshots(desk: Desk, caller: Caller, name: str, _: Nothing) -> tuple[Kept, ...]:
+def _snapshots(context: VerbContext, caller: Caller, name: str, _: Nothing) -> tuple[Kept, ...]:
     """Newest first."""
-    desk.mine(caller, name)
-    sessions = desk.lookout.sessions
+    context.mine(caller, name)
+    sessions = context.lookout.sessions
     every = snapshot_actions.all_of(sessions, sessions.store.session(name))
     return tuple(
         Kept(one.name, one.id, one.kind.value, one.by, one.at, one.note, one.image, one.size) for one in reversed(every)
     )
 
 
-def _snapshot(desk: Desk, caller: Caller, name: str, asked: ToTake) -> MySession:
-    desk.mine(caller, name)
+def _snapshot(context: VerbContext, caller: Caller, name: str, asked: ToTake) -> MySession:
+    context.mine(caller, name)
 
     def work() -> str:
-        taken = snapshot_actions.take(desk.lookout.sessions, name, caller.person, called=asked.name)
+        taken = snapshot_actions.take(context.lookout.sessions, name, caller.person, called=asked.name)
         return f"The snapshot {taken.name} holds its home as it was."
 
-    return desk.act(caller, name, "snapshot", work)
+    return context.act(caller, name, "snapshot", work)
 
 
-def _roll_back(desk: Desk, caller: Caller, name: str, asked: ToGoBack) -> MySession:
-    desk.mine(caller, name)
-    chosen = snapshot_actions.find(desk.lookout.sessions, name, asked.snapshot)
+def _roll_back(context: VerbContext, caller: Caller, name: str, asked: ToGoBack) -> MySession:
+    context.mine(caller, name)
+    chosen = snapshot_actions.find(context.lookout.sessions, name, asked.snapshot)
     if asked.confirm != name:
         raise Problem(
             Code.unconfirmed,
@@ -95,20 +95,20 @@ def _roll_back(desk: Desk, caller: Caller, name: str, asked: ToGoBack) -> MySess
             why="It stops for it, and its programs end. Its home of now becomes a snapshot, too.",
             hint="give the session's name as `confirm`.",
         )
-    takes = desk.allowance.of(name)
-    limit_verbs.check(desk, caller, takes, name)
+    takes = context.allowance.of(name)
+    limit_verbs.check(context, caller, takes, name)
 
     def work() -> str:
         try:
-            with desk.allowance.within(caller.person, takes, name):
-                result = roll_back(desk.settings, name, chosen.id, caller.person, force=asked.force)
+            with context.allowance.within(caller.person, takes, name):
+                result = roll_back(context.settings, name, chosen.id, caller.person, force=asked.force)
         except InUse as error:
             raise Problem(Code.busy, error.what, why=error.why, hint="wait, or send `force`.") from None
         if not result.moved:
             raise Problem(Code.refused, "It has not gone back; its home is as it was.", why=result.reason)
         return f"Its home is what it was in {chosen.name}. The home from before is a snapshot now."
 
-    return desk.act(caller, name, "roll-back", work)
+    return context.act(caller, name, "roll-back", work)
 
 
 VERBS = (

@@ -17,9 +17,9 @@ from flows.sessions import preferences
 from flows.sessions.wishes import PreferenceStore
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.callers import Caller
-from flows.web.my_sessions.desk import EVERY, ONE, UP, Desk, Nothing, Parameters, Verb
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import MySession
+from flows.web.my_sessions.session_view import MySession
+from flows.web.my_sessions.verb_context import EVERY, ONE, UP, Nothing, Parameters, Verb, VerbContext
 
 # Days. To put it off for longer, or to leave a session alone for good, is for the operator.
 LONGEST = 30
@@ -59,8 +59,8 @@ class When(Parameters):
     day: Annotated[date | None, Field(description="For pin and forced-by, within 30 days.", title="Day")] = None
 
 
-def _move(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
-    session = desk.mine(caller, name)
+def _move(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySession:
+    session = context.mine(caller, name)
     update = session.update
     if update is None or update.image is None:
         raise Problem(Code.refused, "The session has the newest image of its profile.")
@@ -70,13 +70,13 @@ def _move(desk: Desk, caller: Caller, name: str, _: Nothing) -> MySession:
         raise Problem(Code.refused, "The session can't move now.", why=_CLOSED[update.reason])
     # The last word holds: an owner who agrees to move now has no pin, and hasn't put it off any more.
     unpinned: dict[str, Any] = {"mode": None, "until": None} if update.mode is Mode.pin else {}
-    _change(desk, caller, name, agreed=update.image.digest, snoozed_until=None, **unpinned)
-    return desk.act(caller, name, "move", lambda: _moved(desk, name, update.changes))
+    _change(context, caller, name, agreed=update.image.digest, snoozed_until=None, **unpinned)
+    return context.act(caller, name, "move", lambda: _moved(context, name, update.changes))
 
 
-def _moved(desk: Desk, name: str, changes: str) -> str:
-    [line] = SessionPlanner(desk.settings).plan([name], "")
-    return told(MoveExecutor.open(desk.settings).carry_out(line, changes))
+def _moved(context: VerbContext, name: str, changes: str) -> str:
+    [line] = SessionPlanner(context.settings).plan([name], "")
+    return told(MoveExecutor.open(context.settings).carry_out(line, changes))
 
 
 def told(result: Result) -> str:
@@ -91,30 +91,30 @@ def told(result: Result) -> str:
     return f"It runs on its new image.{away}"
 
 
-def _snooze(desk: Desk, caller: Caller, name: str, later: Later) -> MySession:
-    desk.mine(caller, name)
+def _snooze(context: VerbContext, caller: Caller, name: str, later: Later) -> MySession:
+    context.mine(caller, name)
     length = preferences.read_duration(later.duration)
     if length > timedelta(days=LONGEST):
         raise Problem(Code.invalid, f"A move can be put off for {LONGEST} days at most.")
-    _change(desk, caller, name, snoozed_until=now() + length, agreed="")
-    return desk.one(caller, name)
+    _change(context, caller, name, snoozed_until=now() + length, agreed="")
+    return context.one(caller, name)
 
 
-def _choose_mode(desk: Desk, caller: Caller, name: str, when: When) -> MySession:
-    desk.mine(caller, name)
+def _choose_mode(context: VerbContext, caller: Caller, name: str, when: When) -> MySession:
+    context.mine(caller, name)
     dated = when.mode in (Mode.pin, Mode.forced_by)
     if dated != bool(when.day):
         what = "Choose a day with that." if dated else "A day belongs to `pin` and `forced-by` alone."
         raise Problem(Code.invalid, what, hint="write it as 2026-12-31.")
     if when.day and not now().date() <= when.day <= now().date() + timedelta(days=LONGEST):
         raise Problem(Code.invalid, f"The day has to be within the next {LONGEST} days.")
-    _change(desk, caller, name, **preferences.chosen_mode(when.mode, str(when.day or "")))
-    return desk.one(caller, name)
+    _change(context, caller, name, **preferences.chosen_mode(when.mode, str(when.day or "")))
+    return context.one(caller, name)
 
 
-def _change(desk: Desk, caller: Caller, name: str, **changes: Any) -> None:
+def _change(context: VerbContext, caller: Caller, name: str, **changes: Any) -> None:
     by = f"{caller.person}, from inside" if caller.session else caller.person
-    PreferenceStore(desk.database).change(name, by, **changes)
+    PreferenceStore(context.database).change(name, by, **changes)
 
 
 def _is_behind(session: MySession) -> bool:

@@ -13,7 +13,7 @@ from flows.web.my_sessions import (
     snapshot_verbs,
     update_verbs,
 )
-from flows.web.my_sessions.desk import Verb
+from flows.web.my_sessions.verb_context import Verb
 
 VERBS: tuple[Verb, ...] = (
     *own_verbs.VERBS,

@@ -1,4 +1,4 @@
-"""The sessions as people are told of them: plain data, as the API sends it and the pages show it. Pure."""
+"""A session as people see it: plain data, as the API sends it and the pages show it. Pure."""
 
 from __future__ import annotations
 

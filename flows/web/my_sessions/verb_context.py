@@ -1,4 +1,4 @@
-"""The context of verbs (`Desk`: settings, sessions and records that they work with), and the parts of a verb."""
+"""`VerbContext`: the settings, sessions and records that verbs work with; and the parts of a verb."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from flows.web.my_sessions.actions import Actions
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.overview import Lookout
 from flows.web.my_sessions.problems import Code, Problem
-from flows.web.my_sessions.told import MySession, State
+from flows.web.my_sessions.session_view import MySession, State
 
 _COMPARED_AT_ONCE = 2
 
 
-class Desk:
+class VerbContext:
     """The objects that verbs work with."""
 
     def __init__(self, settings: Settings) -> None:
@@ -101,7 +101,7 @@ class Verb:
     path: str
     scope: Scope
     what: str
-    does: Callable[[Desk, Caller, str, Any], Any]
+    does: Callable[[VerbContext, Caller, str, Any], Any]
     takes: type[Parameters] = Nothing
     gives: Any = MySession
     later: bool = False

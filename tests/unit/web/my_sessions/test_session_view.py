@@ -1,4 +1,4 @@
-"""Sessions as people are told of them, as plain data."""
+"""A session as people see it, as plain data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flows.core.policy import Mode
 from flows.migrations.planning.outlook import Outlook
 from flows.migrations.planning.rollout import Reason
 from flows.sessions.model import Running
-from flows.web.my_sessions import told
+from flows.web.my_sessions import session_view
 from flows.web.my_sessions.login import back_to
-from flows.web.my_sessions.told import Doing, State
+from flows.web.my_sessions.session_view import Doing, State
 
 NOW = datetime(2026, 11, 25, 9, tzinfo=UTC)
 STOPS, STARTS = Doing("stop", "ada", NOW), Doing("start", "ada", NOW)
@@ -34,7 +34,7 @@ STOPS, STARTS = Doing("stop", "ada", NOW), Doing("start", "ada", NOW)
 def test_the_state_of_a_session(
     running: Running | None, doing: Doing | None, should_run: bool, moving: bool, busy: bool, state: State
 ) -> None:
-    assert told.state(running, doing, should_run=should_run, moving=moving, busy=busy) is state
+    assert session_view.state(running, doing, should_run=should_run, moving=moving, busy=busy) is state
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_the_state_of_a_session(
         (Outlook(Mode.when_idle, "new", Reason.held), "looked at by the operator"),
     ],
 )
-def test_when_a_session_moves_is_told_in_words(ahead: Outlook, part: str) -> None:
-    assert part in told.when(ahead, NOW + timedelta(hours=1), NOW)
+def test_when_a_session_moves_is_said_in_words(ahead: Outlook, part: str) -> None:
+    assert part in session_view.when(ahead, NOW + timedelta(hours=1), NOW)
 
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_no_reason_that_owners_read_names_a_command_of_the_shell(reason: Reason) -> None:
-    assert "refit " not in told.when(Outlook(Mode.when_idle, "new", reason), None, NOW)
+    assert "refit " not in session_view.when(Outlook(Mode.when_idle, "new", reason), None, NOW)
 
 
 @pytest.mark.parametrize(
