@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +18,13 @@ from flows.core.personal_builds import PersonalBuilds
 from flows.core.settings import Settings
 from flows.host.mounts import mounts_below
 from flows.images.build import Builder, Built
-from flows.images.builder import confined
+from flows.images.builder import confined, workspace
+from flows.images.builder.confined_space import cgroup
 from flows.images.builder.stage_builder import StageBuilder
 from flows.images.registry import Registry
 from flows.images.stages import Kind, Stage
+from tests.support.leftovers import sleepers
+from tests.support.waiting import wait_until
 
 LIMITS = PersonalBuilds(disk_gb=2.0, memory_gb=0.5, processes=64, minutes=2.0)
 HELLO = """\
@@ -38,7 +44,13 @@ def own(shared: Settings) -> Iterator[Settings]:
     yield settings
     assert not mounts_below(settings.home / "running")
     assert not [*(settings.home / "running").iterdir()]
-    assert not [*Path("/sys/fs/cgroup").glob("*/refit-build-*")]
+    assert not groups_of_processes(settings)
+
+
+def groups_of_processes(settings: Settings) -> list[Path]:
+    """Those of this home's builds; other tests have theirs at the same time."""
+    name = cgroup(Path("build-"), settings).name
+    return [*Path("/sys/fs/cgroup").glob(f"**/{name}*")]
 
 
 def stage(name: str, text: str) -> Stage:
@@ -114,6 +126,35 @@ def test_it_ends_with_its_time(own: Settings, registry: Registry, base: Built, t
     with pytest.raises(RefitError, match="takes too long"):
         build(hurried, registry, base, "RUN (setsid sleep 4711 &) ; sleep 4711", tmp_path)
     assert "sleep 4711" not in command.run(["ps", "-eo", "args"]).stdout
+
+
+_BUILD = """
+import sys
+from pathlib import Path
+from flows.core.personal_builds import PersonalBuilds
+from flows.core.settings import Settings
+from flows.images.builder.stage_builder import StageBuilder
+from flows.images.registry import Registry
+from flows.images.stages import Kind, Stage
+from tests.support.leftovers import sleepers
+from tests.support.waiting import wait_until
+limits = PersonalBuilds.model_validate_json(sys.argv[5])
+settings = Settings(home=Path(sys.argv[1]), registry_port=int(sys.argv[2]), personal_builds=limits)
+stage = Stage("endless", Kind.instructions, "base", f"RUN sleep {sys.argv[4]}", suite="bookworm", confined="ada")
+StageBuilder(settings, Registry(settings)).make(stage, sys.argv[3], settings.home.parent / "log")
+"""
+
+
+def test_a_killed_build_leaves_nothing_to_the_next(own: Settings, base: Built) -> None:
+    nap = f"300.{secrets.randbelow(10**9)}"
+    limits = own.personal_builds.model_dump_json()
+    argv = [sys.executable, "-c", _BUILD, str(own.home), str(own.registry_port), base.digest, nap, limits]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: sleepers(nap))
+        process.kill()
+    assert groups_of_processes(own)
+    assert workspace.recover(own) == 1
+    assert sleepers(nap) == []
 
 
 def test_it_sees_no_setting_and_reaches_no_service(

@@ -7,33 +7,22 @@ isolation: there, root of a step is root of this machine.
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from flows.core import command, fence
+from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.host import tools
-from flows.host.mounts import mounts_below
 from flows.images.builder import in_build, mirrors
+from flows.images.builder.confined_space import STORE, cgroup, confined_space
 from flows.images.builder.context import own_things
+from flows.images.builder.workspace import workspace
 
 UIDS = 65_536
-_STORE, _DISK = "store", "store.btrfs"
-_CGROUPS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))  # of version 1, and of version 2
 _TRIAL = 'FROM scratch\nCOPY bin /bin\nRUN ["/bin/catatonit", "--version"]\n'
-# Ends what is left in groups of processes, and removes these; a process that was killed is in them until it is gone.
-_END = """\
-for again in 1 2 3 4 5 6 7 8 9 10; do
-    cat "$1"/*/cgroup.procs "$1"/cgroup.procs 2>/dev/null | xargs -r kill -9 2>/dev/null
-    find "$@" -depth -type d -exec rmdir {} + && exit 0
-    sleep 0.2
-done
-"""
 # Root of the namespace is an ordinary uid, and can't go through folders that are root's alone, as Refit's home is. So
 # the folder of each build is seen at a path of its own, in a namespace of mounts that ends with its program.
 _OPEN = Path("/run/refit-confined")
@@ -56,7 +45,7 @@ class Refused(RefitError):
 
 def buildah(work: Path, settings: Settings) -> list[str]:
     """The start of buildah calls of the build in `work`: its own storage, where it is confined."""
-    store = work / _STORE
+    store = work / STORE
     if not store.is_dir():
         return tools.buildah(settings)
     own = ["buildah", "--storage-driver", "btrfs", "--root", f"{store}/storage", "--runroot", f"{store}/run"]
@@ -65,7 +54,7 @@ def buildah(work: Path, settings: Settings) -> list[str]:
 
 def storage(work: Path, settings: Settings) -> str:
     """The same storage as skopeo names it."""
-    store = work / _STORE
+    store = work / STORE
     if store.is_dir():
         return f"btrfs@{store}/storage+{store}/run"
     return f"overlay@{tools.builds(settings)}+{tools.runtime_folder(settings) / 'builds'}"
@@ -73,7 +62,7 @@ def storage(work: Path, settings: Settings) -> str:
 
 def temporary(work: Path) -> Path:
     """Where the programs of a build may write what they need for a moment."""
-    return work / _STORE / "tmp" if (work / _STORE).is_dir() else work / "tmp"
+    return work / STORE / "tmp" if (work / STORE).is_dir() else work / "tmp"
 
 
 @contextmanager
@@ -86,56 +75,8 @@ def opened(work: Path, settings: Settings) -> Iterator[None]:
     """
     if why := obstacle(settings):
         raise Refused(why)
-    with _mounted(work, settings), _processes(work, settings):
+    with confined_space(work, settings):
         yield
-
-
-@contextmanager
-def _mounted(work: Path, settings: Settings) -> Iterator[None]:
-    limits, store, disk = settings.personal_builds, work / _STORE, work / _DISK
-    size = int(limits.disk_gb * 1e9)
-    if shutil.disk_usage(work).free < size:
-        raise RefitError(
-            f"The disk has less than {limits.disk_gb:g} GB left, which a build of a person's own profile may take.",
-            hint="make room, or lower `personal_builds.disk_gb`.",
-        )
-    store.mkdir(mode=0o700)
-    disk.touch(mode=0o600)
-    command.run(["truncate", "--size", str(size), disk], root=True)
-    command.run([tools.program("mkfs.btrfs") or "mkfs.btrfs", "--quiet", disk], root=True)
-    command.run(["mount", "-t", "btrfs", "-o", "loop,nodev,noatime", disk, store], root=True)
-    try:
-        command.run(["install", "-d", "-m", "0755", "--", store / "tmp", store / "storage", store / "run"], root=True)
-        yield
-    finally:
-        with fence.lifted():
-            for point in reversed(mounts_below(store)):
-                command.run(["umount", "--lazy", point], root=True, accepted=(0, 1, 32))
-            command.run(["rm", "-rf", "--one-file-system", disk, store], root=True)
-
-
-@contextmanager
-def _processes(work: Path, settings: Settings) -> Iterator[None]:
-    """Bound how many processes the build has; whatever is left of them ends with the `with` block."""
-    folder = _cgroup(work)
-    script = 'mkdir -p "$1" && echo "$2" >"$1/pids.max"'
-    command.run(["sh", "-c", script, "sh", folder, str(settings.personal_builds.processes)], root=True)
-    try:
-        yield
-    finally:
-        with fence.lifted():
-            command.run(["sh", "-c", _END, "sh", *_everywhere(folder)], root=True, accepted=(0, 1))
-
-
-def _everywhere(folder: Path) -> list[Path]:
-    """The group as all hierarchies have it: with version 1, each has one of its own."""
-    others = folder.parent.parent.glob(f"*/{folder.name}") if folder.parent.name == "pids" else ()
-    return [folder, *(one for one in others if one != folder)]
-
-
-def _cgroup(work: Path) -> Path:
-    top = next((folder for folder in _CGROUPS if folder.is_dir()), _CGROUPS[-1])
-    return top / f"refit-{work.name}"
 
 
 def seconds(settings: Settings) -> float:
@@ -151,7 +92,7 @@ def options(work: Path, settings: Settings) -> list[str]:
     return [
         *("--isolation", "oci", "--runtime", tools.program(oci_runtime) or oci_runtime),
         *("--userns-uid-map", mapped, "--userns-gid-map", mapped, "--network", "none", "--http-proxy=false"),
-        *("--cgroup-parent", f"/{_cgroup(work).name}/step", "--memory", memory, "--memory-swap", memory),
+        *("--cgroup-parent", f"/{cgroup(work, settings).name}/step", "--memory", memory, "--memory-swap", memory),
         *("--ulimit", f"nproc={limits.processes}:{limits.processes}", "--ulimit", "core=0:0"),
         *(word for name in ("MKNOD", "SYS_CHROOT", "AUDIT_WRITE", "NET_BIND_SERVICE") for word in _dropped(name)),
     ]
@@ -173,7 +114,7 @@ def things(own: Path, settings: Settings, suite: str) -> Iterator[tuple[str, ...
     (own / "in_build.py").write_text(program, encoding="utf-8")
     (own / "in_build.py").chmod(0o644)
     # All that can be written lies in the file system of the build.
-    first, archives = settings.personal_builds.first_uid, own.parent / _STORE / "apt"
+    first, archives = settings.personal_builds.first_uid, own.parent / STORE / "apt"
     command.run(["install", "-d", "-m", "0755", "-o", str(first), "-g", str(first), "--", archives], root=True)
     volumes = tuple(one.replace(f"{own}/apt:", f"{archives}:", 1) for one in volumes)
     if written := [one for one in volumes if not one.endswith(":ro") and not one.startswith(f"{archives}:")]:
@@ -203,15 +144,14 @@ def _try(settings: Settings) -> str:
         return f"{', '.join(missing)} is not installed"
     try:
         with (
-            TemporaryDirectory(prefix="trial-", dir=settings.folder("running")) as folder,
+            workspace(settings) as work,
             tools.trial_tree(settings) as tree,
+            confined_space(work, settings),
         ):
-            work = Path(folder)
-            with _mounted(work, settings), _processes(work, settings):
-                (work / "Containerfile").write_text(_TRIAL, encoding="utf-8")
-                call = [*buildah(work, settings), "build", *options(work, settings), "--layers=false", "--pull-never"]
-                call += ["--file", str(work / "Containerfile"), str(tree)]
-                command.run(call, root=True, env={"TMPDIR": str(temporary(work))}, limit=tools.TRIAL_SECONDS)
+            (work / "Containerfile").write_text(_TRIAL, encoding="utf-8")
+            call = [*buildah(work, settings), "build", *options(work, settings), "--layers=false", "--pull-never"]
+            call += ["--file", str(work / "Containerfile"), str(tree)]
+            command.run(call, root=True, env={"TMPDIR": str(temporary(work))}, limit=tools.TRIAL_SECONDS)
     except command.ProgramFailed as error:
         return error.tail.strip().rpartition("\n")[2] or error.what
     except RefitError as error:

@@ -20,6 +20,7 @@ from flows.core.process_records import ProcessId
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.host.mounts import mounts_below
+from flows.images.builder import confined_space
 
 _RECOVERY = "recovery"  # the lock of whoever looks into folders that others remove
 
@@ -66,6 +67,7 @@ def recover(settings: Settings) -> int:
                 if held:
                     _clear_storage(settings)
                     for folder in (*dead, *settings.folder("running").glob("new-build-*")):
+                        confined_space.clear(folder, settings)
                         _remove(folder)
     return len(dead)
 
