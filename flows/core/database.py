@@ -26,6 +26,12 @@ from flows.core.schema_versions import upgrade
 
 # Threads of a run that moves hundreds at once wait for each other; a database that is away says so by itself.
 WAIT_SECONDS = 300.0
+_WRITE_KEY = 5_163_210  # of PostgreSQL's advisory lock that a write holds; any number that nothing else uses
+# A machine that has vanished in the middle of a write keeps others from writing for as long.
+_BEGIN_ON_POSTGRESQL = (
+    "SET LOCAL idle_in_transaction_session_timeout = '60s'",
+    f"SELECT pg_advisory_xact_lock({_WRITE_KEY})",
+)
 
 
 class Instant(TypeDecorator[datetime]):
@@ -134,9 +140,6 @@ def write(engine: Engine, work: Callable[[Connection], Written]) -> Written:
         finally:
             _writing.reset(before)
 
-    if engine.dialect.name != "sqlite":
-        with engine.begin() as connection:
-            return inside(connection)
     context = copy_context()
     return _writes[engine].add(engine, lambda connection: context.run(inside, connection))
 
@@ -158,11 +161,12 @@ class NestedWrite(RuntimeError):
 
 
 class _Writes:
-    """Writes of several threads at the same time go to SQLite's disk together, as a server's does by itself.
+    """Writes of several threads at the same time go to the disk together.
 
-    SQLite lets one write at a time, and a connection that waits for its turn sleeps and tries again: of hundreds, some
-    would never get theirs. So one thread writes for all, and the disk is waited for once. A write that spoils such a
-    transaction is found by doing each by itself.
+    A database lets one write at a time, so that what a write has read still holds when it changes it. A connection that
+    waits for its turn with SQLite sleeps and tries again: of hundreds, some would never get theirs. So one thread
+    writes for all, and the disk is waited for once. A write that spoils such a transaction is found by doing each by
+    itself.
     """
 
     def __init__(self) -> None:
@@ -202,8 +206,7 @@ class _Writes:
 def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection], Any], Future[Any]]]) -> None:
     try:
         with engine.begin() as connection:
-            # Else the driver begins at the first change, and another process may write after what was read before it.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            _let_nobody_else_write(connection)
             results = [work(connection) for work, _ in writes]
     except BaseException as error:
         if len(writes) == 1:
@@ -214,6 +217,13 @@ def _write_together(engine: Engine, writes: Sequence[tuple[Callable[[Connection]
     else:
         for (_, done), result in zip(writes, results, strict=True):
             done.set_result(result)
+
+
+def _let_nobody_else_write(connection: Connection) -> None:
+    """Wait for other processes' writes, so that nothing is written after what the transaction reads."""
+    begin = ("BEGIN IMMEDIATE",) if connection.dialect.name == "sqlite" else _BEGIN_ON_POSTGRESQL
+    for statement in begin:
+        connection.exec_driver_sql(statement)
 
 
 _writes: WeakKeyDictionary[Engine, _Writes] = WeakKeyDictionary()

@@ -89,6 +89,24 @@ class DatabaseContract:
     def test_many_may_open_a_new_database_at_once(self, url: str) -> None:
         assert in_processes(3, open_many, url) == [0, 0, 0]
 
+    def test_what_a_write_has_read_still_holds_when_it_changes_it(self, url: str, engine: Engine) -> None:
+        """Two engines, as two processes have."""
+        both = [engine, database.open_database(url)]
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE counts (number INTEGER)")
+            connection.exec_driver_sql("INSERT INTO counts VALUES (0)")
+
+        def count(connection: Connection) -> None:
+            number = connection.exec_driver_sql("SELECT number FROM counts").scalar_one()
+            time.sleep(0.001)
+            connection.exec_driver_sql(f"UPDATE counts SET number = {number + 1}")
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda turn: database.write(both[turn % 2], count), range(100)))
+        both[1].dispose()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("SELECT number FROM counts").scalar_one() == 100
+
     def test_a_schema_from_the_future_is_a_clear_error(self, url: str, engine: Engine) -> None:
         with engine.begin() as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")

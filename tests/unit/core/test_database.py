@@ -162,21 +162,3 @@ def test_leases_are_renewed_again_after_any_trouble(tmp_path: Path, monkeypatch:
 
 def test_the_newest_version_of_the_schema_is_known_without_alembic() -> None:
     assert ScriptDirectory(str(schema_versions._SCHEMA)).get_heads() == [schema_versions.NEWEST]
-
-
-def test_what_a_write_has_read_still_holds_when_it_changes_it(tmp_path: Path) -> None:
-    """Two connections to one file, as two processes have."""
-    both = [database.open_database(f"sqlite:///{tmp_path}/refit.db") for _ in range(2)]
-    with both[0].begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE counts (number INTEGER)")
-        connection.exec_driver_sql("INSERT INTO counts VALUES (0)")
-
-    def count(connection: Connection) -> None:
-        number = connection.exec_driver_sql("SELECT number FROM counts").scalar_one()
-        sleep(0.001)
-        connection.exec_driver_sql(f"UPDATE counts SET number = {number + 1}")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda turn: database.write(both[turn % 2], count), range(100)))
-    with both[0].connect() as connection:
-        assert connection.exec_driver_sql("SELECT number FROM counts").scalar_one() == 100
