@@ -20,6 +20,7 @@ with lazily(globals()):
     from flows.core import outside
     from flows.core.atomic_files import write_whole
     from flows.core.waiting import wait_until
+    from flows.sessions.homes.volumes import DiskUse
 
 _BASE, _SECONDS, _BYTES = "/services/sessions", 60.0, 1 << 22
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -69,16 +70,16 @@ def _awaited(url: str, begun: dict[str, Any]) -> str:
 def list_mine(as_json: Json = False) -> None:
     """List the sessions that you may use."""
     mine = ask("GET", "/sessions")
-    rows = ((one["name"], one["state"], one["profile"], one["owner"], _ahead(one)) for one in mine)
+    rows = ((one["name"], one["state"], one["profile"], one["owner"], _disk(one), _ahead(one)) for one in mine)
     if as_json:
         show_json(mine)
     else:
-        show(tables.table("Sessions", ("session", "state", "profile", "owner", "new image"), rows))
+        show(tables.table("Sessions", ("session", "state", "profile", "owner", "disk", "new image"), rows))
 
 
 @app.command("limits")
 def show_limits(as_json: Json = False) -> None:
-    """Show what you may have of sessions, memory and cores, and what you use."""
+    """Show what you may have of sessions, memory, cores and disk, and what you use."""
     limits = ask("GET", "/limits")
     if as_json:
         show_json(limits)
@@ -155,10 +156,14 @@ def _show(told: dict[str, Any], as_json: bool) -> None:
     if as_json:
         show_json(told)
         return
-    row = (told["name"], told["state"], told["profile"], _ahead(told))
-    show(tables.table("", ("session", "state", "profile", "new image"), [row]))
+    row = (told["name"], told["state"], told["profile"], _disk(told), _ahead(told))
+    show(tables.table("", ("session", "state", "profile", "disk", "new image"), [row]))
     if told["url"] and told["state"] == "running":
         out.print(f"Open {_login()['url']}{told['url']}", highlight=False, soft_wrap=True)
+
+
+def _disk(told: dict[str, Any]) -> str:
+    return ", ".join(str(DiskUse(**one)) for one in told["disk"])
 
 
 def _ahead(told: dict[str, Any]) -> str:

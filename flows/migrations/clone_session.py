@@ -79,6 +79,16 @@ def clone(settings: Settings, name: str, wish: Wish, by: str, *, owner: str = ""
     return sessions.start(wish.name)
 
 
+def fetch(settings: Settings, name: str, wish: Wish) -> None:
+    """Bring the image that a clone starts with to this machine, which may take minutes; `clone` needs it.
+
+    Raises:
+        RefitError: there is no such session, profile or image, or the registry doesn't answer.
+    """
+    sessions = Sessions.open(settings)
+    sessions.engine.pull(_image(settings, sessions.store.session(name), wish))
+
+
 def _check_free(sessions: Sessions, name: str) -> None:
     if sessions.store.find(check_name(name)):
         raise NameTaken(name)
@@ -97,7 +107,7 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
         publications.require(source.image)
         return replace(source, generation=1, gpus=0, devices=())
     profile = load.profile(load.load_catalog(settings.catalog), wish.release, wish.profile)
-    image = newest_image(settings, profile)
+    image = _image(settings, source, wish)
     if not wish.force and (why := obstacles(settings, {source.name: (source, image)}).get(source.name)):
         raise RefitError(
             f"Files in the home of {source.name!r} don't go together with {profile.stem}.",
@@ -106,6 +116,12 @@ def _pattern(settings: Settings, source: Session, wish: Wish) -> Session:
         )
     other = moved(source, image, access_of(image, Registry(settings)) or profile.ide.config.access)
     return replace(of_profile(other, profile), generation=1, gpus=0, devices=())
+
+
+def _image(settings: Settings, source: Session, wish: Wish) -> str:
+    if not wish.profile:
+        return source.image
+    return newest_image(settings, load.profile(load.load_catalog(settings.catalog), wish.release, wish.profile))
 
 
 @contextmanager

@@ -108,6 +108,17 @@ class SessionPlanner:
         lines = due((line for line in decisions if line.session == name), now(), self._policy)
         return replace(lines[0], starts=True) if lines else None
 
+    def images_at_start(self, name: str) -> tuple[str, ...]:
+        """The images that a session may need when its owner starts it: its own, and one onto which it may move.
+
+        Raises:
+            UnknownName: there is no such session.
+        """
+        status = self.sessions.show(name)
+        session = status.session
+        newest = self._targets.find([session]).images.get(image_key(session)) if self._moves_at_start(status) else None
+        return tuple(dict.fromkeys(filter(None, (session.image, newest))))
+
     def _moves_at_start(self, status: Status) -> bool:
         """Whether a session is one that may move when its owner starts it."""
         session, last = status.session, Journal(self.database).last(status.session.name)

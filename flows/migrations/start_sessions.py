@@ -74,6 +74,22 @@ def start_session(settings: Settings, name: str) -> tuple[Session, Result | None
     return carrier.sessions.start(name), result
 
 
+def fetch_for_start(settings: Settings, name: str) -> None:
+    """Bring the images that the start of a session may need to this machine, which may take minutes.
+
+    If one can't be had, the start itself says why, or does without it.
+
+    Raises:
+        UnknownName: there is no such session.
+    """
+    planning = SessionPlanner(settings)
+    for image in planning.images_at_start(name):
+        try:
+            planning.sessions.engine.pull(image)
+        except RefitError as error:
+            logger.warning("the image %s of %s is not here before its start: %s", image, name, error)
+
+
 def start_all(settings: Settings) -> Mapping[str, str]:
     """End the moves that were cut short, and start all sessions that ought to run and don't, as after a reboot.
 

@@ -19,10 +19,11 @@ from flows.migrations.journal import Journal
 from flows.migrations.move_steps import State
 from flows.migrations.results import Result
 from flows.migrations.session_planner import SessionPlanner
+from flows.migrations.start_sessions import newest_image
 from flows.publishing import evidence, image_comparison
-from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Session
 from flows.sessions.wishes import PreferenceStore, caller
 
@@ -43,16 +44,21 @@ def switch_session(settings: Settings, name: str, profile: str, release: str, *,
     Raises:
         RefitError: there is no such session, profile or image, it can't be moved, or its home doesn't fit.
     """
-    registry, planning = Registry(settings), SessionPlanner(settings)
+    planning = SessionPlanner(settings)
     chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
     session = planning.sessions.store.session(name)
-    image = Publications(settings, planning.database, registry).newest(chosen.stem, release)
-    if image is None:
-        raise RefitError(
-            f"There is no tested image of {chosen.stem} in release {release}.",
-            hint=f"`refit build {release} --profile {chosen.stem}` makes it.",
-        )
+    image = newest_image(settings, chosen)
     return _move(settings, planning, session, image, force, lambda after: of_profile(after, chosen))
+
+
+def fetch_for_switch(settings: Settings, profile: str, release: str) -> None:
+    """Bring the newest image of a profile to this machine, which may take minutes; `switch_session` needs it.
+
+    Raises:
+        RefitError: there is no such profile or image, or the registry doesn't answer.
+    """
+    chosen = load.profile(load.load_catalog(settings.catalog), release, profile)
+    Sessions.open(settings).engine.pull(newest_image(settings, chosen))
 
 
 def go_back(settings: Settings, name: str, *, force: bool = False) -> Result:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from flows.core.command import FOREIGN_OUTPUT
-from flows.sessions.homes.volumes import Wanted
+from flows.sessions.homes.volumes import DiskUse, Wanted
 from flows.sessions.model import Container, Session, Volume
 
 
@@ -171,6 +171,16 @@ class Homes(Protocol):
 
     def finish_clone(self, new: Session, old: int) -> None:
         """Let the copies belong to the new session's user, in the place of `old`, and be its home and volumes."""
+
+    def disk_use(self, session: Session) -> Sequence[DiskUse]:
+        """The disk that home and own volumes of a session take; those are left out of which nobody knows it."""
+
+    def disk_limit(self, own: int | None) -> int | None:
+        """Bytes that each home of a person may take; none: nothing bounds it.
+
+        Args:
+            own: their own limit, 0: there is none for them; none: as of everybody.
+        """
 
     def remove_volume(self, folder: Path) -> None:
         """Remove one volume for good; snapshots of it stay with those of the home."""

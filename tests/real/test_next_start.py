@@ -150,7 +150,7 @@ def test_a_session_gets_another_profile_by_the_same_move_and_its_own_back_where_
     check_nothing_is_left(scene.settings, scene.sessions, Journal(open_database(scene.settings.database)), NAME)
     with pytest.raises(RefitError, match="already"):
         switch_session(scene.settings, NAME, other, RELEASE)
-    with pytest.raises(RefitError, match="no tested image"):
+    with pytest.raises(RefitError, match="There is no image"):
         switch_session(scene.settings, NAME, "runtime-minimal-deb12-py311", RELEASE)
     result = go_back(scene.settings, NAME, force=True)
     assert result.moved, result.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import time
@@ -266,6 +267,23 @@ def test_a_home_has_the_limit_of_its_person_and_others_the_general_one(bounded: 
     write_as_owner(spare.home, "b", 20)  # a rehearsal has room for what its session has
     bounded.remove("ana")
     assert own_limits.of(settings, "ana") is None
+
+
+def test_the_part_of_its_limit_that_a_home_takes_is_told(bounded: LocalHomes, settings: Settings) -> None:
+    own_limits.choose(settings, "ana", 80_000_000)
+    ana, ben = session_of(bounded), session_of(bounded, "ben")
+    [before] = bounded.disk_use(ana)
+    assert before.allowed == 80_000_000 and before.volume == ""
+    write_as_owner(ana.home, "mine", 20)
+    command.run(["sync", "--file-system", ana.home], root=True)  # btrfs counts what it has written to the disk
+    [use] = bounded.disk_use(ana)
+    assert 20 << 20 <= use.used - before.used < 21 << 20 and str(use) == f"home {use.used / 1e9:.3g} of 0.08 GB"
+    [his] = bounded.disk_use(ben)
+    assert his.used < 1 << 20 and his.allowed == 50_000_000
+    assert (bounded.disk_limit(None), bounded.disk_limit(7), bounded.disk_limit(0)) == (50_000_000, 7, None)
+    assert subvolumes.use_as_root(ana.home) == (use.used, 80_000_000)
+    as_program = [sys.executable, "-I", "-m", "flows.sessions.homes.subvolumes", "use", ana.home]  # as of no root
+    assert json.loads(command.run(as_program, root=True).stdout) == [use.used, 80_000_000]
 
 
 def test_without_a_limit_the_pool_stays_one_that_older_kernels_mount(settings: Settings) -> None:

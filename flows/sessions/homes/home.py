@@ -17,7 +17,7 @@ from flows.sessions.homes import cloning, copying, own_limits
 from flows.sessions.homes.group_access import open_to_group
 from flows.sessions.homes.home_snapshots import HomeSnapshots
 from flows.sessions.homes.space_reservation import NoRoom, lacking, reserved
-from flows.sessions.homes.volumes import Wanted, parts
+from flows.sessions.homes.volumes import DiskUse, Wanted, parts
 from flows.sessions.model import Session, Volume, check_name
 
 
@@ -104,6 +104,18 @@ class LocalHomes(HomeSnapshots):
         # All sessions are of group 0; without this, what one of them makes would be read-only for the others.
         open_to_group(folder)
         return folder
+
+    def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
+        """The disk that home and own volumes of a session take: of those in the pool, if it has limits."""
+        inside = [part for part in parts(session) if part.folder in self.pool]
+        uses = [(part.volume, use) for part in inside if (use := self.pool.use(part.folder))]
+        return tuple(DiskUse(volume, used, most or None) for volume, (used, most) in uses)
+
+    def disk_limit(self, own: int | None) -> int | None:
+        """Bytes that each home of a person may take whose own limit is that; none: nothing bounds it, as in folders."""
+        if not (self.pool.ready() and self.pool.bounds_homes):
+            return None
+        return (self.pool.general_limit if own is None else own) or None
 
     def remove_volume(self, folder: Path) -> None:
         """Remove one volume for good; snapshots of it stay with those of the home."""

@@ -153,10 +153,23 @@ class Pool:
             except (OSError, ProgramFailed) as error:
                 logger.warning("%s has no limit: %s", folder, error)
 
+    @property
+    def general_limit(self) -> int:
+        """Bytes that a home or a volume may take whose person has no limit of their own; 0: as many as there are."""
+        chosen = self._settings.session_home
+        return round(chosen * 1e9) if not isinstance(chosen, str) else self._share(float(chosen.rstrip("%")) / 100)
+
+    def use(self, folder: Path) -> tuple[int, int] | None:
+        """Bytes that a home or a volume takes, and may take (0: as many as there are); none: nobody counts them."""
+        try:
+            return subvolumes.use_as_root(folder) if self.ready() else None
+        except (OSError, ProgramFailed) as error:
+            logger.info("how much %s takes can't be told: %s", folder, error)
+            return None
+
     def _most(self, folder: Path) -> int:
         """Bytes that a home, a volume or a copy for a rehearsal may take; 0: as many as there are."""
-        chosen = self._settings.session_home
-        general = round(chosen * 1e9) if not isinstance(chosen, str) else self._share(float(chosen.rstrip("%")) / 100)
+        general = self.general_limit
         kind, name, *_ = (*folder.relative_to(self.folder).parts, "")
         if kind == self.rehearsals.name:
             own = own_limits.largest(self._settings)

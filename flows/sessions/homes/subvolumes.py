@@ -227,9 +227,24 @@ def nested_as_root(path: Path) -> tuple[str, ...]:
     return tuple(json.loads(told))
 
 
+def use_as_root(path: Path) -> tuple[int, int] | None:
+    """`disk_quotas.use`; as root, whoever calls.
+
+    Raises:
+        OSError, ProgramFailed: there is no such subvolume.
+    """
+    if os.geteuid() == 0:
+        return disk_quotas.use(path)
+    told = json.loads(command.run([sys.executable, "-I", "-m", __name__, "use", path], root=True).stdout)
+    return (told[0], told[1]) if told else None
+
+
+_ANSWERS: Mapping[str, Callable[[Path], object]] = {"nested": nested, "use": disk_quotas.use}
+
+
 if __name__ == "__main__":
     verb, *names = sys.argv[1:]
-    if verb == "nested":
-        print(json.dumps(nested(Path(names[0]))))
+    if verb in _ANSWERS:
+        print(json.dumps(_ANSWERS[verb](Path(names[0]))))
     else:
         VERBS[verb](*map(Path, names))

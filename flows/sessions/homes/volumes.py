@@ -47,6 +47,26 @@ class Part:
         return f"{change} (volume {self.volume})" if self.volume else change
 
 
+@dataclass(frozen=True)
+class DiskUse:
+    """The disk that a home or a volume takes.
+
+    Attributes:
+        volume: its name; empty: the home.
+        used: bytes.
+        allowed: the most that it may take; none: there is no limit.
+    """
+
+    volume: str
+    used: int
+    allowed: int | None
+
+    def __str__(self) -> str:
+        """In words, e.g. "home 3.25 of 20 GB"."""
+        of_limit = f" of {self.allowed / 1e9:.3g}" if self.allowed else ""
+        return f"{f'volume {self.volume}' if self.volume else 'home'} {self.used / 1e9:.3g}{of_limit} GB"
+
+
 def parts(session: Session) -> tuple[Part, ...]:
     """All that is to be as before when a session goes back; what it can't write needs no copy."""
     own = (Part(volume.name, volume.folder) for volume in session.volumes if is_own(volume))

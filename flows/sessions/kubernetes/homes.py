@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from flows.core.errors import RefitError
-from flows.sessions.homes.volumes import Wanted
+from flows.sessions.homes.volumes import DiskUse, Wanted
 from flows.sessions.kubernetes import manifests
 from flows.sessions.kubernetes.cluster import Cluster
 from flows.sessions.kubernetes.manifests import KIND, SESSION, UID, VOLUME
@@ -86,6 +86,14 @@ class ClusterHomes:
                 why="It is of a session that Refit has no record of.",
                 hint="give the session another name, or delete the claim if nobody needs what is in it.",
             )
+
+    def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
+        """Nothing: only the node that has a claim mounted knows how full it is."""
+        return ()
+
+    def disk_limit(self, own: int | None) -> int | None:
+        """None: the cluster bounds claims by itself."""
+        return None
 
     def remove_volume(self, folder: Path) -> None:
         """Remove the claim of one volume for good."""

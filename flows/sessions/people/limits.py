@@ -63,6 +63,29 @@ class OverLimit(RefitError):
 
 
 @dataclass(frozen=True)
+class Homes:
+    """The homes of a person.
+
+    Attributes:
+        count: how many there are.
+        kept: how many of them have no session any more.
+        most: bytes that each of them may take, and each volume; none: there is no limit.
+    """
+
+    count: int
+    kept: int
+    most: int | None
+
+    def __str__(self) -> str:
+        """Their number and their limit, for people; empty: there is nothing to tell."""
+        told = f"You have {self.count} home{'' if self.count == 1 else 's'}"
+        kept = f", {self.kept} of them without a session" if self.kept else ""
+        if self.most is None:
+            return f"{told}{kept}." if self.kept else ""
+        return f"{told}{kept}; each home and volume may take {self.most / 1e9:.3g} GB of disk."
+
+
+@dataclass(frozen=True)
 class Account:
     """A person's limits, and what they use.
 

@@ -12,8 +12,9 @@ from flows.core.leases import lease
 from flows.core.settings import Settings
 from flows.host import tools
 from flows.sessions.homes import own_limits
+from flows.sessions.lifecycle import Sessions
 from flows.sessions.people import limits, rights
-from flows.sessions.people.limits import NO_LIMITS, Account, Amounts
+from flows.sessions.people.limits import NO_LIMITS, Account, Amounts, Homes
 from flows.sessions.store import Store
 from flows.web.hub.offers import Offer
 
@@ -62,6 +63,15 @@ class Allowance:
         session = Store(self.database).session(name)
         return self.takes(session.memory, session.cpus, session.gpus)
 
+    def homes(self, person: str, groups: Collection[str] | None = None) -> Homes:
+        """The homes of a person, and the most that each may take."""
+        store = Store(self.database)
+        owned = {name for name, owner in store.owners().items() if owner == person}
+        of_sessions = owned & {one.name for one in store.sessions()}
+        own = limits.home(self.settings.person_limits, self._groups(person, groups))
+        most = Sessions.open(self.settings, self.database).homes.disk_limit(own)
+        return Homes(len(owned), len(owned - of_sessions), most)
+
     def bound_home(self, person: str, session: str, groups: Collection[str] | None = None) -> None:
         """Let the home of a person's session take as much as they may have, from its next start on."""
         own_limits.choose(
@@ -76,6 +86,15 @@ class Allowance:
     def offered(self, account: Account, offered: Iterable[Offer]) -> tuple[Offer, ...]:
         """The offers to somebody who wants another session, with what is too much for them as not available."""
         return tuple(replace(one, why_not=one.why_not or self.why_not_another(account, one)) for one in offered)
+
+    def check(self, person: str, asked: Amounts, session: str = "", groups: Collection[str] | None = None) -> None:
+        """Return if a session that takes so much is allowed as it looks now; parameters as of `within`.
+
+        Raises:
+            OverLimit: it isn't.
+        """
+        if refusal := self.account(person, groups).refusal(asked, session):
+            raise refusal
 
     @contextmanager
     def within(
@@ -101,8 +120,7 @@ class Allowance:
             return
         settings, wait = self.settings, self.settings.ready_timeout_seconds + _MORE_SECONDS
         with lease(self.database, f"limits of {person}", seconds=settings.lease_seconds, wait=wait):
-            if refusal := self.account(person, groups).refusal(asked, session):
-                raise refusal
+            self.check(person, asked, session, groups)
             yield
 
     def _allowed(self, person: str, groups: Collection[str] | None) -> Amounts:

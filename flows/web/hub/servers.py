@@ -18,7 +18,7 @@ from flows.core.errors import RefitError
 from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.migrations.journal import Journal
-from flows.migrations.start_sessions import make_session, newest_image, start_session
+from flows.migrations.start_sessions import fetch_for_start, make_session, newest_image, start_session
 from flows.sessions.homes.volumes import read_wanted
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
@@ -119,6 +119,8 @@ class Servers:
                 return self._make(person, server, choice, groups).name
             if not self.is_up(session.name):
                 asked = self.allowance.of(session.name)
+                self.allowance.check(person, asked, session.name, groups)
+                fetch_for_start(self._settings, session.name)
                 with self.allowance.within(person, asked, session.name, groups):
                     self.allowance.bound_home(person, session.name, groups)
                     start_session(self._settings, session.name)
@@ -182,8 +184,7 @@ class Servers:
         takes = profile.resources
         asked = self.allowance.takes(takes.memory or 0, takes.cpus or 0.0, takes.gpus)
         # Others of this person wait under the lease; the image, which may take minutes, comes before that.
-        if refusal := self.allowance.account(person, groups).refusal(asked):
-            raise refusal
+        self.allowance.check(person, asked, groups=groups)
         self.sessions.engine.pull(image)
         with self.allowance.within(person, asked, groups=groups):
             name, variables = self.free_name(person, server), names.environment(person, server)

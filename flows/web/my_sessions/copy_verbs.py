@@ -126,6 +126,7 @@ def _clone(context: VerbContext, caller: Caller, name: str, asked: ToClone) -> M
     wish = Wish(new, asked.profile, asked.release, asked.snapshot, asked.force, variables)
 
     def work() -> str:
+        clone_session.fetch(context.settings, name, wish)
         with context.allowance.within(caller.person, takes):
             context.allowance.bound_home(caller.person, new)
             clone_session.clone(context.settings, name, wish, caller.person)

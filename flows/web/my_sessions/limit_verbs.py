@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from flows.sessions.people.limits import Account, Amounts, Resource
+from flows.sessions.people.limits import Account, Amounts, Homes, Resource
 from flows.web.hub.scopes import Scope
 from flows.web.my_sessions.callers import Caller
 from flows.web.my_sessions.verb_context import Nothing, Verb, VerbContext
@@ -33,16 +33,18 @@ class Limits:
     Attributes:
         text: those that there are, for people; empty: there are none.
         limits: one for each resource.
+        homes: their homes, and the limit of each.
     """
 
     text: str
     limits: tuple[Limit, ...]
+    homes: Homes
 
 
-def told(account: Account) -> Limits:
+def told(account: Account, homes: Homes) -> Limits:
     """The limits of a person, as the API has them. Pure."""
     each = (Limit(one, _finite(account.total.of(one)), _finite(account.allowed.of(one))) for one in Resource)
-    return Limits(str(account), tuple(each))
+    return Limits(" ".join(filter(None, (str(account), str(homes)))), tuple(each), homes)
 
 
 def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "") -> None:
@@ -59,8 +61,7 @@ def check(context: VerbContext, caller: Caller, asked: Amounts, session: str = "
     Raises:
         OverLimit: it isn't.
     """
-    if refusal := context.allowance.account(caller.person).refusal(asked, session):
-        raise refusal
+    context.allowance.check(caller.person, asked, session)
 
 
 def _finite(amount: float) -> float | None:
@@ -68,7 +69,7 @@ def _finite(amount: float) -> float | None:
 
 
 def _limits(context: VerbContext, caller: Caller, _: str, __: Nothing) -> Limits:
-    return told(context.allowance.account(caller.person))
+    return told(context.allowance.account(caller.person), context.allowance.homes(caller.person))
 
 
 VERBS = (
@@ -77,7 +78,7 @@ VERBS = (
         "GET",
         "/limits",
         Scope.read,
-        "Show what you may have of sessions, memory and cores, and what you use.",
+        "Show what you may have of sessions, memory, cores and disk, and what you use.",
         _limits,
         gives=Limits,
     ),

@@ -30,6 +30,7 @@ from flows.publishing import evidence, image_comparison
 from flows.publishing.signatures import Publications
 from flows.sessions.events import Kind
 from flows.sessions.history import History
+from flows.sessions.homes.volumes import DiskUse
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
 from flows.sessions.overview import Status
@@ -45,8 +46,8 @@ from flows.web.my_sessions.session_view import Doing, MySession
 logger = logging.getLogger("refit.my-sessions")
 
 Result = TypeVar("Result")
-# Seconds for which answers count: of the engine, of registry and catalog.
-_ENGINE_SECONDS, _REGISTRY_SECONDS, _FLEET_SECONDS = 1.0, 20.0, 30.0
+# Seconds for which answers count: of the engine, of the disk, of registry and catalog.
+_ENGINE_SECONDS, _DISK_SECONDS, _REGISTRY_SECONDS, _FLEET_SECONDS = 1.0, 5.0, 20.0, 30.0
 _MOST_IMAGES = 2000
 _MOST_CHANGED = 1000  # characters
 
@@ -82,7 +83,7 @@ class Lookout:
         self._registry = Registry(settings)
         self._publications = Publications(settings, self.database, self._registry)
         self._engine, self._slow = Remembered(_ENGINE_SECONDS), Remembered(_REGISTRY_SECONDS)
-        self._fleet = Remembered(_FLEET_SECONDS)
+        self._fleet, self._disk = Remembered(_FLEET_SECONDS), Remembered(_DISK_SECONDS)
         self._images: LRUCache[str, session_view.Image] = LRUCache(_MOST_IMAGES)
         self._changes: LRUCache[tuple[str, str], str] = LRUCache(_MOST_IMAGES)
         self._lock = RLock()
@@ -206,8 +207,12 @@ class Lookout:
             memory=session.memory,
             cpus=session.cpus,
             gpus=session.gpus,
+            disk=self._disk_use(session) if access.role is not Role.shared else (),
             doing=doing,
         )
+
+    def _disk_use(self, session: Session) -> tuple[DiskUse, ...]:
+        return self._disk.get(session.name, lambda: tuple(self.sessions.homes.disk_use(session)))
 
     def _update(self, session: Session, ahead: Outlook, wish: UpdatePreferences) -> session_view.Update:
         return session_view.Update(

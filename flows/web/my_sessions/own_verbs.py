@@ -9,8 +9,8 @@ from pydantic import Field
 
 from flows.core.formatting import printable
 from flows.migrations.journal import Journal
-from flows.migrations.start_sessions import start_session
-from flows.migrations.switch_profile import switch_session
+from flows.migrations.start_sessions import fetch_for_start, start_session
+from flows.migrations.switch_profile import fetch_for_switch, switch_session
 from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.people.entitlements import Role
@@ -100,6 +100,7 @@ def _start(context: VerbContext, caller: Caller, name: str, _: Nothing) -> MySes
     limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
+        fetch_for_start(context.settings, name)
         with context.allowance.within(caller.person, asked, name):
             context.allowance.bound_home(caller.person, name)
             _, result = start_session(context.settings, name)
@@ -141,6 +142,7 @@ def _change_profile(context: VerbContext, caller: Caller, name: str, chosen: Cho
     limit_verbs.check(context, caller, asked, name)
 
     def work() -> str:
+        fetch_for_switch(context.settings, chosen.profile, chosen.release)
         with context.allowance.within(caller.person, asked, name):
             result = switch_session(context.settings, name, chosen.profile, chosen.release)
         if not result.moved:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from flows.core.policy import Mode
 from flows.migrations.planning.outlook import Outlook
 from flows.migrations.planning.rollout import Reason
+from flows.sessions.homes.volumes import DiskUse
 from flows.sessions.model import Running
 from flows.sessions.people.entitlements import Role
 
@@ -129,6 +130,7 @@ class MySession:
         memory: bytes that it may take; 0: as the machine lets.
         cpus: cores that it may take; 0: as the machine lets.
         gpus: how many GPUs it has while it runs.
+        disk: the disk that its home and its own volumes take; what nobody counts is left out.
         doing: what was asked for last, until it is forgotten.
     """
 
@@ -148,6 +150,7 @@ class MySession:
     memory: int = 0
     cpus: float = 0.0
     gpus: int = 0
+    disk: tuple[DiskUse, ...] = ()
     doing: Doing | None = None
 
     @property

@@ -12,7 +12,7 @@ from tests.support.machine import FIRST, RegistryServer
 from tests.support.variants import LIGHT
 
 # Nobody is in these groups but the people of the test of limits.
-LIMITS = {"groups": {"two": {"sessions": 2}, "little": {"memory_gb": 0.001}}}
+LIMITS = {"groups": {"two": {"sessions": 2}, "little": {"memory_gb": 0.001}, "roomy": {"home_gb": 0.25}}}
 
 
 @pytest.fixture(scope="package")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
+from flows.core import command
+from flows.sessions.homes.pool import LEAST, Pool
 from flows.sessions.model import Running
 from flows.web.hub import client
 from tests.support.hub import RELEASE, Hub, Person
 from tests.support.machine import FIRST
-from tests.support.my_sessions import BASE, api
+from tests.support.my_sessions import BASE, api, refit
 from tests.support.variants import LIGHT
 from tests.support.waiting import PATIENTLY, wait_until
 
@@ -79,6 +84,38 @@ def test_a_session_that_takes_too_much_stays_stopped(hub: Hub, admin: Person) ->
     wait_until(lambda: mine("GET", "/limits").json()["text"] == "")
     assert mine("POST", "/sessions/ben/start").status_code == 202
     assert mine.settled("ben")["state"] == "running"
+
+
+@pytest.fixture
+def pool(hub: Hub) -> Iterator[Pool]:
+    """A pool for the homes that are made meanwhile."""
+    pool = Pool(hub.settings)
+    pool.create(LEAST)
+    yield pool
+    hub.sessions.remove("cyd", purge=True)
+    command.run(["umount", pool.folder], root=True)
+    (hub.settings.home / "pool.btrfs").unlink()
+
+
+def test_the_disk_of_a_home_is_told_beside_its_limit(hub: Hub, admin: Person, pool: Pool, tmp_path: Path) -> None:
+    cyd = hub.person("cyd")
+    join(admin, "roomy", cyd)
+    mine = api(cyd)
+    assert mine("POST", "/sessions", json={**CHOICE, "server": ""}).status_code == 202
+    wait_until(lambda: "cyd" in owned(hub, "cyd") and not _pending(hub, "", "cyd"))
+    [use] = mine("GET", "/sessions/cyd").json()["disk"]
+    assert use["volume"] == "" and use["allowed"] == 250_000_000 and use["used"] < 250_000_000, use
+    limits = mine("GET", "/limits").json()
+    assert limits["homes"] == {"count": 1, "kept": 0, "most": 250_000_000}
+    for page in (f"{BASE}/", f"{BASE}/sessions/cyd"):
+        assert " of 0.25 GB" in cyd.sees(page), page
+    assert "You have 1 home; each home and volume may take 0.25 GB of disk." in cyd.sees(f"{BASE}/")
+    login = tmp_path / "refit" / "login.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"url": hub.settings.gateway_url, "token": mine.token}))
+    for words, told in ((("show", "cyd"), "of 0.25 GB"), (("limits",), "may take 0.25 GB")):
+        shown = refit(tmp_path, "mine", *words)
+        assert told in " ".join(shown.stdout.split()), shown.stdout + shown.stderr
 
 
 def _pending(hub: Hub, server: str, person: str = "ann") -> bool:

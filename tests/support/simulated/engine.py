@@ -14,7 +14,7 @@ from flows.core.errors import RefitError
 from flows.core.settings import Settings
 from flows.images.registry_errors import NoImage
 from flows.sessions.homes.space_reservation import NoRoom
-from flows.sessions.homes.volumes import Part, Wanted, parts
+from flows.sessions.homes.volumes import DiskUse, Part, Wanted, parts
 from flows.sessions.ide.jupyter import Jupyter, JupyterError
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Container, Running, Session, Volume, check_name, session_of
@@ -183,6 +183,12 @@ class SimulatedHomes:
             self._world.homes[str(part.folder)], self._world.uids[str(part.folder)] = content, new.uid
             self._world.owed[str(part.folder)] = dict(content)
         self._world.at("finish", new.name, "after")
+
+    def disk_use(self, session: Session) -> tuple[DiskUse, ...]:
+        return ()
+
+    def disk_limit(self, own: int | None) -> int | None:
+        return None
 
     def remove_volume(self, folder: Path) -> None:
         for known in (self._world.uids, self._world.homes, self._world.owed):

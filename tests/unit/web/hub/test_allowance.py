@@ -13,12 +13,14 @@ import pytest
 
 from flows.catalog.model import Access
 from flows.core.database import open_database
+from flows.core.leases import held
 from flows.core.settings import Settings
 from flows.core.spans import Span
 from flows.sessions.model import Session
 from flows.sessions.people import rights
-from flows.sessions.people.limits import OverLimit
+from flows.sessions.people.limits import Homes, OverLimit
 from flows.sessions.store import Store
+from flows.web.hub import servers
 from flows.web.hub.allowance import Allowance
 from flows.web.hub.offers import Offer
 from flows.web.my_sessions import limit_verbs, problems
@@ -70,7 +72,8 @@ def test_sessions_of_others_and_what_is_stopped_take_nothing(make: Make) -> None
     add(allowance, "notes", "ada", runs=False)
     add(allowance, "eve", "eve")
     add(allowance, "shell", "")
-    told = limit_verbs.told(allowance.account("ada"))
+    told = limit_verbs.told(allowance.account("ada"), allowance.homes("ada"))
+    assert told.homes == Homes(2, 0, None) and "home" not in told.text  # homes in folders have no limit
     assert [(one.resource.value, one.used, one.allowed) for one in told.limits] == [
         ("sessions", 2, None),
         ("memory", 2 * GB, 4 * GB),
@@ -83,6 +86,35 @@ def test_sessions_of_others_and_what_is_stopped_take_nothing(make: Make) -> None
         raise AssertionError("it began")
     problem = problems.of(refused.value)
     assert (problem.code, problem.status) == (Code.limit, 409) and problem.why and problem.hint
+
+
+def test_images_are_fetched_before_others_of_the_same_person_have_to_wait(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowance, seen = make(sessions=2), dict[str, bool]()
+    add(allowance, "ada", "ada", runs=False)
+
+    def noting(what: str) -> Callable[..., None]:
+        lease = "limits of ada"
+        return lambda *_: seen.update({what: lease in held(allowance.database, lease)})
+
+    monkeypatch.setattr(servers, "fetch_for_start", noting("fetched"))
+    monkeypatch.setattr(servers, "start_session", noting("started"))
+    servers.Servers(allowance.settings).start("ada", "", None)
+    assert seen == {"fetched": False, "started": True}
+
+
+@pytest.mark.parametrize(
+    ("homes", "text"),
+    [
+        (Homes(0, 0, None), ""),
+        (Homes(1, 0, None), ""),
+        (Homes(2, 1, None), "You have 2 homes, 1 of them without a session."),
+        (Homes(1, 0, 20 * GB), "You have 1 home; each home and volume may take 20 GB of disk."),
+    ],
+)
+def test_homes_are_told_beside_their_limit(homes: Homes, text: str) -> None:
+    assert str(homes) == text
 
 
 def test_what_a_profile_does_not_say_is_as_the_settings_say(make: Make) -> None:
