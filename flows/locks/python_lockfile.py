@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from packaging.requirements import InvalidRequirement, Requirement
@@ -40,7 +40,7 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True)
 
     version: str = ""
-    hashes: list[str] = []
+    hashes: list[Annotated[str, Field(pattern=r"^sha(256|384|512):[0-9a-f]+$")]] = []
     extras: list[str] = []
     markers: str = ""
     index: str | None = None
@@ -89,6 +89,15 @@ def read(folder: Path, categories: Iterable[str] = (FIRST_CATEGORY,)) -> tuple[s
     """
     lock = _read_lock(folder)
     return tuple(sorted({line for category in categories for line in _lines(lock, category, folder)}))
+
+
+def require_readable(folder: Path) -> None:
+    """Check that the `Pipfile.lock` in a folder is one, whatever it was made of.
+
+    Raises:
+        Mistakes: the lines that are not those of a lock.
+    """
+    _read_lock(folder)
 
 
 def verify(folder: Path) -> None:

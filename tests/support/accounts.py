@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.authoring.importing.report import REPORT, Adoption
+from flows.core.formatting import on_a_line
 
 ITEM = re.compile(rb"item[a-z]+\d+")
 # A note of a file that is in the catalog says nothing of what it lost.
-CAME = re.compile(r"carried over as it is|came over|has to be locked|written anew|is called \w+ here|got that of")
+CAME = re.compile(r"carried over as it is|came over|has to be locked|written anew|(?<!another one )is called \w+ here|got that of")
 PARTS = ("base", "cuda-layer", "recipes", "snippets")
 
 
@@ -28,7 +29,7 @@ def files(root: Path) -> Iterator[Path]:
 
 def about(made: Adoption, path: str) -> list[tuple[int, str]]:
     """The notes about a file or a folder above it: the line, or none of them, and all of the text."""
-    told = list[tuple[int, str]]()
+    told, path = list[tuple[int, str]](), on_a_line(path)
     for note in made.notes:
         place, _, text = note.partition(": ")
         where, _, line = place.rpartition(":")
@@ -56,7 +57,7 @@ def lost(root: Path, made: Adoption) -> Iterator[str]:
             if not whole:
                 yield path
             continue
-        for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+        for number, line in enumerate(re.split(rb"\r\n|\r|\n", file.read_bytes()), 1):
             for item in ITEM.findall(line):
                 there = any(0 < at <= number and item.decode() in text for at, text in notes)
                 if not (there or whole or re.search(rb"\b%s\b" % item, came)):

@@ -73,20 +73,29 @@ def leave_out(
 def _take_lock(
     checkout: Checkout, path: str, theirs: Mapping[str, Any], ours: str, target: Path, made: Adoption
 ) -> None:
+    text, lines_hold = checkout.text(path, bounds.JSON), False
     try:
-        lock = parse_plain_json(checkout.text(path, bounds.JSON), checkout.root / path)
+        lock = parse_plain_json(text, checkout.root / path)
+        lines_hold = _as_pipenv_writes(lock).strip() == text.strip()
+        write_whole(target / "Pipfile.lock", _as_pipenv_writes(lock))
+        python_lockfile.require_readable(target)
         _know_again(lock, theirs, ours, python_version(target.name))
-        write_whole(target / "Pipfile.lock", json.dumps(lock, indent=4, sort_keys=True) + "\n")
+        write_whole(target / "Pipfile.lock", _as_pipenv_writes(lock))
         for name, content in python_lockfile.exports(lock, read_pipfile(target / "Pipfile")).items():
             write_whole(target / name, content)
         python_lockfile.verify(target)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RefitError) as error:
         mistakes = error.mistakes if isinstance(error, Mistakes) else ()
         for mistake in mistakes:
-            made.note(f"{path}:{mistake.line}", f"has to be locked again: {mistake.what}")
+            place = f"{path}:{mistake.line}" if lines_hold and mistake.line else path
+            made.note(place, f"has to be locked again: {mistake.what}")
         if not mistakes:
             made.note(path, f"has to be locked again: its lock can't be used ({error})")
         unlock(target)
+
+
+def _as_pipenv_writes(lock: object) -> str:
+    return json.dumps(lock, indent=4, sort_keys=True) + "\n"
 
 
 def unlock(folder: Path) -> None:

@@ -151,6 +151,8 @@ def test_what_fits_is_accepted(folder: Path) -> None:
         ("Pipfile.lock", '"==2.0"', '"==2.1"', "it doesn't say what Pipfile.lock says"),
         ("Pipfile.lock", "{", "", "not valid JSON"),
         ("Pipfile.lock", "https://pypi.org", "https://elsewhere.example", "sources"),
+        ("Pipfile.lock", "sha256:cc", "md5:cc", "hashes.0"),
+        ("Pipfile.lock", "sha256:cc", r"sha256:cc\n--index-url=https://elsewhere.example", "hashes.0"),
         ("requirements.txt", "sha256:cc", "sha256:dd", "it doesn't say"),
         ("requirements-jupyter.txt", "six", "sax", "it doesn't say"),
     ],
