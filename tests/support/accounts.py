@@ -12,7 +12,9 @@ from flows.core.formatting import on_a_line
 
 ITEM = re.compile(rb"item[a-z]+\d+")
 # A note of a file that is in the catalog says nothing of what it lost.
-CAME = re.compile(r"carried over as it is|came over|has to be locked|written anew|(?<!another one )is called \w+ here|got that of")
+CAME = re.compile(
+    r"carried over as it is|came over|has to be locked|written anew|(?<!another one )is called \w+ here|got that of"
+)
 PARTS = ("base", "cuda-layer", "recipes", "snippets")
 
 

@@ -40,10 +40,7 @@ def named(root: Path) -> None:
         write(root, f"recipes/{name}/Containerfile", begins(name) + "RUN echo itemrecipe20\n")
     for name in ("-", "a\nb", "runtime-minimal-c9s-py39_2023c_20230925\x1b[0m", "..x", "ü" * 120):
         write(root, f"recipes/{name}/Containerfile", "FROM x\nRUN echo itemodd21\n")
-    raw = os.fsencode(root) + b"/base/c9s/caf\xe9"
-    os.makedirs(raw)
-    with open(raw + b"/x", "w") as file:
-        file.write("itemraw22\n")
+    write(root, f"base/c9s/{os.fsdecode(b'caf\xe9')}/x", "itemraw22\n")
     write(root, "base/c9s/" + "d/" * 90 + "deep", "itemdeep23\n")
 
 
@@ -71,7 +68,11 @@ def locked(root: Path) -> None:
     for number, (name, (pipfile, changed)) in enumerate(texts.items(), 2):
         place = f"snippets/bundles/{number}-{name}/py39"
         write(root, f"{place}/Pipfile", pipfile)
-        write(root, f"{place}/Pipfile.lock", json.dumps({**json.loads(LOCK % DIGEST), **changed}, indent=4, sort_keys=True))
+        write(
+            root,
+            f"{place}/Pipfile.lock",
+            json.dumps({**json.loads(LOCK % DIGEST), **changed}, indent=4, sort_keys=True),
+        )
         recipe = RECIPE.replace("minimal", name)
         write(root, f"recipes/{recipe}/Containerfile", begins(recipe) + "USER 1001\n")
         write(root, f"recipes/{recipe}/requirements.txt", f"six==1.16.0\nitemwanted{number}==1\n")
@@ -80,8 +81,10 @@ def locked(root: Path) -> None:
 def generated(root: Path) -> None:
     """Containerfiles of a generator: no line ends but one, thousands of small instructions, quotes that never end."""
     long = " && ".join(f"echo itemchain{number}" for number in range(60))
-    write(root, "base/c9s/Containerfile", f"FROM x\nRUN {long}\n" + "".join(f"ENV A{n}=itemenv{n}\n" for n in range(90)))
-    quotes = "ENV A='itemquote1\nRUN echo \"itemquote2\nLABEL a=\"itemquote3 \\\"b\\\" # itemquote4\"\nENV B=$(itemquote5\n"
+    write(
+        root, "base/c9s/Containerfile", f"FROM x\nRUN {long}\n" + "".join(f"ENV A{n}=itemenv{n}\n" for n in range(90))
+    )
+    quotes = 'ENV A=\'itemquote1\nRUN echo "itemquote2\nLABEL a="itemquote3 \\"b\\" # itemquote4"\nENV B=$(itemquote5\n'
     write(root, "base/ubi9/Containerfile", "FROM x\n" + quotes)
     escapes = "RUN printf '\\x1b[2J itemescape1\\r' \\\\\n && echo itemescape2 \\ \n && echo itemescape3 \\\t\n"
     write(root, "snippets/ides/2-studio/studio.snippet", "USER 0\n" + quotes + escapes)
@@ -94,7 +97,8 @@ def generated(root: Path) -> None:
     nul = b"FROM x\nRUN echo itemnul1\x00 && echo itemnul2\nENV A=itemnul3\n"
     (root / "base/c8s").mkdir(parents=True)
     (root / "base/c8s/Containerfile").write_bytes(nul)
-    heredocs = "RUN <<A <<-'B' python3 -c 'itemdoc1'\nitemdoc2\nA\n\titemdoc3 <<C\n\tB\nRUN echo itemdoc4\nCOPY <<X <<Y /\nitemdoc5\n"
+    heredocs = "RUN <<A <<-'B' python3 -c 'itemdoc1'\nitemdoc2\nA\n\titemdoc3 <<C\n\tB\n"
+    heredocs += "RUN echo itemdoc4\nCOPY <<X <<Y /\nitemdoc5\n"
     write(root, "snippets/bundles/1-minimal/custom/custom.snippet", heredocs)
     bundle = "FROM a AS b\nRUN " + "\\\n".join(f"itempart{number} " for number in range(40)) + "\nCOPY --from=b x y\n"
     write(root, "snippets/bundles/2-built/builder/builder.snippet", bundle)
