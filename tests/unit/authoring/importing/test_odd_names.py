@@ -40,7 +40,7 @@ def named(root: Path) -> None:
         write(root, f"recipes/{name}/Containerfile", begins(name) + "RUN echo itemrecipe20\n")
     for name in ("-", "a\nb", "runtime-minimal-c9s-py39_2023c_20230925\x1b[0m", "..x", "ü" * 120):
         write(root, f"recipes/{name}/Containerfile", "FROM x\nRUN echo itemodd21\n")
-    write(root, f"base/c9s/{os.fsdecode(b'caf\xe9')}/x", "itemraw22\n")
+    write(root, "base/c9s/" + os.fsdecode(b"caf\xe9") + "/x", "itemraw22\n")
     write(root, "base/c9s/" + "d/" * 90 + "deep", "itemdeep23\n")
 
 
