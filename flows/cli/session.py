@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import capture, home, migrate, share, snapshots, ssh
+from flows.cli import capture, home, migrate, share, snapshots, ssh, system_packages
 from flows.cli.console import (
     Json,
     OfRelease,
@@ -228,6 +228,7 @@ ssh.add_to(app)
 migrate.add_to(app)
 snapshots.add_to(app)
 capture.add_to(app)
+system_packages.add_to(app)
 
 
 def _wish(name: str, **changes: Any) -> None:

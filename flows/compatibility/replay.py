@@ -6,20 +6,11 @@ they are installed sees neither the home nor the token. Sessions themselves have
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 from flows.compatibility.changes import HandMade, of_system
 from flows.core import command
 from flows.core.errors import RefitError
 from flows.core.settings import Settings
-from flows.host import containers, tools
-from flows.locks import apt
-
-# Capabilities to unpack packages and to run their scripts, and none that reaches beyond the container.
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP", "SETGID", "SETUID", "SYS_CHROOT")
-LIMIT = 1800.0
+from flows.sessions.packages.install import run_inside
 
 
 class NotReplayed(RefitError):
@@ -37,35 +28,14 @@ def replay(settings: Settings, made: HandMade, container: str) -> str:
     lines = of_system(made.system, made.manager)
     if not lines:
         return ""
-    with _mounted(settings, container) as root:
-        try:
-            containers.run_once(
-                settings,
-                root,
-                ["sh", "-euc", "\n".join(lines)],
-                env={"DEBIAN_FRONTEND": "noninteractive", **apt.proxy(settings)},
-                user="0:0",
-                capabilities=CAPABILITIES,
-                network="host",
-                limit=LIMIT,
-            )
-        except command.ProgramFailed as error:
-            raise NotReplayed(
-                "The packages that were installed by hand can't be installed in the new image.",
-                why=error.why,
-                hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
-            ) from error
+    try:
+        run_inside(settings, container, ["sh", "-euc", "\n".join(lines)])
+    except command.ProgramFailed as error:
+        raise NotReplayed(
+            "The packages that were installed by hand can't be installed in the new image.",
+            why=error.why,
+            hint=f"`refit session drift {made.session} --no-replay` lets it move without.",
+        ) from error
     there, gone = ", ".join([*made.system.added, *made.system.changed]), ", ".join(made.system.removed)
     done = (f"installed again: {there}" if there else "", f"removed again: {gone}" if gone else "")
     return "; ".join(filter(None, done))
-
-
-@contextmanager
-def _mounted(settings: Settings, container: str) -> Iterator[Path]:
-    """The file system of a container that doesn't run."""
-    podman = tools.podman(settings)
-    root = command.run([*podman, "mount", container], root=True).stdout.strip()
-    try:
-        yield Path(root)
-    finally:
-        command.run([*podman, "unmount", container], root=True)

@@ -25,6 +25,13 @@ class Mode(StrEnum):
     forced_by = "forced-by"
 
 
+class MissingPackages(StrEnum):
+    """The way to go on where a new image can't have a system package that was installed in the session."""
+
+    stay = "stay"
+    go_on = "go-on"
+
+
 def _zone_name(name: str) -> str:
     hours.zone(name)
     return name
@@ -128,6 +135,14 @@ class RolloutPolicy(Document):
         (24, 1), description="Hours before a deadline at which an owner who hasn't answered is reminded, once each."
     )
     failures: float = Field(5.0, ge=0, le=100, description="Percent of a wave that may fail; of damaged homes, none.")
+    remake_environments: bool = Field(
+        True,
+        description="Whether a move onto another Python makes virtual environments of the home anew.",
+    )
+    missing_packages: MissingPackages = Field(
+        MissingPackages.stay,
+        description="stay, or go-on without: where the new image can't have what `refit session install` installed.",
+    )
     schedule: Schedule | None = Field(None, description="When a migration begins by itself: cron, in UTC.")
     when_published: bool = Field(False, description="Whether one begins as soon as an image is published.")
     move_seconds: int = Field(60, ge=1, le=3600, description="Seconds that a session is foreseen to be away at most.")

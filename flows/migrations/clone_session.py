@@ -151,6 +151,7 @@ def _make(
         taken = homes.owners().values()
         made = store.add(pattern.name, make, uids=settings.session_uids, avoid=taken, owner=owner)
         homes.finish_clone(made, source.uid)
+        sessions.packages.store.copy(source.name, made.name)
     except BaseException:
         homes.remove(pattern.name)
         if store.find(pattern.name):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flows.core.command import CommandTimeout, ProgramFailed
 from flows.core.errors import RefitError
+from flows.core.formatting import on_a_line
 from flows.core.settings import Settings
 from flows.core.waiting import rest
 from flows.migrations import rehearsal_checks
@@ -20,6 +21,7 @@ from flows.sessions.activity import hook
 from flows.sessions.engine import Homes
 from flows.sessions.engines import trials
 from flows.sessions.model import Session
+from flows.sessions.packages.model import NoIndex, Outcome
 from flows.sessions.ssh.server import START, lets_in
 from flows.sessions.trial import QUICK, NoTrial, Trial
 
@@ -55,6 +57,7 @@ class Rehearsal:
         skipped: why there was none; empty: there was.
         seconds: how long it took.
         with_home: whether it had a copy of the home.
+        missing: system packages of the session that the image can't have, each with the reason.
     """
 
     session: str
@@ -63,6 +66,7 @@ class Rehearsal:
     skipped: str = ""
     seconds: float = 0.0
     with_home: bool = True
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -70,26 +74,45 @@ class Rehearsal:
         return not all(finding.passed for finding in self.findings)
 
 
-def rehearse(settings: Settings, homes: Homes, session: Session) -> Rehearsal:
+def rehearse(settings: Settings, homes: Homes, session: Session, packages: Sequence[str] = ()) -> Rehearsal:
     """Start a session's container, as it shall be, beside the session; nothing of it stays.
 
     Args:
         settings: limits, and how large a copy may be.
         homes: where the home is.
         session: as it shall be, on its new image.
+        packages: names of system packages that it is to have besides.
 
     Raises:
+        NoIndex: no index of system packages answers.
         TooSlow: this machine was too slow to find out.
         RefitError: the image can't be had.
     """
     started, where = time.monotonic(), trials(settings, homes)
     try:
         with where.begin(session) as trial:
+            outcome = installed(trial.install, packages)
             findings = tuple(_gates(settings, session, trial))
     except NoTrial as error:
         return Rehearsal(session.name, session.image, skipped=str(error), with_home=where.with_home)
     seconds = round(time.monotonic() - started, 2)
-    return Rehearsal(session.name, session.image, findings, seconds=seconds, with_home=where.with_home)
+    return Rehearsal(session.name, session.image, findings, "", seconds, where.with_home, outcome.missing)
+
+
+def installed(install: Callable[[Sequence[str]], Outcome], packages: Sequence[str]) -> Outcome:
+    """The outcome of an installation; where packages can't be installed together, all of them are missing.
+
+    Raises:
+        NoIndex: no index answers.
+    """
+    if not packages:
+        return Outcome()
+    try:
+        return install(packages)
+    except NoIndex:
+        raise
+    except RefitError as error:
+        return Outcome(missing=dict.fromkeys(packages, on_a_line(error.why or error.what)))
 
 
 def sweep(settings: Settings, homes: Homes) -> tuple[str, ...]:

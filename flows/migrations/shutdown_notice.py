@@ -72,9 +72,9 @@ def expect_pages(sessions: Sessions, session: Session, ended: Opened) -> None:
             sessions.jupyter(session).await_terminals(ended.terminals)
 
 
-def reopen(sessions: Sessions, session: Session, ended: Opened, title: str) -> str:
-    """Open again what can be in a session that is back, and tell its person; returns what they are told."""
-    told = reopening.told(ended, Opened())
+def reopen(sessions: Sessions, session: Session, ended: Opened, title: str, more: str = "") -> str:
+    """Open again what can be in a session that is back, and tell its person, `more` as well; returns what they read."""
+    told = _together(reopening.told(ended, Opened()), more)
     with suppress(RefitError):
         terminals.leave(sessions.engine, session, "")
         if isinstance(pages := sessions.pages(session), Windows):
@@ -83,6 +83,18 @@ def reopen(sessions: Sessions, session: Session, ended: Opened, title: str) -> s
         return told
     with suppress(RefitError):  # it runs and is proven: that nobody could be told of it undoes nothing
         jupyter = sessions.jupyter(session)
-        if told := reopening.told(ended, reopening.reopen(jupyter, ended)):
+        if told := _together(reopening.told(ended, reopening.reopen(jupyter, ended)), more):
             jupyter.leave_notice("moved", title, told)
     return told
+
+
+def tell(sessions: Sessions, session: Session, title: str, text: str) -> str:
+    """Let the notice of a move that has come to its end be another one; returns its text."""
+    if session.access.protocol == "jupyter":
+        with suppress(RefitError):
+            sessions.jupyter(session).leave_notice("moved", title, text)
+    return text
+
+
+def _together(*texts: str) -> str:
+    return "\n".join(filter(None, texts))

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     snapshot_taken = "snapshot taken"
     snapshot_removed = "snapshot removed"
     files_restored = "files restored"
+    packages_installed = "packages installed"
+    packages_forgotten = "packages forgotten"
 
 
 @dataclass(frozen=True)

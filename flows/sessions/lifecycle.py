@@ -30,6 +30,7 @@ from flows.sessions.gpus.gpu_pool import GpuPool
 from flows.sessions.homes.volumes import Wanted
 from flows.sessions.model import PREFIX, Running, Session, check_name
 from flows.sessions.overview import Status, statuses
+from flows.sessions.packages.install import SystemPackages
 from flows.sessions.podman_only import only_on_podman
 from flows.sessions.store import NameTaken, Store
 from flows.sessions.wishes import caller
@@ -59,6 +60,7 @@ class Sessions(SessionAccess):
         super().__init__(settings, engine)
         self.homes, self.store = homes, store
         self.gpus = GpuPool(settings, store.database)
+        self.packages = SystemPackages(settings, store.database)
 
     @classmethod
     def open(cls, settings: Settings, database: Database | None = None) -> Sessions:
@@ -368,6 +370,8 @@ class Sessions(SessionAccess):
                 self.engine.create(session)
                 if self.running(session) is Running.running:
                     self.engine.allow_ingress(session.container)  # a move that was killed may have closed it
+                else:
+                    self.packages.complete(session)
                 self.engine.start(session.container)
                 self.wait_ready(session)
             except RefitError as error:

@@ -1,4 +1,4 @@
-"""Changes to a session that is there: who comes in by ssh, volumes, GPUs, the pool."""
+"""Changes to a session that is there: who comes in by ssh, volumes, GPUs, the pool, system packages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from flows.core.errors import RefitError
+from flows.core.errors import RefitError, UnknownName
 from flows.core.progress import reported
+from flows.core.settings import Settings
 from flows.sessions.homes.home import LocalHomes
 from flows.sessions.homes.volumes import Wanted, check_together, check_unused, users
 from flows.sessions.lifecycle import Sessions
 from flows.sessions.model import Running, Session
+from flows.sessions.packages.install import install
+from flows.sessions.packages.model import Outcome, check_names
+from flows.sessions.podman_only import only_on_podman
 from flows.sessions.ssh.keys import PublicKey
 
 Keys = tuple[PublicKey, ...]
@@ -32,6 +36,53 @@ def change_keys(sessions: Sessions, name: str, change: Callable[[Keys], Keys]) -
         if sessions.running(session) is Running.running:
             sessions.ssh.start(session)
     return keys
+
+
+def install_packages(sessions: Sessions, settings: Settings, name: str, names: Sequence[str], by: str) -> Outcome:
+    """Install system packages in a session that runs, and write them down: its next containers get them, too.
+
+    Args:
+        sessions: those of this machine.
+        settings: those in force.
+        name: the session.
+        names: of packages; none: those that are on record.
+        by: who wants it.
+
+    Raises:
+        UnknownName: there is no such session.
+        NoIndex: no index answers; what is new is not on record then.
+        RefitError: the session doesn't run, a name is none, or the packages can't be installed together.
+    """
+    only_on_podman(settings, "System packages of a session")
+    chosen, store = check_names(names), sessions.packages.store
+    with sessions.alone(name), reported(name, "installing system packages"):
+        session = sessions.that_runs(name)
+        had = store.of(name)
+        chosen = chosen or tuple(package.name for package in had)
+        store.begin(name, chosen, by)
+        new = {*chosen} - {package.name for package in had}
+        try:
+            outcome = install(settings, session.container, chosen)
+        except RefitError:
+            store.forget(name, new, by)
+            raise
+        store.finish(name, outcome.there, by)
+        store.forget(name, new & outcome.missing.keys(), by)
+        return outcome
+
+
+def forget_packages(sessions: Sessions, name: str, names: Sequence[str], by: str) -> tuple[str, ...]:
+    """Let moves leave system packages behind; in the container of now they stay.
+
+    Raises:
+        UnknownName: there is no such session, or it was to have none of that name.
+    """
+    with sessions.alone(name):
+        sessions.store.session(name)
+        there = {package.name for package in sessions.packages.store.of(name)}
+        if unknown := [one for one in names if one not in there]:
+            raise UnknownName("package", unknown[0], sorted(there))
+        return sessions.packages.store.forget(name, names, by)
 
 
 def add_volumes(sessions: Sessions, name: str, mounts: Sequence[Wanted]) -> Session:

@@ -12,6 +12,7 @@ from flows.core.errors import RefitError
 from flows.core.file_locks import if_alone
 from flows.core.settings import Settings
 from flows.sessions.model import Session, check_name
+from flows.sessions.packages.model import Outcome
 
 REHEARSAL = "REFIT_REHEARSAL"
 QUICK = 60.0
@@ -23,6 +24,14 @@ class NoTrial(RefitError):
 
 class Trial(Protocol):
     """A container that a session's next image runs in."""
+
+    def install(self, packages: Sequence[str]) -> Outcome:
+        """Install system packages in it, before it is started.
+
+        Raises:
+            NoIndex: no index answers.
+            RefitError: they can't be installed together.
+        """
 
     def start(self) -> None:
         """Start it, with bounds in CPU and memory and as the session's user.

@@ -26,6 +26,7 @@ WORDS: dict[type[StrEnum], list[str]] = {
         *("rollout aborted", "rollout approved", "wave judged", "wish changed"),
         *("session shared", "share ended", "guest came in"),
         *("snapshot taken", "snapshot removed", "files restored"),
+        *("packages installed", "packages forgotten"),
     ],
     State: [
         *("planned", "preflight", "staged", "locked", "stopped", "snapshotted", "started", "verified", "committed"),

@@ -55,6 +55,27 @@ def specifier(version: str) -> str:
     return f"~={parsed.public}"
 
 
+def wishes(packages: Iterable[Package]) -> tuple[dict[str, str], dict[str, str]]:
+    """The packages of an environment that a person asked for.
+
+    Returns canonical name → version of those that an index may have, and name → why of the others.
+    """
+    wanted: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for package in _asked_for(packages):
+        try:
+            name, _ = _asked(package)
+        except _Unusable as error:
+            others[package.name[:MOST_NAMED]] = error.why[:MOST_NAMED]
+            continue
+        if package.requested and name not in _TOOLS:
+            if package.url:
+                others[name] = f"it came from {package.url}"[:MOST_NAMED]
+            else:
+                wanted[name] = package.version
+    return wanted, others
+
+
 def without(capture: Capture, names: Collection[str], reason: Reason, why: str) -> Capture:
     """A capture without these Python packages, which are told with the reason."""
     packages = {name: asked for name, asked in capture.packages.items() if name not in names}

@@ -27,6 +27,7 @@ from flows.migrations.planning.policies import policies
 from flows.migrations.planning.rollout import Candidate, ImageKey, PlanInput
 from flows.migrations.rehearsal import CELL, CELL_SAYS, TooSlow, rehearse
 from flows.migrations.results import NOTHING, Deferred, Outcome, Unproven
+from flows.migrations.steps import environments, packages
 from flows.migrations.steps.move_context import NO_SNAPSHOT, MoveContext, says_used, stays_cold
 from flows.migrations.steps.way_back import forget
 from flows.sessions.activity import hook
@@ -37,6 +38,7 @@ from flows.sessions.events import Kind
 from flows.sessions.history import History
 from flows.sessions.homes.copying import NobodyKnows
 from flows.sessions.model import Running, Session
+from flows.sessions.packages.model import NoIndex
 from flows.sessions.preferences import UpdatePreferences
 from flows.sessions.snapshots.model import Kind as SnapshotKind
 from flows.sessions.wishes import PreferenceStore
@@ -102,10 +104,14 @@ class Forward:
             return Outcome("not rehearsed: this home was on this image")
         if move.consent is Consent.starts:
             return Outcome("not rehearsed: its owner waits, and nobody is in it whom its failure would disturb")
+        names = self._sessions.packages.store.names(move.before.name)
         try:
-            rehearsed = rehearse(self._settings, self._sessions.homes, move.after)
+            rehearsed = rehearse(self._settings, self._sessions.homes, move.after, names)
         except TooSlow as error:
             raise Deferred(f"{error.what} {error.why}") from error
+        except NoIndex as error:
+            raise packages.no_index(error) from error
+        packages.check(self._context, move, rehearsed.missing)
         if rehearsed.failed:
             seen = "; ".join(f"{finding.check}: {finding.seen}" for finding in rehearsed.findings if not finding.passed)
             beside = " on a copy of the home" if rehearsed.with_home else ""
@@ -121,7 +127,9 @@ class Forward:
             self._sessions.engine.remove(move.after.container)  # what an interrupted attempt has left
         self._sessions.ssh.prepare(move.after)
         self._sessions.engine.create(move.after)
-        return Outcome("the container that it had") if back else self._replay(move)
+        made_again = Outcome("the container that it had") if back else self._replay(move)
+        done = packages.replay(self._context, move)
+        return replace(done, note="\n".join(filter(None, (made_again.note, done.note))))
 
     def _replay(self, move: Move) -> Outcome:
         """Packages that were installed by hand come along if its owner wants it; nobody waits for that yet."""
@@ -283,7 +291,10 @@ class Forward:
             self._sessions.engine.favour(move.after.container, False)
         self._part_with_former(move)
         title = shutdown_notice.title_after(move)
-        told = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title)
+        lost = packages.told(self._context.journal.entries(move))
+        told = shutdown_notice.reopen(self._sessions, move.after, self._context.ended(move), title, lost)
+        if remade := environments.remake(self._context, move):
+            told = shutdown_notice.tell(self._sessions, move.after, title, "\n".join(filter(None, (told, remade))))
         rest = self._part_with_snapshot(move)
         return replace(rest, note="\n".join(filter(None, (told, rest.note))))
 

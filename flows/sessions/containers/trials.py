@@ -26,6 +26,8 @@ from flows.sessions.engine import Homes
 from flows.sessions.homes import copying
 from flows.sessions.homes.space_reservation import NoRoom
 from flows.sessions.model import HOME, Session
+from flows.sessions.packages.install import install
+from flows.sessions.packages.model import Outcome
 from flows.sessions.trial import QUICK, REHEARSAL, NoTrial, lock, named, names
 
 SPARE_MEMORY = 1 << 30  # bytes that others keep
@@ -119,15 +121,28 @@ class PodmanTrial:
         self._settings, self._session = settings, session
         self._image, self._token, self._container = image, token, container
         self._podman = tools.podman(settings)
+        self._made = False
+
+    def install(self, packages: Sequence[str]) -> Outcome:
+        """Install system packages in it, before it is started: that has a network, and neither home nor token."""
+        self._run("create")
+        self._made = True
+        return install(self._settings, self._container, packages)
 
     def start(self) -> None:
         """Start it, without a network."""
+        if self._made:
+            command.run([*self._podman, "start", self._container], root=True, cwd=self._settings.folder(), limit=QUICK)
+        else:
+            self._run("run", "--detach")
+
+    def _run(self, *verb: str) -> None:
         session, settings = self._session, self._settings
         own = {"REFIT_SESSION": session.name, "REFIT_TOKEN_FILE": TOKEN_FILE, REHEARSAL: "1"}
         variables = {**session.environment, **own}
         memory = f"{round(settings.rehearsal_memory * 1e9)}b"
         options = [
-            *("--detach", "--init", "--name", self._container, "--hostname", session.name, "--pull", "never"),
+            *("--init", "--name", self._container, "--hostname", session.name, "--pull", "never"),
             *("--label", f"{containers.LABEL}={containers.creator()}", "--stop-signal", "SIGTERM"),
             *("--network", "none", "--memory", memory, "--memory-swap", memory),
             *("--cpus", str(settings.rehearsal_cpus), "--cpu-shares", str(CPU_SHARES)),
@@ -140,7 +155,7 @@ class PodmanTrial:
             *map(mount_option, session.volumes),
             *(f"--env={name}={value}" for name, value in variables.items()),
         ]
-        command.run([*self._podman, "run", *options, self._image], root=True, cwd=settings.folder(), limit=QUICK)
+        command.run([*self._podman, *verb, *options, self._image], root=True, cwd=settings.folder(), limit=QUICK)
 
     def execute(self, argv: Sequence[str], stdin: str = "", limit: float = QUICK) -> str:
         """Run a program in it, as the session's user; returns its output."""

@@ -21,6 +21,7 @@ from flows.sessions.kubernetes.placement import Placement
 from flows.sessions.kubernetes.programs import output_of
 from flows.sessions.kubernetes.trial_pods import NAME, TRIAL
 from flows.sessions.model import Session
+from flows.sessions.packages.model import Outcome
 from flows.sessions.trial import QUICK, NoTrial, lock, named, names
 
 LAST_LINES = 15
@@ -81,6 +82,10 @@ class ClusterTrial:
     def __init__(self, cluster: Cluster, manifest: Mapping[str, Any]) -> None:
         self._cluster, self._manifest = cluster, manifest
         self._name = manifest["metadata"]["name"]
+
+    def install(self, packages: Sequence[str]) -> Outcome:
+        """Nothing: sessions on Kubernetes have no packages of their own."""
+        return Outcome(missing=dict.fromkeys(packages, "sessions on Kubernetes can't have it yet"))
 
     def start(self) -> None:
         """Let the Pod be made, and wait until it runs.

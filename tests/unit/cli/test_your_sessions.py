@@ -13,9 +13,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import session as cli
-from flows.cli import snapshots
+from flows.cli import snapshots, system_packages
 from flows.core.errors import RefitError
+from flows.sessions import reconfigure
 from flows.sessions.model import Session
+from flows.sessions.packages.model import Outcome
 from tests.support.machine import ROOT
 from tests.support.simulated.fleet import Fleet, fleet
 
@@ -42,7 +44,10 @@ def ada(sessions: Fleet) -> Session:
 
 @pytest.fixture
 def refit(sessions: Fleet, ada: Session, monkeypatch: pytest.MonkeyPatch) -> Call:
-    monkeypatch.setattr(snapshots, "load", lambda: sessions.settings)
+    for module in (snapshots, system_packages):
+        monkeypatch.setattr(module, "load", lambda: sessions.settings)
+    # `tests/real/test_session_packages.py` installs some.
+    monkeypatch.setattr(reconfigure, "install", lambda _, __, names: Outcome(dict.fromkeys(names, "1.0")))
 
     def call(*words: str, answer: str = "") -> Result:
         sessions.world.consents[ada.name] = "agreed" if "--force" in words or answer else ""
