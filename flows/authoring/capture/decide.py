@@ -60,7 +60,7 @@ def wishes(packages: Iterable[Package]) -> tuple[dict[str, str], dict[str, str]]
 
     Returns canonical name → version of those that an index may have, and name → why of the others.
     """
-    wanted: dict[str, str] = {}
+    versions: dict[str, str] = {}
     others: dict[str, str] = {}
     for package in _asked_for(packages):
         try:
@@ -72,8 +72,8 @@ def wishes(packages: Iterable[Package]) -> tuple[dict[str, str], dict[str, str]]
             if package.url:
                 others[name] = f"it came from {package.url}"[:MOST_NAMED]
             else:
-                wanted[name] = package.version
-    return wanted, others
+                versions[name] = package.version
+    return versions, others
 
 
 def without(capture: Capture, names: Collection[str], reason: Reason, why: str) -> Capture:

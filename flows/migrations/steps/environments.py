@@ -17,8 +17,8 @@ def remake(context: MoveContext, move: Move) -> str:
 
     The session is proven and open by then: what goes wrong here undoes nothing.
     """
-    wanted = context.settings.migration.remake_environments and not move.back_to
-    if not wanted or not changes_python(move.before.profile, move.after.profile):
+    remakes = context.settings.migration.remake_environments and not move.back_to
+    if not remakes or not changes_python(move.before.profile, move.after.profile):
         return ""
     try:
         return environments.told(environments.remake(context.sessions.engine, move.after))
